@@ -1,6 +1,6 @@
 """What each way of sending earns, by the ledger: bytes over a node's link, and messages of a rank, with it and without.
 
-python bench/ablation.py        dry, on 64 and 1,024 ranks, four to a node
+python -m bench.ablation        dry, on 64 and 1,024 ranks, four to a node
 
 Each is left out in turn, so that what would be done instead is done: ranks send to each other directly.
 """

@@ -1,6 +1,6 @@
 """One local product by NumPy's BLAS and by another: how much of a lead over ScaLAPACK, say, is due to the BLAS.
 
-PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python bench/blas.py 2048x4096x128 [...]
+PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python -m bench.blas 2048x4096x128 [...]
 
 All ranks multiply at once, one thread each, by either library in turn. Without PDLA_BLAS the other is the system's OpenBLAS, which
 Debian's ScaLAPACK calls. Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS. C is
@@ -15,15 +15,16 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
-from sides.launch import core_type
-from sides.meeting import Meeting
 from threadpoolctl import threadpool_info
 
+from bench.common.given import started
+from bench.common.launch import core_type
+from bench.common.meeting import Meeting
+from bench.common.turns import say, seconds
 from pdla import config
 from pdla.array import blas
 from pdla.array.numpy import gemm
-from pdla.bench.problem import sizes
+from pdla.bench.commands.problem import sizes
 
 TURNS, CALLS = 21, 2
 
@@ -42,13 +43,11 @@ def main(*shapes):
         a, b, c = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype), np.zeros((m, n), dtype)
         sides = {"NumPy's": partial(np.matmul, a, b, out=c), library: partial(gemm, a, b, c)}
         with config.override(blas=library):
-            times = {name: [meeting.seconds(multiply, CALLS)] for name, multiply in sides.items()}
+            seconds(meeting, 1, sides, CALLS)
             if not np.allclose(c, a @ b):
                 raise SystemExit(f"{m}x{n}x{k} {dtype}: the product by {library} is wrong")
-            for name, multiply in list(sides.items()) * TURNS:
-                times[name].append(meeting.seconds(multiply, CALLS))
-        if meeting.comm.rank == 0:
-            print(f"{m}x{n}x{k}", dtype, *(f"{name} {1e3 * median(taken[1:]):.4g} ms" for name, taken in times.items()))
+            times = seconds(meeting, TURNS, sides, CALLS)
+        say(meeting.comm)(f"{m}x{n}x{k}", dtype, *(f"{name} {1e3 * median(taken):.4g} ms" for name, taken in times.items()))
     if meeting.comm.rank == 0:
         for one in threadpool_info():
             if one["user_api"] == "blas":

@@ -1,6 +1,6 @@
 """What a planned product costs beside the same product written by hand: 2-D blocks so small that the time is that of the calls.
 
-mpirun -n 4 python bench/call_cost.py [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
+mpirun -n 4 python -m bench.call_cost [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
 
 By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; then numpy.matmul into C.
 Prints the median and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the medians; then the
@@ -11,13 +11,12 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.ceiling import near_square
-from sides.given import started
-from sides.meeting import Meeting
-from sides.ours import BLOCKS, operands, side
-from sides.ours import near_square as near_square_grid
-from sides.product import Product, Side, block, fill_with_integers, interval, right
 
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.product import Product, Side, block, interval, near_square
+from bench.common.turns import checked, say, seconds
+from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 
 CALLS = 20  # in a turn: without a barrier between them, as in a program's loop
@@ -43,33 +42,20 @@ def by_hand(comm, product):
     return Side(a, b, (rows, cols), multiply)
 
 
-def times(meeting, sides, turns):
-    """Collective: for each side seconds a call, by turn."""
-    taken = {name: [] for name in sides}
-    for _ in range(turns):
-        for name, multiply in sides.items():
-            taken[name].append(meeting.seconds(multiply, CALLS))
-    return taken
-
-
 def main(n=64, turns=200):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     product = Product(n, n, n, "float64")
-    A, B, C = operands(product, near_square_grid(comm), BLOCKS)
+    A, B, C = operands(product, flat_grid(comm), BLOCKS)
     hand, planned = by_hand(comm, product), side(A, B, C)
-    for name, one in (("by hand", hand), ("pdla", planned)):
-        fill_with_integers(one)
-        if meeting.largest([float(not right(one, product))])[0]:
-            raise SystemExit(f"{name}: the product of integers is wrong")
-    if comm.rank == 0:
-        print(f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers")
-        print(planned.about)
+    tell = say(comm)
+    checked(meeting, product, {"by hand": hand, "pdla": planned})
+    tell(f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers")
+    tell(planned.about)
     for name, multiply in (("pdla", planned.multiply), ("A @ B", lambda: A @ B)):
-        taken = times(meeting, {"by hand": hand.multiply, name: multiply}, turns)
-        if comm.rank == 0:
-            for each, seconds in taken.items():
-                print(f"{each:8} median {1e6 * median(seconds):8.1f} us a call, least {1e6 * min(seconds):8.1f}")
-            print(f"{name} over by hand: {median(taken[name]) / median(taken['by hand']):.2f}")
+        times = seconds(meeting, turns, {"by hand": hand.multiply, name: multiply}, CALLS)
+        for each, taken in times.items():
+            tell(f"{each:8} median {1e6 * median(taken):8.1f} us a call, least {1e6 * min(taken):8.1f}")
+        tell(f"{name} over by hand: {median(times[name]) / median(times['by hand']):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How many Python calls a product takes: the first of two matrices on a grid, one of a new shape, and those after it; and how
 many the second forward and backward pass of a linear layer do.
 
-    python bench/calls.py 1024                    run dry, as rank 0 of so many
-    mpirun -n 4 python bench/calls.py             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
+    python -m bench.calls 1024                    run dry, as rank 0 of so many
+    mpirun -n 4 python -m bench.calls             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
 
 Counted are the frames of functions and generators of pdla/, on rank 0. What runs inside a wait is left out: how often it looks
 depends on the other ranks.

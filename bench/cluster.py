@@ -1,6 +1,6 @@
 """A cluster on one machine: runs a command under mpirun on network namespaces as hosts, joined by links of a given rate.
 
-python bench/cluster.py --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m pdla.bench gemm -n 1024
+python -m bench.cluster --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m pdla.bench gemm -n 1024
 
 Needs Linux, root, iproute2 and the embedded mpich; `python` in the command is the Python that runs this. Ranks of one host share
 memory; hosts talk over TCP, each over its own link, whose rate `tbf` limits in both directions. At the end it prints for each host

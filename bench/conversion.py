@@ -1,6 +1,6 @@
 """What it costs when matrices lie as ScaLAPACK's: products from and to block-cyclic layouts beside pdla's native ones.
 
-mpirun -n 4 python bench/conversion.py [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
+mpirun -n 4 python -m bench.conversion [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
 
 Each through a plan, conversions included, the repeats alternating; 2-D blocks for comparison. Prints the median and the least
 seconds, the median over the native one, and the workspace a rank.
@@ -9,12 +9,13 @@ seconds, the median over the native one, and the workspace a rank.
 from statistics import median
 
 from mpi4py import MPI
-from sides.given import started
-from sides.meeting import Meeting
-from sides.ours import BLOCKS, near_square, operands, side
-from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.product import Product
+from bench.common.turns import checked, say, seconds
+from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 
 
@@ -25,26 +26,19 @@ def main(n=4096, repeats=9, width=128):
     own, *best = pdla.native_layouts(n, n, n, comm=comm)
     where = {
         "native": (own, best),
-        f"block-cyclic {width}": (near_square(comm), cyclic),
-        "2-D blocks": (near_square(comm), BLOCKS),
+        f"block-cyclic {width}": (flat_grid(comm), cyclic),
+        "2-D blocks": (flat_grid(comm), BLOCKS),
     }
     sides = {name: side(*operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
-    for name, one in sides.items():
-        fill_with_integers(one)
-        if meeting.largest([float(not right(one, product))])[0]:
-            raise SystemExit(f"{name}: the product of integers is wrong")
-        fill_at_random(one, comm.rank)
-        one.multiply()
-    times = {name: [] for name in sides}
-    for _ in range(repeats):
-        for name, one in sides.items():
-            times[name].append(meeting.seconds(one.multiply))
-    if comm.rank == 0:
-        print(f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
-        print(f"{'':18}{'median s':>10}{'least s':>10}{'of native':>11}{'workspace MiB':>15}")
-        for name, taken in times.items():
-            ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
-            print(f"{name:18}{median(taken):10.4f}{min(taken):10.4f}{ratio:11.2f}{space:15.1f}  {sides[name].about}")
+    checked(meeting, product, sides)
+    works, tell = {name: one.multiply for name, one in sides.items()}, say(comm)
+    seconds(meeting, 1, works)
+    times = seconds(meeting, repeats, works)
+    tell(f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
+    tell(f"{'':18}{'median s':>10}{'least s':>10}{'of native':>11}{'workspace MiB':>15}")
+    for name, taken in times.items():
+        ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
+        tell(f"{name:18}{median(taken):10.4f}{min(taken):10.4f}{ratio:11.2f}{space:15.1f}  {sides[name].about}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Run a Python program as `python` would, and write to a file in FOLDER the bytes from other hosts that its ledgers counted.
 
-python bench/counted.py FOLDER (program.py | -m module) [arguments]
+python -m bench.counted FOLDER (program.py | -m module) [arguments]
 
 `bench/cluster.py` starts each rank in this way. A ledger is open from beginning to end; those that the program opens count, too,
 but not those of dry runs.

@@ -1,22 +1,23 @@
 """What share of a link exchanges reach, and how long all-gathers and sums take: directly, in steps, around the nodes, and MPI's
 own.
 
-python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
+python -m bench.cluster --hosts 16 --rate 50mbit -- python -m bench.exchanges 50     the link's rate in Mbit/s
 Shares: each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it; by one MPI message from each,
 and by pdla, whose long messages travel in pieces. Then the milliseconds of an all-gather and of a reduce-scatter over all ranks, by
 the KiB of a rank's piece; a second number is the most.
 """
 
-import time
 from math import inf
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
 
 import pdla
+from bench.common.given import started
+from bench.common.turns import say
 from pdla.bench.arguments import above_zero
+from pdla.bench.measure.peak import elapsed
 from pdla.comm import group
 from pdla.comm.collectives import circulant, ring
 
@@ -26,13 +27,8 @@ PIECES = 0.125, 1, 4, 16, 64, 256  # KiB
 
 def seconds(comm, work):
     """Collective: seconds that work() takes the slowest rank, the median of a few turns."""
-    taken = []
-    for _ in range(TURNS + 1):
-        comm.barrier()
-        start = time.perf_counter()
-        work()
-        taken.append(max(comm.share(time.perf_counter() - start)))
-    return median(taken[1:])
+    elapsed(comm, work)
+    return median(elapsed(comm, work) for _ in range(TURNS))
 
 
 def in_messages(mpi, x, outs):
@@ -81,8 +77,8 @@ def milliseconds_of_sums(comm, kib):
 
 def main(megabits, most=inf):
     comm, rate = pdla.world(), megabits * 1e6 / 8
-    print_ = print if comm.rank == 0 else lambda *_: None
-    print_(f"{'':20}{'one message':>12}{'in pieces':>12}   of {megabits:g} Mbit/s")
+    tell = say(comm)
+    tell(f"{'':20}{'one message':>12}{'in pieces':>12}   of {megabits:g} Mbit/s")
     for size in (p for p in (2, 4, 16) if comm.size % p == 0):
         first = comm.rank // size * size
         group, mpi = comm.split(range(first, first + size), "group"), MPI.COMM_WORLD.Split(first, comm.rank)
@@ -90,18 +86,18 @@ def main(megabits, most=inf):
         outs = [np.empty_like(x) for _ in range(size)]
         works = (lambda: in_messages(mpi, x, outs)), (lambda: gathered(group, x, outs, inf))  # noqa: B023
         shares = [x.nbytes * (size - 1) / rate / seconds(comm, work) for work in works]
-        print_(f"all-gather of {size:<6}" + "".join(f"{share:12.0%}" for share in shares))
+        tell(f"all-gather of {size:<6}" + "".join(f"{share:12.0%}" for share in shares))
     x, out = np.ones(BYTES // 8), np.empty(BYTES // 8)
     ahead, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
-    print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
+    tell(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
     times = milliseconds, ("directly", "in steps", "ring", "MPI"), f"all-gather of {comm.size} on {comm.nodes} nodes"
     sums = milliseconds_of_sums, ("directly", "in steps", "pipeline", "MPI"), "reduce-scatter, the same"
     for found, ways, what in (times, sums):
-        print_(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")
+        tell(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")
         for kib in (kib for kib in PIECES if kib <= most):
-            print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in found(comm, kib)))
+            tell(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in found(comm, kib)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The papers' claims, predicted and measured: python bench/experiments.py [--quick] [--only NAME] [--json FILE] [--write]
+"""The papers' claims, predicted and measured: python -m bench.experiments [--quick] [--only NAME] [--json FILE] [--write]
 
 Parts, each kept as soon as it is done (in FILE.part, from which a run that was stopped goes on; FILE is written at the end):
   full        dry runs of every case at the papers' sizes on the described machines a100x4 and v100x4
@@ -22,19 +22,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from claims import dry, page, tables
-from claims.cases import CASES, MPI_TREES
-from claims.claims import CLAIMS
-from cluster import RATE, bytes_a_second
-from sides import core
-from sides.launch import CORES
-
+from bench.claims import dry, page, tables
+from bench.claims.cases import CASES, MPI_TREES
+from bench.claims.claims import CLAIMS
+from bench.cluster import RATE, bytes_a_second
+from bench.common import core
+from bench.common.given import parser
+from bench.common.launch import CORES, ROOT
 from pdla.bench.arguments import to_write
-from pdla.bench.info import processor
+from pdla.bench.measure.facts import processor
 from pdla.model.machine import Machine
 
-BENCH = Path(__file__).resolve().parent
-DOCS = BENCH.parent / "docs"
+DOCS = ROOT / "docs"
 FILE = DOCS / "experiments.json"
 PLACED = "strong"  # the cases whose placements are compared
 PROBES = "probes"  # claims.job's name for its measurements of the network itself
@@ -46,19 +45,18 @@ JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="experiments.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
-    parser.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
+    told = parser(__doc__)
+    told.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
+    told.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
     kept = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
-    parser.add_argument("--json", metavar="FILE", **kept)
-    parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
-    parser.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
-    parser.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
-    parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
-    given = parser.parse_args()
+    told.add_argument("--json", metavar="FILE", **kept)
+    told.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
+    told.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
+    told.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
+    told.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
+    given = told.parse_args()
     if not RATE.fullmatch(given.rate) or given.repeats < 1:
-        parser.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
+        told.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
     return given
 
 
@@ -167,7 +165,7 @@ def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) ->
     """All that is measured by now, and "wire", the bytes of the whole job by the kernel over those by the ledgers; or "absent"."""
     spec = json.dumps({"cases": cases, "repeats": given.repeats, "results": str(results.lines.absolute())})
     shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
-    command = [sys.executable, BENCH / "cluster.py", *shape, "--", "python", "-m", "claims.job", spec]
+    command = [sys.executable, "-m", "bench.cluster", *shape, "--", "python", "-m", "bench.claims.job", spec]
     try:
         status, said = shown(list(map(str, command)))
     finally:
@@ -182,7 +180,7 @@ def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) ->
 def shown(command: list[str]) -> tuple[int, list[str]]:
     """Run a command and pass on what it prints; gives its exit status, and the lines printed."""
     said, env = [], os.environ | JOB | MPI_TREES
-    with subprocess.Popen(command, cwd=BENCH, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         for line in job.stdout or ():
             said.append(line.rstrip())
             print(line, end="", file=sys.stderr, flush=True)

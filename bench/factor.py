@@ -1,13 +1,12 @@
 """Cholesky, LU and triangular systems of all ranks beside SciPy's with two threads, by turns in one run.
 
-mpirun -n 2 python bench/factor.py [n ...]          1024, 2048 and 4096
+mpirun -n 2 python -m bench.factor [n ...]          1024, 2048 and 4096
 
 float64. SciPy's LAPACK factors in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks (LU: in block
 columns), in place ("own"), and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns. Checked by LAPACK's
 ratios first. Prints median milliseconds of 7 turns, and the ratios of times to SciPy's.
 """
 
-import sys
 import time
 from functools import partial
 from statistics import median
@@ -15,11 +14,12 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 from scipy.linalg import blas, lapack
-from sides.given import started
-from sides.meeting import Meeting
 from threadpoolctl import threadpool_limits
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.turns import in_turns, say
 from pdla.bench.arguments import positive
 from pdla.linalg import block_cyclic, cho_factor, cholesky, lu_factor, solve_triangular
 
@@ -40,6 +40,11 @@ def quietly(meeting, work):
     while not request.Test():
         time.sleep(0.002)
     return taken
+
+
+def timed(seconds, make, call):
+    """Seconds of the call of what is made anew."""
+    return seconds(partial(call, make()))
 
 
 def grids(comm, n):
@@ -74,9 +79,9 @@ def sides(n, comm):
     p, g, b, l = (X.gather(0) for X in (P, G, B, L))
     p, g, b, l = (None if x is None else np.asfortranarray(x) for x in (p, g, b, l))
     theirs = {
-        "Cholesky": (lambda: p.copy("F"), lambda x: lapack.dpotrf(x, lower=1, overwrite_a=1, clean=0)),
-        "LU": (lambda: g.copy("F"), lambda x: lapack.dgetrf(x, overwrite_a=1)),
-        "triangular": (lambda: b.copy("F"), lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
+        "Cholesky": (lambda: p if p is None else p.copy("F"), lambda x: lapack.dpotrf(x, lower=1, overwrite_a=1, clean=0)),
+        "LU": (lambda: g if g is None else g.copy("F"), lambda x: lapack.dgetrf(x, overwrite_a=1)),
+        "triangular": (lambda: b if b is None else b.copy("F"), lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
     }
     check(n, comm, P, L, B, solve_triangular(L, B, lower=True), p, l)
     return ours, theirs
@@ -90,22 +95,17 @@ def check(n, comm, P, L, B, X, p, l):
 
 def main(*sizes):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
-    if comm.rank == 0:
-        print(f"float64, {comm.size} ranks, median ms of {TURNS} turns\n{'n':>6}  {'':18}{'ours':>8}{'SciPy':>8}{'ratio':>7}")
+    tell = say(comm)
+    tell(f"float64, {comm.size} ranks, median ms of {TURNS} turns\n{'n':>6}  {'':18}{'ours':>8}{'SciPy':>8}{'ratio':>7}")
     for n in sizes or (1024, 2048, 4096):
         ours, theirs = sides(n, comm)
-        times = {name: [] for name in (*ours, *theirs)}
-        for turn in range(TURNS + 1):
-            for name, (make, call) in (*ours.items(), *theirs.items()):
-                mine = name in ours or comm.rank == 0
-                x = make() if mine else None
-                taken = meeting.seconds(partial(call, x)) if name in ours else quietly(meeting, partial(call, x))
-                if turn:
-                    times[name].append(1e3 * taken)
-        for name in ours if comm.rank == 0 else ():
-            mine, scipys = median(times[name]), median(times[name.partition(",")[0]])
-            print(f"{n:6}  {name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}")
-            sys.stdout.flush()
+        turn = {name: partial(timed, meeting.seconds, *way) for name, way in ours.items()}
+        turn |= {name: partial(timed, partial(quietly, meeting), *way) for name, way in theirs.items()}
+        in_turns(1, turn)
+        times = in_turns(TURNS, turn)
+        for name in ours if comm.rank == 0 else ():  # which alone has timed theirs
+            mine, scipys = (1e3 * median(times[side]) for side in (name, name.partition(",")[0]))
+            tell(f"{n:6}  {name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python bench/gpu.py --json FILE. `make test-gpu` runs it, too.
+"""Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python -m bench.gpu --json FILE. `make test-gpu` runs it, too.
 
 gemm    pdla's local product against PyTorch's, which also uses cuBLAS; operations are 2 m n k; goal: 0.97 of it at n >= 4096
 calls   seconds to ask for the work of a small array, which the device does meanwhile, beside CuPy's and PyTorch's
@@ -10,22 +10,22 @@ layer   a transformer layer forward and backward against PyTorch's, eager and co
 Each figure is the median of several runs. A run repeats the work for a tenth of a second; the device is idle before and after.
 """
 
-import argparse
 import json
 import sys
 import time
 import traceback
-from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
 
 import pdla
+from bench.common.given import parser
 from pdla import config, nn
 from pdla.array import chosen, composed
 from pdla.array.draw import Draw
 from pdla.bench.arguments import to_write
+from pdla.bench.leave import write_json
 from pdla.comm.mpi import staging
 from pdla.indices import IndexSet
 
@@ -296,11 +296,11 @@ def sections(xp, torch, small):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
-    parser.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
-    arguments = parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
+    told.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
+    told.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
+    arguments = told.parse_args()
     if arguments.small:
         TIMING.update(runs=1, long=0.0)
     figures, failed = {}, []
@@ -314,10 +314,9 @@ def main():
                 failed.append(name)
                 figures[name] = {"failed": traceback.format_exc()}
             print(name, flush=True)
-            text = json.dumps(figures, indent=1)
             if arguments.json:
-                Path(arguments.json).write_text(text)
-    print(text)
+                write_json(arguments.json, figures)
+    print(json.dumps(figures, indent=1))
     return f"failed: {', '.join(failed)}" if failed else 0
 
 

@@ -1,6 +1,6 @@
 """HPL's rate by pdla and by Debian's hpcc (apt-get install hpcc libopenblas0-pthread), in turns: billions of operations a second.
 
-python bench/hpl.py [n] [repeats]        4096 equations, 3 repeats, on 2 and 4 ranks
+python -m bench.hpl [n] [repeats]        4096 equations, 3 repeats, on 2 and 4 ranks
 
 hpcc's HPL on each grid with blocks of 64, 128 and 192, of which the best counts; it is run as a whole, with the other tests that it
 has, which take longer. Prints medians, and the ratio of pdla's to hpcc's.
@@ -11,11 +11,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from sides.given import started
-
+from bench.common.given import started
+from bench.common.launch import AS_ROOT, mpirun, threads
+from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
 
 GRIDS = {2: ((1, 2),), 4: ((1, 4), (2, 2))}
@@ -61,7 +63,7 @@ RATE = re.compile(r"^(?:pdla|W[RC]).* (\d\.\d+e[+-]\d+) *$", re.MULTILINE)  # th
 
 
 def ours(ranks, n):
-    command = [Path(sys.executable).with_name("mpirun"), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
+    command = [mpirun(), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout
     return max(map(float, RATE.findall(said)))
 
@@ -73,8 +75,8 @@ def theirs(ranks, n):
         with tempfile.TemporaryDirectory() as folder:
             told = INPUT.format(n=n, count=len(BLOCKS), blocks=" ".join(map(str, BLOCKS)), p=p, q=q)
             Path(folder, "hpccinf.txt").write_text(told)
-            command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "hpcc"]
-            environment = _environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            command = ["mpirun.openmpi", "--oversubscribe", "-n", str(ranks), "hpcc"]
+            environment = _environment() | AS_ROOT | threads(1)
             subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
             said = Path(folder, "hpccoutf.txt").read_text()
             found += map(float, RATE.findall(said))
@@ -88,8 +90,8 @@ def _environment():
 def main(n=4096, repeats=3):
     print(f"{'ranks':>6}{'n':>7}{'pdla':>10}{'hpcc':>10}{'ratio':>8}   GFLOP/s")
     for ranks in GRIDS:
-        pairs = [(ours(ranks, n), theirs(ranks, n)) for _ in range(repeats)]
-        own, other = (median(side) for side in zip(*pairs, strict=True))
+        rates = in_turns(repeats, {side: partial(side, ranks, n) for side in (ours, theirs)})
+        own, other = map(median, rates.values())
         print(f"{ranks:6}{n:7}{own:10.1f}{other:10.1f}{own / other:8.2f}", flush=True)
 
 

@@ -1,19 +1,19 @@
 """Messages of more than 2^31 bytes: an int8 matrix of 2^31 + 10 elements moves from rank 0 to rank 1, and back.
 
-mpirun -n 2 python bench/large_counts.py        (needs 9 GiB)
+mpirun -n 2 python -m bench.large_counts        (needs 9 GiB)
 """
 
 import numpy as np
-from sides.given import started
 
 import pdla
+from bench.common.given import started
 
 
 def main():
     pdla.abort_on_exception()
     comm = pdla.world()
     if comm.size < 2:
-        raise SystemExit("large_counts.py: a matrix moves from rank 0 to rank 1: mpirun -n 2 python bench/large_counts.py")
+        raise SystemExit("large_counts.py: a matrix moves from rank 0 to rank 1: mpirun -n 2 python -m bench.large_counts")
     grid = pdla.ProcessGrid((comm.size,))
     rows, cols = 2, 2**30 + 5
     n = rows * cols

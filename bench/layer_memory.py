@@ -1,4 +1,4 @@
-"""What a transformer layer holds on a rank in every scheme, and the peak of a pass: python bench/layer_memory.py
+"""What a transformer layer holds on a rank in every scheme, and the peak of a pass: python -m bench.layer_memory
 
 Ranks are threads; float64; MiB. Rank 0's parameters, gradients and AdamW's state; what it keeps from forward to backward; and the
 peak of one pass forward and backward beyond parameters and x, as Python counts it (tracemalloc) for all ranks, over their number.
@@ -7,10 +7,10 @@ peak of one pass forward and backward beyond parameters and x, as Python counts 
 import tracemalloc
 
 import numpy as np
-from sides.given import started
-from sides.schemes import SHOWN
 
 import pdla
+from bench.common.given import started
+from bench.common.schemes import SHOWN
 from pdla import nn
 
 SEQUENCES, SEQUENCE, HIDDEN, HEADS = 16, 64, 128, 8

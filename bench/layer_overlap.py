@@ -1,6 +1,6 @@
 """How much of a transformer's communication is hidden behind its products, by shards: Tensor3D, ranks as threads.
 
-python bench/layer_overlap.py [ratio]        time of a linear's product over that of its messages (default 2)
+python -m bench.layer_overlap [ratio]        time of a linear's product over that of its messages (default 2)
 
 A product is a sleep, as if each rank had its own machine; an array travels as long as its bytes take at a given bandwidth. For
 1, 2 and 4 shards, forward and backward: seconds of the products alone (verbs return at once), of the communication alone
@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import numpy as np
-from sides.given import started
 
 import pdla
+from bench.common.given import started
 from pdla import nn
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero

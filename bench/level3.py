@@ -1,6 +1,6 @@
 """The time of syrk and symm beside that of the full products, in turns: what half the work gains.
 
-mpirun -n 4 python bench/level3.py [repeats]        9 repeats
+mpirun -n 4 python -m bench.level3 [repeats]        9 repeats
 
 C = A A^T in 2-D blocks on the near-square grid, float64: by matmul; by syrk; by syrk of an A in memory that all ranks see. Then S B
 of a symmetric S: by matmul of all of S, and by symm, which mirrors a triangle first. Prints median milliseconds, and the ratios of
@@ -11,11 +11,12 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
-from sides.meeting import Meeting
-from sides.ours import near_square
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.turns import say, seconds
+from bench.sides.ours import flat_grid
 from pdla.bench.arguments import positive
 
 SHAPES = ((512, 512), (1024, 1024), (2048, 2048), (2048, 256), (512, 8192))
@@ -42,22 +43,16 @@ def products(n, k, grid):
 
 def main(repeats=9):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
-    grid = near_square(comm)
-    if comm.rank == 0:
-        print(f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
-        print(f"{'n':>6}{'k':>6}{'A A^T':>10}{'syrk':>10}{'all see A':>10}{'S B':>10}{'symm':>10}{'over A A^T, S B':>20}")
+    grid = flat_grid(comm)
+    tell = say(comm)
+    tell(f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
+    tell(f"{'n':>6}{'k':>6}{'A A^T':>10}{'syrk':>10}{'all see A':>10}{'S B':>10}{'symm':>10}{'over A A^T, S B':>20}")
     for n, k in SHAPES:
         calls = products(n, k, grid)
-        for call in calls.values():  # the first call of each makes its plan
-            call()
-        times = {name: [] for name in calls}
-        for _ in range(repeats):
-            for name, call in calls.items():
-                times[name].append(1e3 * meeting.seconds(call))
-        if comm.rank == 0:
-            whole, half, seen, product, symmetric = (median(taken) for taken in times.values())
-            ratios = f"{half / whole:8.2f}{seen / whole:6.2f}{symmetric / product:6.2f}"
-            print(f"{n:6}{k:6}{whole:10.3g}{half:10.3g}{seen:10.3g}{product:10.3g}{symmetric:10.3g}{ratios}")
+        seconds(meeting, 1, calls)  # the first call of each makes its plan
+        whole, half, seen, product, symmetric = (1e3 * median(taken) for taken in seconds(meeting, repeats, calls).values())
+        ratios = f"{half / whole:8.2f}{seen / whole:6.2f}{symmetric / product:6.2f}"
+        tell(f"{n:6}{k:6}{whole:10.3g}{half:10.3g}{seen:10.3g}{product:10.3g}{symmetric:10.3g}{ratios}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much code there is: of each room its files, and the lines of code in them, without docstrings, comments and blank lines.
 
-    python bench/lines.py [folder]
+    python -m bench.lines [folder]
 
 Also how many lines are longer than 100 columns.
 """

@@ -1,10 +1,9 @@
-"""Times the dry run of a large transformer on a million ranks, forward and backward: python bench/million.py [layers = 96]"""
+"""Times the dry run of a large transformer on a million ranks, forward and backward: python -m bench.million [layers = 96]"""
 
 import time
 
-from sides.given import started
-
 import pdla
+from bench.common.given import started
 from pdla import nn
 from pdla.bench.arguments import positive
 from pdla.model.machine import Machine

@@ -1,4 +1,4 @@
-"""pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python bench/network.py [--json FILE]
+"""pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python -m bench.network [--json FILE]
 
 For each rate of the links and each number of ranks on a host a cluster is built (bench/cluster.py), on which three jobs multiply:
 pdla in its native layouts and from 2-D blocks to 2-D blocks, with the ranks' own GEMMs and nothing moved ("computing"); allgather
@@ -24,15 +24,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 
-import cluster
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sides import core
-from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
+from bench import cluster
+from bench.common import core
+from bench.common.given import parser
+from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from pdla.bench.arguments import positive, positives, to_write
-from pdla.bench.problem import sizes
+from pdla.bench.commands.problem import sizes
+from pdla.bench.leave import write_json
 from pdla.model.machine import Machine
 
 SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
@@ -45,18 +47,17 @@ WIDTH = 170  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="network.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--hosts", type=int, default=16, help="default 16")
-    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
-    parser.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
-    parser.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
-    parser.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
-    parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
-    parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--hosts", type=int, default=16, help="default 16")
+    told.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
+    told.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
+    told.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    told.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
+    told.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
+    told.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
+    told.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
+    return told.parse_args()
 
 
 def products(text: str) -> list[tuple[int, int, int]]:
@@ -69,7 +70,7 @@ def check(given: argparse.Namespace) -> None:
         raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
     for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
         asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
-        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "sides.job"]))
+        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "bench.sides.job"]))
 
 
 # ---------------------------------------------------------------------------------------------- jobs
@@ -89,7 +90,7 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
         start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         if name == "pdla":
             os.environ["PDLA_MACHINE"] = described(given.core, given.hosts, ranks, rate)
-        status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])
+        status = start(given.hosts, ranks, [sys.executable, "-m", "bench.sides.job", json.dumps(spec | {"results": str(found)})])
         lines = [json.loads(line) for line in found.read_text().splitlines()]
         with results.open("a") as file:
             for line in lines:
@@ -224,8 +225,7 @@ def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict
 
 def main() -> int:
     given = arguments()
-    os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    os.environ |= {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)}
+    os.environ |= threads(1) | {"PYTHONPATH": str(ROOT)}
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     if "ScaLAPACK" in given.sides and (why := no_scalapack()):
         out.print(f"left out: ScaLAPACK: {why}")
@@ -238,7 +238,7 @@ def main() -> int:
     except cluster.Refused as reason:
         return cluster.refuse(reason)
     if given.json:
-        Path(given.json).write_text(json.dumps({"command": sys.argv, "lines": lines}, indent=1) + "\n")
+        write_json(given.json, {"command": sys.argv, "lines": lines})
     for line in verdict(rows(lines)):
         out.print(line)
     return 0

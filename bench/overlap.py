@@ -1,8 +1,8 @@
 """How much of the communication a product hides behind its local GEMMs: SUMMA, Cannon and fetch.
 
-python bench/overlap.py [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
-mpirun -n 4 python bench/overlap.py          ranks are processes, on the network there is
-python bench/cluster.py --hosts 4 -- python bench/overlap.py
+python -m bench.overlap [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
+mpirun -n 4 python -m bench.overlap          ranks are processes, on the network there is
+python -m bench.cluster --hosts 4 -- python -m bench.overlap
 
 For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the communication alone (GEMMs return at
 once), both together; and the share hidden: (GEMMs + communication - together) / communication. The first panel, or the skew, has
@@ -19,11 +19,12 @@ import time
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from sides.given import started
-
 import pdla
+from bench.common.given import started
+from bench.common.turns import say
 from pdla.array import chosen
 from pdla.bench.arguments import above_zero
+from pdla.bench.measure.peak import elapsed
 from pdla.comm.pending import done
 
 TURNS = 4
@@ -47,12 +48,7 @@ def product(comm, algorithm, n, panel):
         asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
         plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
         plan(A, B, out=C)
-        A.xp.finish()
-        comm.barrier()
-        start = time.perf_counter()
-        plan(A, B, out=C)
-        A.xp.finish()
-        return max(comm.share(time.perf_counter() - start))
+        return elapsed(comm, lambda: plan(A, B, out=C))
 
 
 def silent(world):
@@ -111,12 +107,12 @@ def alone(ranks, *case):
 
 def with_processes(comm, given):
     delay = given or 0.06
-    say = print if comm.rank == 0 else lambda *_, **__: None
-    say(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
+    tell = say(comm)
+    tell(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
     case = PROCESSES[comm.xp.name]
     for slept in (False, True) if comm.xp.name == "numpy" else (False,):
         seconds = measured(lambda: product(comm, *case), type(comm), gemm_of(slept, delay))
-        say(line(case[0], comm.size, *case[1:], slept, delay if slept else None, seconds), flush=True)
+        tell(line(case[0], comm.size, *case[1:], slept, delay if slept else None, seconds), flush=True)
 
 
 def gemm_of(slept, delay):

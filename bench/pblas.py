@@ -1,4 +1,4 @@
-"""PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python bench/pblas.py [--json FILE]
+"""PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python -m bench.pblas [--json FILE]
 
 A C program (bench/clients/gemm.c) calls pdgemm_, which libpdla_pblas.so in turn computes itself and passes on to ScaLAPACK. Native
 pdla multiplies matrices in its own layouts, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
@@ -22,32 +22,33 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, core_type, no_scalapack
 
+from bench.common.given import parser
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives, to_write
+from pdla.bench.leave import write_json
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
 LIMIT = 600  # seconds of a job
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
-    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
-    parser.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
-    parser.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
-    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
-    parser.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
+    told.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
+    told.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
+    told.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
+    told.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
+    told.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
+    return told.parse_args()
 
 
 def built(folder: Path) -> Path:
     """Build the C program, with the libraries beside it; gives its path."""
     for command in (
         [sys.executable, "-m", "pdla.native.build", "--to", folder],
-        ["make", "-C", BENCH / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
+        ["make", "-C", ROOT / "bench" / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "gemm_c"
@@ -55,7 +56,7 @@ def built(folder: Path) -> Path:
 
 def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> dict[str, Any]:
     command = [*START, str(asked.ranks), program, str(n), str(block), str(asked.turns)]
-    environment = os.environ | ONE_THREAD | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
+    environment = os.environ | threads(1) | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
     said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
     return json.loads(said[said.index("{") :])
 
@@ -110,7 +111,7 @@ def main() -> None:
     rows = measured(asked)
     Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
     if asked.json:
-        Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(asked.json, rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
+"""pdla beside what one would use instead, all in one run: python -m bench.peers [--quick] [--json FILE]
 
 Sides: NumPy in one process on all cores; the ranks' own GEMMs without communication (the ceiling), with and without a barrier
 after each; allgather and numpy.matmul by hand; pdla through a plan, from 2-D blocks to 2-D blocks and in its native layouts (on
@@ -30,12 +30,15 @@ from itertools import product as cross
 from pathlib import Path
 
 from rich.console import Console
-from sides.figures import Row, exported, left_out, table, verdict
-from sides.launch import CORES, TORCH, Job, jobs, unfit
-from sides.product import Product
 
+from bench.common.given import parser
+from bench.common.launch import CORES
+from bench.common.product import Product
+from bench.sides.figures import Row, exported, left_out, table, verdict
+from bench.sides.jobs import TORCH, Job, jobs, unfit
 from pdla.bench.arguments import positive, positives, to_write
-from pdla.bench.info import processor
+from pdla.bench.leave import write_json
+from pdla.bench.measure.facts import processor
 
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
@@ -47,18 +50,17 @@ WIDTH = 240  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
-    parser.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
-    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
-    parser.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
-    parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
+    told.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
+    told.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
+    told.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
+    told.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
+    told.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
+    told.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
+    told.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
+    return told.parse_args()
 
 
 def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
@@ -156,7 +158,7 @@ def main() -> int:
             rounds(given, run, some, absent, say)
             if given.json:
                 found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
-                Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
+                write_json(given.json, found)
         out.print(table(ranks, rows))
     for name, why in absent.items():
         out.print(f"absent: {name}: {why}")

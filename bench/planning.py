@@ -1,4 +1,4 @@
-"""How long it takes to plan a product on a million ranks, without and with a memory limit: python bench/planning.py [ranks]
+"""How long it takes to plan a product on a million ranks, without and with a memory limit: python -m bench.planning [ranks]
 
 For each shape the seconds of one call of predict_matmul, which no call before has made easier: the search, and the dry runs that
 give the plan's figures. Then the plan, and its bytes as a multiple of the lower bound. Of a limit that no plan keeps it is the time
@@ -7,9 +7,8 @@ to the error, which says how many bytes are missing.
 
 import time
 
-from sides.given import started
-
 import pdla
+from bench.common.given import started
 from pdla.bench.arguments import rank_count
 from pdla.errors import PlanError
 

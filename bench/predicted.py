@@ -1,12 +1,12 @@
 """Predicted beside measured, in one run: products by messages and transformer layers, forward and backward.
 
-mpirun -n 2 python bench/predicted.py [rounds]        5 rounds
+mpirun -n 2 python -m bench.predicted [rounds]        5 rounds
 
 Each round calibrates the machine, predicts every case by a dry run of rank 0 on it, and measures it. Figures are medians over the
 rounds; an error compares the medians. Fresh pages are memory that rank 0 had given back and the system had to provide anew during a
 run: each costs microseconds, which no dry run predicts. With these settings glibc keeps such memory:
 
-MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 mpirun -n 2 python bench/predicted.py
+MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 mpirun -n 2 python -m bench.predicted
 """
 
 import time
@@ -14,12 +14,12 @@ from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
 import numpy as np
-from sides.given import started
 
 import pdla
+from bench.common.given import started
 from pdla import nn
-from pdla.bench import calibrate
 from pdla.bench.arguments import positive
+from pdla.bench.commands import calibrate
 
 LAYOUT = pdla.Layout("row", "col")
 

@@ -1,6 +1,6 @@
 """Which single number tells the rate of an m x n x k product best, given the rates of square ones: on thin, tall and random shapes.
 
-OMP_NUM_THREADS=1 python bench/rates.py [seed]
+OMP_NUM_THREADS=1 python -m bench.rates [seed]
 
 Rates are those of stacks of products that no cache holds, as `pdla.bench calibrate` measures them. For each candidate (the least
 side, say) a shape's time is predicted as a Machine does: its work at the rate of the square product of that size, or the time to
@@ -11,8 +11,8 @@ within.
 import time
 
 import numpy as np
-from sides.given import started
 
+from bench.common.given import started
 from pdla.array import blas
 from pdla.bench.arguments import natural
 

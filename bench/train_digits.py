@@ -1,15 +1,15 @@
 """A vision transformer on scikit-learn's handwritten digits, in every scheme: loss curves, and accuracy on digits held out.
 
-python bench/train_digits.py [--steps 50] [--dtype float64] [--json FILE]     ranks are threads, each scheme on its own grid
-mpirun -n 4 python bench/train_digits.py --scheme cube3d --steps 300          one scheme on the job's ranks
+python -m bench.train_digits [--steps 50] [--dtype float64] [--json FILE]     ranks are threads, each scheme on its own grid
+mpirun -n 4 python -m bench.train_digits --scheme cube3d --steps 300          one scheme on the job's ranks
 
 An image of 8 x 8 pixels is 16 tokens of 2 x 2 pixels. One digit in five is held out. Needs scikit-learn.
 """
 
 import numpy as np
-from sides.schemes import compare
 from sklearn.datasets import load_digits
 
+from bench.common.schemes import compare
 from pdla import nn
 
 PATCHES, PIXELS, CLASSES = 16, 4, 10  # a digit's tokens, a token's features

@@ -1,7 +1,7 @@
 """A character-level GPT on the source text of Python's standard library, in every scheme: the loss curves coincide.
 
-python bench/train_gpt.py [--steps 50] [--dtype float64] [--json FILE]        ranks are threads, each scheme on its own grid
-mpirun -n 4 python bench/train_gpt.py --scheme tensor3d --steps 500           one scheme on the job's ranks
+python -m bench.train_gpt [--steps 50] [--dtype float64] [--json FILE]        ranks are threads, each scheme on its own grid
+mpirun -n 4 python -m bench.train_gpt --scheme tensor3d --steps 500           one scheme on the job's ranks
 
 Prints each scheme's first and last loss, and the largest relative distance of its losses from Serial's at any step.
 """
@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 
 import numpy as np
-from sides.schemes import compare
 
+from bench.common.schemes import compare
 from pdla import nn
 
 SEQUENCE, BATCH, HIDDEN, HEADS, LAYERS = 64, 8, 64, 4, 2

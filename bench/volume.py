@@ -1,7 +1,7 @@
 """Words that a rank receives, over the lower bound, for every number P of ranks: pdla's boxes, and boxes of exactly P ranks.
 
-python bench/volume.py [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
-python bench/volume.py --large
+python -m bench.volume [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
+python -m bench.volume --large
 
 --convert N also plans products from and to 2-D blocks on the near-square grid, conversions counted, for every N-th number of ranks.
 --least N computes for every N-th the fewest words with which any box can do, from and to these blocks, whichever rank is put where:
@@ -11,14 +11,15 @@ machines as multiples of those of the box of fewest words, of boxes that leave a
 """
 
 import argparse
-import json
 from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 import pdla
+from bench.common.given import parser
 from pdla.bench.arguments import natural, positive, to_draw, to_write
+from pdla.bench.leave import write_json
 from pdla.comm.dry import DryComm
 from pdla.matmul import boxes, planner
 from pdla.matmul.algorithms import BOX
@@ -206,16 +207,16 @@ def shapes(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shapes", type=shapes, default=SHAPES, metavar="MxNxK,...", help="(default: those of docs/choosing.md)")
-    parser.add_argument("--to", type=positive, default=1024, metavar="RANKS", help="the most ranks (default 1024)")
-    parser.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
-    parser.add_argument("--convert", type=natural, default=0, metavar="N", help="also from and to 2-D blocks, every N-th number")
-    parser.add_argument("--least", type=natural, default=0, metavar="N", help="the fewest words of any box, every N-th number")
-    parser.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--large", action="store_true", help="the table of many ranks of docs/choosing.md, and nothing else")
-    wanted = parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--shapes", type=shapes, default=SHAPES, metavar="MxNxK,...", help="(default: those of docs/choosing.md)")
+    told.add_argument("--to", type=positive, default=1024, metavar="RANKS", help="the most ranks (default 1024)")
+    told.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
+    told.add_argument("--convert", type=natural, default=0, metavar="N", help="also from and to 2-D blocks, every N-th number")
+    told.add_argument("--least", type=natural, default=0, metavar="N", help="the fewest words of any box, every N-th number")
+    told.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
+    told.add_argument("--large", action="store_true", help="the table of many ranks of docs/choosing.md, and nothing else")
+    wanted = told.parse_args()
     if wanted.large:
         large_table()
         return
@@ -224,8 +225,7 @@ def main():
     if wanted.plot:
         plot(results, wanted.plot)
     if wanted.json:
-        with open(wanted.json, "w") as file:
-            json.dump(results, file)
+        write_json(wanted.json, results)
 
 
 if __name__ == "__main__":

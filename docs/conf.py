@@ -36,11 +36,15 @@ MEMBERS = {
     "pdla.comm.pending.Pending": "wait",
     "pdla.simulate.all_ranks.AllRanks": "seconds, path, save_trace",
     "pdla.simulate.critical_path.Path": "seconds, by_kind, by_tag, by_rank",
+    "pdla.simulate.Product": "flops, shapes, lower_bound, grown, fastest",
+    "pdla.simulate.Transformer": "flops, lower_bound, grown, fastest",
+    "pdla.simulate.Found": "not_looked_at, words",
+    "pdla.simulate.Point": "rate",
     "pdla.ProcessGrid": "__getitem__, size, active, order, rank_of, coords_of, holders, group, close",
     "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts",
     "pdla.indices.IndexSet": "indices, overlay, select",
-    "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, indices, T, H, conj, copy, astype, redistribute, shared, gather, "
-                       "norm, sum, trace, check_copies",
+    "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, ndim, size, indices, T, H, conj, real, imag, copy, astype, "
+                       "redistribute, shared, gather, diagonal, norm, sum, mean, max, min, trace, check_copies",
     "pdla.scalapack.Descriptor": "read, shape, words, layout",
     "pdla.Plan": "__call__, free, predicted, explain",
     "pdla.Machine": "load, known, text, seconds",

@@ -34,16 +34,19 @@ from pdla.linalg import (
 from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, native_layouts, plan_matmul, predict_matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye, from_function, from_global, from_local, ones, random, zeros
+from pdla.matrix.diagonals import fill_diagonal
+from pdla.matrix.stacking import block, hstack, vstack
+from pdla.matrix.triangles import tril, triu
 from pdla.model.machine import Machine
 from pdla.simulate.all_ranks import dry_run_all
 
 __all__ = [
     "Balanced", "Communicator", "Cuts", "Cyclic", "DistMatrix", "Layout", "Ledger", "Machine", "Plan", "ProcessGrid", "Stack",
-    "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "dry_run", "dry_run_all",
-    "einsum", "errors", "eye", "from_function", "from_global", "from_local", "gemm", "hemm", "herk", "load", "matmul",
-    "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones", "plan_matmul", "predict_matmul",
-    "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk", "syrk_words", "tagged", "tiled_order", "world",
-    "zeros",
+    "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "block", "dry_run",
+    "dry_run_all", "einsum", "errors", "eye", "fill_diagonal", "from_function", "from_global", "from_local", "gemm", "hemm",
+    "herk", "hstack", "load", "matmul", "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones",
+    "plan_matmul", "predict_matmul", "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk", "syrk_words",
+    "tagged", "tiled_order", "tril", "triu", "vstack", "world", "zeros",
 ]
 
 __version__ = "0.1.0"

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-BROADCASTS = ("mpi", "flat", "chain")
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
@@ -36,9 +35,6 @@ class Settings:
         PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit
         sizes: its path, or a name that the loader finds, or Python's environment has; empty: the
         one of NumPy and SciPy.
-    bcast : str
-        PDLA_BCAST: how broadcasts travel: auto, mpi, flat, chain
-        (pdla/comm/collectives/broadcast.py).
     progress : float
         PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between
         nodes while a rank computes; multiplied by the ranks to a core, if there are more than one;
@@ -74,7 +70,6 @@ class Settings:
     timeout: float = 300.0
     threads: int = 0
     blas: str = ""
-    bcast: str = "auto"
     progress: float = 1e-3
     crowded: float = 1.0
     shared: bool = True
@@ -132,7 +127,6 @@ def read(environ: Mapping[str, str]) -> Settings:
         timeout=float(given.number("TIMEOUT", float, default.timeout)),
         threads=min(int(given.number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
         blas=given.text("BLAS", default.blas),
-        bcast=given.word("BCAST", ("auto", *BROADCASTS), default.bcast),
         progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
         crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=given.switch("SHARED", default.shared),

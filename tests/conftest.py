@@ -269,9 +269,10 @@ def pytest_collection_modifyitems(items):
     if config.settings.array == "numpy":
         return
     import numpy as np
-    from devices import Hosted
+    from helpers.devices import Hosted
 
-    helpers = [sys.modules[name] for name in ("matmuls", "level3", "nets") if name in sys.modules]
+    names = (f"helpers.{name}" for name in ("matmuls", "level3", "nets", "verbs"))
+    helpers = [sys.modules[name] for name in names if name in sys.modules]
     for module in {item.module for item in items} | set(helpers):
         if hasattr(module, "np"):
             module.np = Hosted(np)

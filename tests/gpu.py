@@ -35,12 +35,20 @@ LEAN = [
     "mpich", "mpi4py>=4.1", "setuptools>=77", "pytest>=8.4", "pluggy", "iniconfig", "pygments", "packaging", "pytest-mpi",
     "threadpoolctl>=3.8", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs", "typing-extensions",
 ]
-SANITIZED = [  # a case of each kernel: under compute-sanitizer, all would take an hour
-    "test_copy[shape6-float32]", "test_many_copies_in_a_launch[32]", "test_take_and_put[float64-gaps]", "test_combine[-2-float64]",
-    "test_gelu_where_nothing_is_aligned", "test_gelu_with_a_bias[shape1-float32-odd]", "test_sums_over_rows[shape1-float32-odd]",
-    "test_moments[shape1-float32-odd]", "test_normalise_and_back[shape1-float32-odd]", "test_cross_entropy[shape1-float32-odd]",
-    "test_philox_reads_and_writes_nothing_past_its_block[float32-5]", "test_uniform_is_numpys_bit_by_bit[70-70]",
-]
+KERNELS = [f"tests/array/cupy/test_{name}.py" for name in ("cupy", "cusolver", "fused", "launch", "pack", "philox")]
+SANITIZED = {  # a case of each kernel: under compute-sanitizer, all would take an hour
+    "pack": [
+        "test_copy[shape6-float32]", "test_many_copies_in_a_launch[32]", "test_take_and_put[float64-gaps]",
+        "test_combine[-2-float64]",
+    ],
+    "fused": [
+        "test_gelu_where_nothing_is_aligned", "test_gelu_with_a_bias[shape1-float32-odd]",
+        "test_sums_over_rows[shape1-float32-odd]", "test_moments[shape1-float32-odd]",
+        "test_normalise_and_back[shape1-float32-odd]", "test_cross_entropy[shape1-float32-odd]",
+        "test_uniform_is_numpys_bit_by_bit[70-70]",
+    ],
+    "philox": ["test_philox_reads_and_writes_nothing_past_its_block[float32-5]"],
+}
 RANKS = (1, 2, 4, 8)
 LONGEST = 3600  # seconds of a step
 TAIL = 4000  # characters kept of what a step says
@@ -82,22 +90,22 @@ def steps(python, out):
     pytest = [python, "-m", "pytest", "-q"]
     mpirun = str(Path(python).with_name("mpirun"))
     mpirun = mpirun if Path(mpirun).exists() else "mpirun"
-    kernels = [*pytest, *(f"tests/unit/test_cupy.py::{case}" for case in SANITIZED)]
+    kernels = [*pytest, *(f"tests/array/cupy/test_{name}.py::{case}" for name, cases in SANITIZED.items() for case in cases)]
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
     yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]
-    yield "kernels", "", [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_staging.py"]
+    yield "kernels", "", [*pytest, *KERNELS, "tests/comm/mpi_world/test_transport.py"]
     yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
     yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
         yield f"suite on {ranks}", lacking(mpirun), [*on_gpus, mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
-    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_staging.py"]
+    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/comm/test_communicator.py", "tests/mpi/comm/mpi/test_staging.py"]
     yield "staged", lacking(mpirun), [*on_gpus, "PDLA_GPU_MPI=off", mpirun, *messages]
     gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
     by_nccl = [*on_gpus, "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]
     yield "nccl", lacking(mpirun) or no_nccl(python, gpus), by_nccl
     yield "bench", lacking(mpirun), [mpirun, "-n", "4", *bench]
-    yield "measure", "", [python, "bench/gpu.py", "--json", str(out.with_suffix(".measured.json"))]
+    yield "measure", "", [python, "-m", "bench.gpu", "--json", str(out.with_suffix(".measured.json"))]
 
 
 def lacking(program):

@@ -112,7 +112,7 @@ class Run:
 class Case:
     """One run of the papers at full size, and its counterpart on the emulated cluster, scaled down.
 
-    bcast       how broadcasts travel there (PDLA_BCAST); backward: whether the backward pass is run, too
+    trees       whether broadcasts travel there by MPI's own trees;  backward: whether the backward pass is run, too
     undry       why a dry run cannot predict its time; "": it can
     unmeasured  why it is not run on the emulated cluster; "": it is
     """
@@ -120,7 +120,7 @@ class Case:
     name: str
     full: Run
     small: Run
-    bcast: str = "auto"
+    trees: bool = False
     backward: bool = True
     undry: str = ""
     unmeasured: str = ""
@@ -163,7 +163,7 @@ def weak(name: str, way: Way, problem: Transformer = WEAK, **more: Any) -> Case:
 def by_trees(name: str, way: Way) -> Case:
     """The forward pass alone, by SUMMA whose panels are the ranks' blocks, broadcast by MPI's binomial trees."""
     options = (("panel", STRONG.tokens), ("keep", False))
-    return strong(name, replace(way, options=options), bcast="mpi", backward=False, undry=OF_MPI)
+    return strong(name, replace(way, options=options), trees=True, backward=False, undry=OF_MPI)
 
 
 def cnn(name: str, scheme: str, grid: tuple[int, ...], shards: int = 1, unmeasured: str = "") -> Case:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from claims.cases import CASES
+from bench.claims.cases import CASES
 
 Told = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by case, by pass: figures
 TESSERACT, CUBE, TENSOR3D = "Tesseract, 2105.14500", "3-D, 2105.14450", "Tensor3D, 2305.13525v1"

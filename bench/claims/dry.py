@@ -6,9 +6,8 @@ from dataclasses import replace
 from math import inf, log2, prod
 from typing import Any
 
-from claims.cases import Case, Run, Transformer
-
 import pdla
+from bench.claims.cases import Case, Run, Transformer
 from pdla.comm.ledger import Ledger
 from pdla.model.machine import Machine
 

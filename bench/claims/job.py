@@ -1,4 +1,4 @@
-"""The measurements on the emulated cluster, as each rank runs them: python -m claims.job SPEC, under bench/cluster.py.
+"""The measurements on the emulated cluster, as each rank runs them: python -m bench.claims.job SPEC, under bench/cluster.py.
 
 SPEC is a JSON object: cases (names), repeats, and results, a file to which rank 0 adds a line as soon as a case is done. A time
 runs from the first rank's start to the last one's end, between barriers, by the clock that all ranks share; a first pass is not
@@ -11,15 +11,18 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-from claims.cases import CASES, Case
-from sides import meeting
 
 import pdla
-from pdla import config
+from bench.claims.cases import CASES, Case
+from bench.common import meeting
+from pdla.bench.measure.peak import elapsed
+from pdla.comm.collectives import broadcast
 
 PROBES = "probes"  # a name beside those of cases, for the network's own figures
 TRIES, FEW, AT_ONCE = 20, 3, 16
@@ -89,14 +92,12 @@ def probes(comm: Any) -> dict[str, float]:
 
 def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
     """Collective: seconds that `at_once` verbs begun together take the slowest rank, the median of all tries."""
-    seconds: list[float] = []
-    for _ in range(tries):
-        comm.barrier()
-        start = time.perf_counter()
+
+    def work() -> None:
         for pending in [begin() for _ in range(at_once)]:
             pending.wait()
-        seconds.append(max(comm.share(time.perf_counter() - start)))
-    return median(seconds)
+
+    return median(elapsed(comm, work) for _ in range(tries))
 
 
 def main(spec: str) -> None:
@@ -104,7 +105,8 @@ def main(spec: str) -> None:
     comm, asked = pdla.world(), json.loads(spec)
     for name in asked["cases"]:
         start = time.perf_counter()
-        with config.override(bcast=CASES[name].bcast if name in CASES else config.settings.bcast):
+        trees = name in CASES and CASES[name].trees
+        with patch.object(broadcast, "best", lambda *_: "mpi") if trees else nullcontext():
             told = probes(comm) if name == PROBES else measured(comm, CASES[name], asked["repeats"])
         if comm.rank == 0:
             with open(asked["results"], "a") as file:

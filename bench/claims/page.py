@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from claims import tables
-from claims.cases import CASES, OF_MPI, STRONG_BY, WEAK_BY
-from claims.claims import CLAIMS, STRONG_1D, WEAK_1D, WEAK_1D_OWN, WEAK_TESSERACT_OWN, Claim, spread, verdict
-from claims.tables import NODES, NOT_RUN, Cell, Results
+from bench.claims import tables
+from bench.claims.cases import CASES, OF_MPI, STRONG_BY, WEAK_BY
+from bench.claims.claims import CLAIMS, STRONG_1D, WEAK_1D, WEAK_1D_OWN, WEAK_TESSERACT_OWN, Claim, spread, verdict
+from bench.claims.tables import NODES, NOT_RUN, Cell, Results
 
 TEMPLATE = Path(__file__).with_name("experiments.md")
 MARKS = {  # of the picture: marker, colour, size

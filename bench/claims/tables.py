@@ -7,9 +7,9 @@ from math import log
 from statistics import median
 from typing import Any
 
-from claims import dry
-from claims.cases import CASES
-from claims.claims import ALL, BESIDE, CLAIMS, Claim, quartiles, ratio, seconds, spread, verdict
+from bench.claims import dry
+from bench.claims.cases import CASES
+from bench.claims.claims import ALL, BESIDE, CLAIMS, Claim, quartiles, ratio, seconds, spread, verdict
 
 Results = Mapping[str, Any]  # by part, as in docs/experiments.json
 Cell = tuple[float | None, str]  # a ratio, and its text in a table; where there is no ratio, the reason

@@ -2,7 +2,8 @@
 
 import numpy as np
 from mpi4py import MPI
-from sides.product import Product, Side, block, interval
+
+from bench.common.product import Product, Side, block, interval
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:

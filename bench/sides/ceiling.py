@@ -2,18 +2,12 @@
 a barrier follows each GEMM, as a real product ends when all ranks have; ranks that wait there leave their cores to the others."""
 
 from collections.abc import Callable
-from math import isqrt
 
 import numpy as np
 from mpi4py import MPI
-from sides.product import Product, Side, block, interval
 
 import pdla
-
-
-def near_square(ranks: int) -> tuple[int, int]:
-    rows = next(p for p in range(isqrt(ranks), 0, -1) if ranks % p == 0)
-    return rows, ranks // rows
+from bench.common.product import Product, Side, block, interval, near_square
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
-from sides.ceiling import near_square
-from sides.product import Product, Side, block, interval
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+
+from bench.common.product import Product, Side, block, interval, near_square
 
 
 @cache

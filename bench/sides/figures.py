@@ -9,8 +9,9 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
-from sides.launch import CORES
-from sides.product import Product
+
+from bench.common.launch import CORES
+from bench.common.product import Product
 
 FEW = f"pdla on {CORES}"
 LABELS = {  # the columns: for each its module, its variant (None: the best of all), and whether its workspace is shown

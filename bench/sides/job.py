@@ -1,7 +1,9 @@
 """One mpirun of sides that share an MPI: each product is made, checked, and timed in turns that alternate between the sides.
 
-python -m sides.job SPEC     JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}
-turn  seconds.  Rank 0 appends a line of JSON to the file `results` for each product and side.
+python -m bench.sides.job SPEC
+
+SPEC is JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}; turn is in seconds.
+Rank 0 appends a line of JSON to the file `results` for each product and side.
 """
 
 from __future__ import annotations
@@ -14,17 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
-from sides.meeting import Meeting, received
-from sides.product import Product, Side, fill_at_random, fill_with_integers, right
+
+from bench.common import turns
+from bench.common.meeting import Meeting, received
+from bench.common.product import Product, Side, fill_at_random
 
 MOST = 50  # products in a turn, at most
-
-
-def checked(meeting: Meeting, side: Side, product: Product) -> bool:
-    """Collective: whether the product of integers is exact on every rank, twice in succession."""
-    fill_with_integers(side)
-    wrong = [not right(side, product), not right(side, product)]
-    return not any(meeting.largest([float(w) for w in wrong]))
 
 
 @dataclass
@@ -35,14 +32,14 @@ class Taken:
     bytes: list[float] = field(default_factory=list)
 
 
-def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[Taken]:
+def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[Taken]:
     """Collective: turns of products back to back, each of about `turn` seconds, judged by a first product. If sides take turns, a
     turn of several products begins with one that is not counted: the caches hold another side's data, and idle connections start
     slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
-    for _ in range(turns):
+    for _ in range(rounds):
         for taken, side, count in zip(found, sides, counts, strict=True):
             if len(sides) > 1 and count > 1:
                 meeting.seconds(side.multiply)
@@ -54,9 +51,9 @@ def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Collective: the figures of a product, one line for each side."""
-    modules = [(importlib.import_module(f"sides.{name}"), variant) for name, variant in names]
+    modules = [(importlib.import_module(f"bench.sides.{name}"), variant) for name, variant in names]
     sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
-    exact = [checked(meeting, side, product) if spec["check"] else None for side in sides]
+    exact = [turns.exact(meeting, product, side, 2) if spec["check"] else None for side in sides]
     for side in sides:
         fill_at_random(side, meeting.comm.rank)
     spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]

@@ -2,7 +2,8 @@
 
 import numpy as np
 from mpi4py import MPI
-from sides.product import Product, Side, block
+
+from bench.common.product import Product, Side, block
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:

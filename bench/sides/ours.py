@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from sides.launch import CORES
-from sides.meeting import Meeting
-from sides.product import Block, Product, Side, block
 
 import pdla
+from bench.common.launch import CORES
+from bench.common.meeting import Meeting
+from bench.common.product import Block, Product, Side, block
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
 TALL = 4  # rows over columns of a block of C from which storing it by columns is tried
 TRIES = 3  # products of each side that is compared, in turns
 
 
-def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
+def flat_grid(comm: MPI.Comm) -> pdla.ProcessGrid:
+    """Collective: all ranks on the near-square grid."""
     return pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
 
 
@@ -46,7 +47,7 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
             return side(A, B, C)
         by_columns = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
         return faster(Meeting(comm), side(A, B, C), side(A, B, by_columns))
-    return side(*operands(product, near_square(comm), BLOCKS))
+    return side(*operands(product, flat_grid(comm), BLOCKS))
 
 
 def fewer(some: MPI.Comm, product: Product) -> Side:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
-from sides.ceiling import near_square
-from sides.launch import SCALAPACK
-from sides.product import Block, Product, Side, block
+
+from bench.common.launch import SCALAPACK
+from bench.common.product import Block, Product, Side, block, near_square
 
 
 def cyclic(n: int, parts: int, i: int, width: int) -> np.ndarray:

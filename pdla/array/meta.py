@@ -101,6 +101,14 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     def _laid(self) -> np.ndarray:
         return _in_order(self.shape) if self.lying is None else self.lying
 
+    @property
+    def _half(self) -> Meta:
+        """The real or the imaginary parts, a view; of a real array itself."""
+        if self.dtype.kind != "c":
+            return self
+        view = _seen_as(self.shape, [2 * step for step in self._laid.strides])
+        return Meta(self.shape, np.empty(0, self.dtype).real.dtype, view, self)
+
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.dtype})"
 
@@ -109,7 +117,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: prod(self.shape) * self.dtype.itemsize)
     strides = property(lambda self: tuple([self.dtype.itemsize * step for step in self._laid.strides]))
-    imag = property(lambda self: Meta(self.shape, np.empty(0, self.dtype).imag.dtype))
+    real = property(lambda self: self._half)
+    imag = property(lambda self: self._half)
     T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
 
     def __len__(self) -> int:

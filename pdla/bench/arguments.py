@@ -16,6 +16,10 @@ from pdla.model.machine import Machine
 
 MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
 
+COMMON = {
+    "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
+}  # options that may stand before a command
+
 
 class Parser(argparse.ArgumentParser):
     """Raises help and errors as a Stop, so that one rank alone prints them."""

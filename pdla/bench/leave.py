@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def a_file_in_a_folder(path: str) -> None:
         raise FileNotFoundError(f"there is no folder {folder}")
 
 
-def write_json(path: str, content: Mapping[str, Any]) -> None:
+def write_json(path: str, content: Any) -> None:
     """Write `content` as JSON; OSError where that fails."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
@@ -52,7 +52,7 @@ def apart(arguments: argparse.Namespace) -> None:
     for name in (*READ, *WRITTEN):
         given = getattr(arguments, name, None) or []
         for path in given if isinstance(given, list) else [given]:
-            does = f"--{name} writes" if name in WRITTEN else f"{arguments.command} reads"
+            does = f"--{name} writes" if name in WRITTEN else f"{arguments.command.name} reads"
             other = taken.setdefault(Path(path).resolve(), does)
             plain = Path(path).is_file() or not Path(path).exists()  # unlike /dev/null
             if name in WRITTEN and other != does and plain:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array import namespace
 from pdla.array.composed import summed_in
 from pdla.comm.collectives import broadcast, circulant, ring
@@ -127,7 +126,7 @@ class Communicator(Group):
         return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """Copy x of one rank into x of every rank, in the way that PDLA_BCAST says. Collective.
+        """Copy x of one rank into x of every rank, in the way that suits its length. Collective.
 
         Parameters
         ----------
@@ -152,26 +151,9 @@ class Communicator(Group):
         m = broadcast.messages(way, x, self.rank, self.size, root)
         return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
 
-    def asked_way(self, nbytes: int) -> str:
-        """Tell how so many bytes are to be broadcast here.
-
-        Parameters
-        ----------
-        nbytes : int
-            Of the array.
-
-        Returns
-        -------
-        str
-            As PDLA_BCAST says; for "auto" the way that suits their number.
-        """
-        asked = config.settings.bcast
-        return broadcast.best(nbytes, self.size, self.nodes) if asked == "auto" else asked
-
     def _way(self, nbytes: int) -> str:
-        """The same, of the ways that this world has."""
-        way = self.asked_way(nbytes)
-        return "flat" if way == "mpi" else way
+        """How so many bytes are broadcast (collectives/broadcast.py)."""
+        return broadcast.best(nbytes, self.size, self.nodes, self.tree)
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
         """Add up x of all ranks on one rank, in rank order. Collective.
@@ -265,7 +247,7 @@ class Communicator(Group):
         """
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
-        if self._stepwise(x.nbytes):
+        if self.stepwise(x.nbytes):
             for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
                 yield self._in_steps("allreduce", row, out)
             return
@@ -339,9 +321,8 @@ class Communicator(Group):
         for r, out in into.items():
             if r != self.rank and out.size:  # type: ignore[union-attr]
                 coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
-        if self._stepwise(size):
-            order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
-            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)
+        if self.stepwise(size):
+            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, [*coming])
         if self.nodes > 1 and self._around(size):
             route = self._route
             hops = [hop for hop in route.hops if hop.owner in coming]
@@ -398,7 +379,7 @@ class Communicator(Group):
         """
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
-        if self._stepwise(size):
+        if self.stepwise(size):
             return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
         if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]

@@ -103,7 +103,7 @@ class DryComm(Communicator):
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As in any world, but the messages of each half are counted at once, so that thousands of ranks cost no more than two."""
         self._check_open()
-        if self._stepwise(x.nbytes):
+        if self.stepwise(x.nbytes):
             yield from super().halves(x, out, op)
             return
         self._gapless(out)

@@ -42,6 +42,7 @@ class Group(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    tree = False  # whether broadcasts may go the world's own way
     adds = True  # whether a rank can add to a piece that has come before it is sent on
     tells = True  # whether what a rank waits to be told of shared memory takes as long as it does; where times are foretold, not
     shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
@@ -90,8 +91,19 @@ class Group(ABC):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
 
-    def _stepwise(self, nbytes: int) -> bool:
-        """Whether pieces of `nbytes` in all are gathered, or summed, step by step (circulant.py)."""
+    def stepwise(self, nbytes: int) -> bool:
+        """Tell whether short pieces are gathered, or summed, step by step (circulant.py).
+
+        Parameters
+        ----------
+        nbytes : int
+            Of all pieces.
+
+        Returns
+        -------
+        bool
+            The same on every rank.
+        """
         return circulant.pays(nbytes, self.size)
 
     def _far(self, rank: int) -> bool:

@@ -7,15 +7,18 @@ from pdla.linalg.determinant import det, slogdet
 from pdla.linalg.difference_cover import syrk_words
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu_factor, lu_solve, lu_words
+from pdla.linalg.lu_split import lu
+from pdla.linalg.rank_2k import her2k, syr2k
 from pdla.linalg.rank_k import herk, syrk
 from pdla.linalg.solve import solve
 from pdla.linalg.stacks import Stack, batched_matmul, stack
 from pdla.linalg.symmetric import hemm, symm
+from pdla.linalg.triangle import trmm
 from pdla.linalg.triangular import solve_triangular, trsm
 from pdla.linalg.vector import matvec, matvec_words
 
 __all__ = [
     "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "einsum",
-    "hemm", "herk", "inv", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec", "matvec_words", "multi_dot",
-    "norm", "slogdet", "solve", "solve_triangular", "stack", "symm", "syrk", "syrk_words", "trsm",
+    "hemm", "her2k", "herk", "inv", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec", "matvec_words",
+    "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]

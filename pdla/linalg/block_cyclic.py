@@ -52,6 +52,14 @@ class Dimension:
         """Which rank has block k."""
         return k % self.parts
 
+    def owners(self, indices: np.ndarray) -> np.ndarray:
+        """Which ranks have these indices."""
+        return indices // self.block % self.parts
+
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """Where these indices lie among those of the rank that has them."""
+        return indices // (self.block * self.parts) * self.block + indices % self.block
+
     @property
     def mine(self) -> range:
         """The numbers of this rank's blocks."""

@@ -18,8 +18,8 @@ from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, one_of, writeable
 from pdla.matrix.core import DistMatrix
 
-TRIANGLES = ("lower triangular", "upper triangular")
-ASSUMED = ("gen", "pos", "sym", "her", *TRIANGLES)  # what may be known of A
+FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
+ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
 
 
 def words(name: str, *arguments: Any, **named: Any) -> str:

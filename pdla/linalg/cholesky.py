@@ -139,7 +139,10 @@ def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> Dis
     return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
 
 
-def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+def cho_solve(
+    c_and_lower: tuple[DistMatrix, bool], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
     """Solve A X = B by A's Cholesky factor. Collective over its grid, idle ranks included.
 
     Parameters
@@ -148,6 +151,8 @@ def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: boo
         As `cho_factor` gives it.
     B : DistMatrix or array
         n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
@@ -172,11 +177,11 @@ def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: boo
     array([1., 2., 3.])
     """
     C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
-    said = checks.words("cho_solve", C, B, lower=lower, finite=check_finite, layout=layout)
+    said = checks.words("cho_solve", C, B, lower=lower, over=overwrite_b, finite=check_finite, layout=layout)
     with agreed(communicator((C, B), "c_and_lower"), said):
-        checks.flags(lower=lower, check_finite=check_finite)
+        checks.flags(lower=lower, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("cho_solve", C)
-        side = RightSide.of("cho_solve", C, B, layout)
+        side = RightSide.of("cho_solve", C, B, layout, overwrite_b)
         if check_finite:
             checks.finite(C, B)
     return solved_by(C if lower else C.H, side)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.comm.agreement import agreed
 from pdla.linalg import checks
-from pdla.linalg.block_cyclic import diagonal
+from pdla.linalg.diagonal import whole_diagonal
 from pdla.linalg.lu import factored
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
@@ -121,17 +121,9 @@ def _determinant(name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool
     with agreed(communicator((A,)), checks.words(name, A, over=overwrite_a, finite=check_finite)):
         dtype = checks.to_factor(name, A, overwrite_a, check_finite)
     X, pivots, _ = factored(A, dtype, overwrite_a)
-    value, exponent = _product(_diagonal(X))
+    value, exponent = _product(whole_diagonal(X, X.dtype).tolist())
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
     return dtype, -value if odd else value, exponent
-
-
-def _diagonal(X: DistMatrix) -> list[complex]:
-    """Collective: the diagonal, on every rank."""
-    whole = np.ones(X.shape[0], X.dtype)
-    for places, values in X.grid.comm.share(diagonal(X)):
-        whole[places] = values
-    return whole.tolist()
 
 
 def _product(numbers: list[complex]) -> tuple[complex, int]:

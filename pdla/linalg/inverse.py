@@ -17,9 +17,12 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
-from pdla.linalg import checks, lu
+from pdla.linalg import checks
 from pdla.linalg.block_cyclic import dimensions, laid
 from pdla.linalg.cholesky import factored
+from pdla.linalg.diagonal import inverse_of_diagonal
+from pdla.linalg.lu import regular_factors
+from pdla.linalg.row_exchange import order
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
 from pdla.matmul.checks import communicator
@@ -97,19 +100,21 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
         return _by_lu(A, dtype, overwrite)
     if assume_a == "pos":
         return _by_cholesky(A if lower else A.H, dtype, overwrite)
+    if assume_a == "diagonal":
+        return inverse_of_diagonal(A, dtype)
     return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
 
 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
-    X, pivots = lu.regular_factors(A, dtype, overwrite)
-    places = np.argsort(lu.order(pivots))
+    X, pivots = regular_factors(A, dtype, overwrite)
+    places = np.argsort(order(pivots, A.shape[0]))
     with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
-        order = np.argsort(places[X.indices[1].indices()])
-        Y = _forward(X, places, order, True)
+        ascending = np.argsort(places[X.indices[1].indices()])
+        Y = _forward(X, places, ascending, True)
         Substitution(X, Y, False, False).many()
         if Y.stored.size:
-            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(order)))
+            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
     return Y
 
 

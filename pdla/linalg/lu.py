@@ -1,9 +1,11 @@
 """LU with partial pivoting, P A = L U, and systems that it solves.
 
-A is worked on in block columns over a row of ranks, so that a panel lies on one rank, and its pivots are LAPACK's, on any number of
-ranks. Step k: the rank that has block column k factors it, and sends it with its pivots to the others; each exchanges rows of its
-columns, solves for its part of U, and updates what lies below, block column k + 1 first, so that panel k + 1 is on its way while
-the others are updated.
+Step k: the grid column that has block column k factors it, and sends it with its pivots along the grid rows; rows are exchanged
+along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; what lies below is
+updated, block column k + 1 first, so that panel k + 1 is on its way while the others are updated.
+
+In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any number of ranks. Where it is cut
+over several, they are those of a tournament.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
-from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
-from pdla.layout import Layout, axes_of, effective
+from pdla.layout import Layout
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import block_size, brought, dimensions, square_blocks, told, working
+from pdla.linalg.block_cyclic import Dimension, block_size, brought, dimensions, near_square, square_blocks, told, working
 from pdla.linalg.right_side import RightSide
-from pdla.linalg.triangular import in_square_blocks, regular, substituted
+from pdla.linalg.row_exchange import RowExchange, moves, order, pivots_of
+from pdla.linalg.tournament import winners
+from pdla.linalg.triangular import in_square_blocks, lying, regular, substituted
 from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -89,7 +93,10 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     return X, pivots
 
 
-def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+def lu_solve(
+    lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
     """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
 
     Parameters
@@ -98,6 +105,8 @@ def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite:
         As `lu_factor` gives it.
     B : DistMatrix or array
         n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
@@ -125,12 +134,12 @@ def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite:
     array([1., 2.])
     """
     X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
-    said = checks.words("lu_solve", X, pivots, B, finite=check_finite, layout=layout)
+    said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout)
     with agreed(communicator((X, B), "lu_and_piv"), said):
-        checks.flags(check_finite=check_finite)
+        checks.flags(overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("lu_solve", X)
         _pivots(X, pivots)
-        side = RightSide.of("lu_solve", X, B, layout)
+        side = RightSide.of("lu_solve", X, B, layout, overwrite_b)
         if check_finite:
             checks.finite(X, B)
     return solved_by_lu(X, np.asarray(pivots), side)
@@ -152,7 +161,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
         X = in_square_blocks(X, side.dtype)
         regular(X)
-        Y = RightSide(_exchanged(X, pivots, side), None, side.dtype)
+        Y = RightSide(_exchanged(X, pivots, side), None, side.dtype, True)
         Y = RightSide(substituted(X, Y, True, True), None, side.dtype)
         return side.back(substituted(X, Y, False, False))
 
@@ -163,15 +172,14 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
         T = in_square_blocks(X, side.dtype).H
         Y = RightSide(substituted(T, side, True, False), None, side.dtype)
         x = side.back(substituted(T, Y, False, True))
-    return x[np.argsort(order(pivots))]
+    return x[np.argsort(order(pivots, len(x)))]
 
 
 def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
-    """Collective: B with its rows exchanged, whole columns over the ranks that have X's columns."""
-    columns = tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes))))
-    Y = side.brought(Layout.trusted((), columns), X.grid)
-    if Y.stored.size:
-        _exchange(Y.xp, Y.stored, *moves(pivots, 0))
+    """Collective: B with its rows exchanged, lying as X's factors take it."""
+    Y = side.brought(lying(X, side), X.grid)
+    if X.grid.active:
+        RowExchange(dimensions(X)[0], *moves(pivots, 0)).run(Y.xp, Y.stored)
     return Y
 
 
@@ -191,29 +199,32 @@ def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[Di
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
-        X = _in_block_columns(A, dtype, overwrite)
+        X = _in_square_blocks(A, dtype, overwrite)
         steps = LU(X)
         numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
     return X, numbers[1:].astype(np.int64), int(numbers[0])
 
 
-def _in_block_columns(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    if square_blocks(A) and not effective(A.layout.rows, A.grid.sizes):
+def _in_square_blocks(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+    """Collective: a copy to be factored, where A lies if it is in square blocks; with `overwrite` A itself then."""
+    if square_blocks(A):
         return brought(A, A.layout, A.grid, dtype, overwrite)
     ranks = A.grid.comm.size
-    return brought(A, *working(A, (1, ranks), block_size(min(A.shape), ranks)), dtype)
+    block = block_size(min(A.shape), ranks)
+    shape = min((1, ranks), near_square(ranks), key=lambda shape: lu_words(*A.shape, shape, block))
+    return brought(A, *working(A, shape, block), dtype)
 
 
 class LU:
-    """One rank's work: L and U in place of its block columns of A."""
+    """One rank's work: L and U in place of its blocks of A."""
 
     def __init__(self, X: DistMatrix) -> None:
         self.xp, self.a = X.xp, X.stored
         self.rows, self.cols = dimensions(X)
-        (self.m, _), self.order = X.shape, min(X.shape)
+        self.order, self.numbers = min(X.shape), X.indices[0].indices()
         block = self.cols.block
         self.count = -(-self.order // block)
-        self.along = Slots(self.cols.comm, self.xp, self.m * block + 1 + block, self.a.dtype)
+        self.along = Slots(self.cols.comm, self.xp, (len(self.a) + 1) * block + 1, self.a.dtype)  # panels, of the grid row
 
     def run(self) -> np.ndarray:
         """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
@@ -227,103 +238,143 @@ class LU:
             head, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
             i, w = k * self.cols.block, self._width(k)
             numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or head[0], head[1:]
-            exchanges, after = moves(head[1:].astype(np.int64), i), self._after(k)
+            exchange, after = self._exchange(head, k), self._after(self.cols, k)
             ahead = after + self.cols.width(k + 1) if self.cols.here == self.cols.owner(k + 1) and k + 1 < self.count else after
-            self._advance(panel, exchanges, i, slice(after, ahead))
+            exchange.run(self.xp, self.a[:, after:ahead])
+            self._update(panel, k, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
-            self._advance(panel, exchanges, i, slice(ahead, None))
+            exchange.run(self.xp, self.a[:, ahead:], self.a[:, : self.cols.begins(k)])
+            self._update(panel, k, slice(ahead, None))
             self.along.release()
-            _exchange(self.xp, self.a[:, : self.cols.begins(k)], *exchanges)
         return numbers
 
     def _width(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
         return min(self.cols.block, self.order - k * self.cols.block)
 
-    def _after(self, k: int) -> int:
-        """Where this rank's columns after panel k begin."""
-        return self.cols.begins(k) + (self._width(k) if self.cols.here == self.cols.owner(k) else 0)
+    def _after(self, dimension: Dimension, k: int) -> int:
+        """Where this rank's rows, or columns, after panel k begin."""
+        return dimension.begins(k) + (self._width(k) if dimension.here == dimension.owner(k) else 0)
 
     def _panel(self, k: int) -> Pending:
-        """Factor block column k, and start sending it to the others: the panel by columns, then the head."""
-        i, j, w, owner = k * self.cols.block, self.cols.begins(k), self._width(k), self.cols.owner(k)
-        panel = self.along.take((self.m - i) * w + 1 + w, self.cols.here == owner)
+        """Factor block column k, and start sending it along the grid rows: this rank's rows by columns, then the head."""
+        i, j, w, owner = self.rows.begins(k), self.cols.begins(k), self._width(k), self.cols.owner(k)
+        panel = self.along.take((len(self.a) - i) * w + 1 + w, self.cols.here == owner)
         if self.cols.here != owner:
             return self.along.spread(panel, {owner: (ALL,)})
-        block, mine = panel[: -1 - w].reshape(w, self.m - i).T, self.a[i:, j : j + w]
-        self.xp.copy(block, mine)
-        pivots, singular = kernels.getrf(self.xp, block)
-        head = np.array([i + singular if singular else 0, *(i + pivots)], self.a.dtype)
-        self.xp.copy(panel[-1 - w :], self.xp.asarray(head))
+        block = panel[: -1 - w].reshape(w, len(self.a) - i).T
+        factor = self._alone if self.rows.comm is None else self._together
+        self.xp.copy(panel[-1 - w :], factor(block, self.a[:, j : j + w], k))
         coming = self.along.spread(panel, {owner: (ALL,)})
-        self.xp.copy(mine, block)
+        self.xp.copy(self.a[i:, j : j + w], block)
         return coming
 
-    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
-        """The head, and the panel; of arrays without data pivots as of random elements, all in rows further down."""
+    def _alone(self, block: Any, x: Any, k: int) -> Any:
+        """Factor block column k, x, which this rank has whole, in `block`. Gives the head."""
+        i = k * self.cols.block
+        self.xp.copy(block, x[i:])
+        pivots, singular = kernels.getrf(self.xp, block)
+        return self._head(i + pivots, singular, i)
+
+    def _together(self, block: Any, x: Any, k: int) -> Any:
+        """Collective along the grid column: the same of a block column that is cut, by a tournament."""
+        w, i = x.shape[1], self.rows.begins(k)
+        corner = self._corner(x[i:], k)
+        head, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
+        self._exchange(self._known(head, k), k).run(self.xp, x)
+        after = self._after(self.rows, k) - i
+        self.xp.copy(block[after:], x[i + after :])
+        if after:
+            self.xp.copy(block[:w], factors)
+        kernels.trsm(self.xp, self._regular(factors).T, block[after:].T, True)
+        return head
+
+    def _corner(self, x: Any, k: int) -> Any:
+        """Collective along the grid column: the head, and L and U of the rows that win the tournament."""
+        i, w = k * self.cols.block, x.shape[1]
+        corner = buffer(self.xp, (1 + w + w * w,), x.dtype)
+        won = winners(self.xp, self.rows, k, x, self.numbers[self.rows.begins(k) :])
+        if won is not None:
+            fine = self.xp.finite(won.offer)
+            self.xp.copy(corner[: 1 + w], self._head(pivots_of(won.numbers, i), won.singular or int(not fine), i))
+            self.xp.copy(corner[1 + w :].reshape(w, w), won.factors[:w])
+            if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+                self.xp.scale(corner[1 + w :], np.nan)
+        return self.rows.bcast(corner, self.rows.owner(k)).wait()
+
+    def _head(self, pivots: np.ndarray, singular: int, first: int) -> Any:
+        return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))
+
+    def _regular(self, factors: Any) -> Any:
+        """U with 1 instead of each zero pivot: below it there is nothing but rounding errors, which L is not to magnify."""
+        at = np.arange(len(factors))
+        zeros = at[self.xp.known(self.xp.picked(factors, at, at), at + 1) == 0]
+        if len(zeros):
+            self.xp.place(factors, zeros, zeros, 1)
+        return factors
+
+    def _known(self, head: Any, k: int) -> np.ndarray:
+        """The head; of arrays without data pivots as of random elements, spread over the rows that are left."""
         i, w = k * self.cols.block, self._width(k)
-        unknown = np.array([0, *np.minimum(np.arange(i, i + w) + w, self.m - 1)])
-        head = self.xp.known(panel[-1 - w :], unknown).real.astype(float)
-        return head, panel[: -1 - w].reshape(w, self.m - i).T
+        unknown = np.array([0, *(i + np.arange(w) * (self.rows.n - i) // w)])
+        return self.xp.known(head, unknown).real.astype(float)
 
-    def _advance(self, panel: Any, exchanges: tuple[np.ndarray, np.ndarray], i: int, cols: slice) -> None:
-        """Exchange rows of some columns after the panel, solve for U's, and update those below."""
-        x, w = self.a[:, cols], panel.shape[1]
-        if x.size:
-            _exchange(self.xp, x, *exchanges)
-            kernels.trsm(self.xp, panel[:w], x[i : i + w], True, True)
-            multiply(self.xp, panel[w:], x[i : i + w], x[i + w :], -1, 1)
+    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
+        """The head, and the panel."""
+        w = self._width(k)
+        return self._known(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
 
+    def _exchange(self, head: np.ndarray, k: int) -> RowExchange:
+        return RowExchange(self.rows, *moves(head[1:].astype(np.int64), k * self.cols.block))
 
-def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Exchanges of rows first, first + 1, ... with rows `pivots`, one after another, as one move of rows.
-
-    They are told as the rows that are written, and those whose contents they get.
-    """
-    lying: dict[int, int] = {}
-    for i, j in enumerate(pivots.tolist(), first):
-        if i != j:
-            lying[i], lying[j] = lying.get(j, j), lying.get(i, i)
-    return np.array([*lying], np.int64), np.array([*lying.values()], np.int64)
-
-
-def order(pivots: np.ndarray) -> np.ndarray:
-    """Which row of A is row i of P A."""
-    rows, (to, was) = np.arange(len(pivots)), moves(pivots, 0)
-    rows[to] = was
-    return rows
+    def _update(self, panel: Any, k: int, cols: slice) -> None:
+        """Solve for U's part of some columns after the panel, and update what lies below it."""
+        x, w, i = self.a[:, cols], panel.shape[1], self.rows.begins(k)
+        if not x.shape[1]:
+            return
+        if self.rows.here == self.rows.owner(k):
+            top = x[i : i + w]
+            kernels.trsm(self.xp, panel[:w], top, True, True)
+        else:
+            top = buffer(self.xp, (w, x.shape[1]), x.dtype)
+        if k * self.cols.block + w < self.rows.n:
+            top = self.rows.bcast(top, self.rows.owner(k)).wait()
+        after = self._after(self.rows, k)
+        multiply(self.xp, panel[after - i :], top, x[after:], -1, 1)
 
 
-def _exchange(xp: Any, x: Any, to: np.ndarray, was: np.ndarray) -> None:
-    if len(to) and x.size:
-        xp.put(x, to, ALL, xp.take(x, was, ALL))
-
-
-def lu_words(m: int, n: int, ranks: int, block: int) -> float:
-    """Words that a rank receives, in the mean, for LU of an m x n matrix, m >= n.
+def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
+    """Words that a rank receives, in the mean, for LU of an m x n matrix on a pr x pc grid.
 
     Parameters
     ----------
     m, n : int
         Rows and columns.
-    ranks : int
-        Number of ranks, P.
+    grid : tuple of two int
+        pr and pc.
     block : int
-        Columns of a block.
+        Rows of a square block.
 
     Returns
     -------
     float
-        Exact where blocks divide n.
+        Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
+        A: as many as of random matrices.
 
     Notes
     -----
-    With K = n / block, (1 - 1/P) (m n - (n^2 - n block) / 2 + n + K): all panels but its own, with
-    the pivots.
+    Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
+    2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc.
 
     Examples
     --------
-    >>> pdla.linalg.lu_words(1024, 1024, 4, 64)
+    >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
     418572.0
     """
-    return (1 - 1 / ranks) * (m * n - (n * n - n * block) / 2 + n + n / block)
+    pr, pc = grid
+    i = np.arange(0, min(m, n), block)
+    w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)
+    panels = (pc - 1) * ((m - i) * w + pr * (1 + w)) + (pr - 1) * w * np.where(m > i + w, n - i - w, 0)
+    pivots = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)
+    exchanged = 2 * n * w * (1 - -(-blocks // pr) / blocks)  # the share of the rows left that are not on the rank of the pivots
+    return float((panels + (pivots if pr > 1 else 0) + exchanged).sum() / (pr * pc))

@@ -161,7 +161,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
-        C = out if out is not None else _zeros(A, shape, layout or default_layout(A.layout, A.layout.T))
+        C = out if out is not None else zeros_in(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
         if lower:
             fill(A, C, alpha, beta, hermitian)
@@ -172,8 +172,9 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
     return C
 
 
-def _zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout) -> DistMatrix:
-    block = A.xp.empty(local_shape(shape, layout, A.grid), A.dtype)
+def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+    """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
+    block = A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype)
     A.xp.scale(block, 0)
     return DistMatrix(block, shape, A.grid, layout)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
+from pdla.linalg import checks
 from pdla.linalg.cholesky import factored, solved_by
 from pdla.linalg.lu import factored as factored_by_lu
 from pdla.linalg.lu import solved_by_lu
@@ -33,14 +34,14 @@ LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
 
 
-def lower_dtype(refine: Any, dtype: np.dtype, triangle: bool) -> np.dtype | None:
+def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
     """The dtype of the factors, None for refine=None; PlanError where there is none below that of the matrices, or no factor."""
     if refine is None:
         return None
     if not isinstance(refine, str) or (refine, dtype.char) not in LOWER:
         raise PlanError(f"solve: refine={refine!r} of {dtype}: None, or 'float32' where A or B is float64 or complex128")
-    if triangle:
-        raise PlanError(f"solve: refine={refine!r} of a triangle, which has no factors: leave refine out")
+    if assumed in checks.FACTORLESS:
+        raise PlanError(f"solve: refine={refine!r} with assume_a={assumed!r}, which needs no factors: leave refine out")
     return np.dtype(LOWER[refine, dtype.char])
 
 

@@ -8,6 +8,7 @@ from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import factored, solved_by
+from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.lu import solved_by_factoring
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.right_side import RightSide
@@ -17,12 +18,10 @@ from pdla.matrix.core import DistMatrix
 
 
 def solve(
-    A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
-    layout: Layout | None = None, refine: str | None = None,
+    A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
+    check_finite: bool = True, layout: Layout | None = None, refine: str | None = None,
 ) -> Any:
     """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
-
-    B is never written to.
 
     Parameters
     ----------
@@ -34,11 +33,13 @@ def solve(
     assume_a : str, optional
         "gen": by LU with partial pivoting; "sym" and "her", symmetric and Hermitian, both triangles
         of which are read: by LU, too; "pos", Hermitian and positive definite: by Cholesky; "lower
-        triangular", "upper triangular": by substitution.
+        triangular", "upper triangular": by substitution; "diagonal": by a division.
     lower : bool, optional
         For "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity in A and B first.
     layout : Layout, optional
@@ -76,21 +77,23 @@ def solve(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "refine": refine}
+    named = {"lower": lower, "over": (overwrite_a, overwrite_b), "finite": check_finite, "layout": layout, "refine": refine}
     with agreed(communicator((A, B)), checks.words("solve", A, B, assume_a=assume_a, **named)):
         checks.assumed("solve", assume_a)
-        checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
+        checks.flags(lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("solve", A)
         if overwrite_a:
             checks.overwritten("A", A, B)
-        side = RightSide.of("solve", A, B, layout)
+        side = RightSide.of("solve", A, B, layout, overwrite_b)
         if check_finite:
             checks.finite(A, B)
-        low = lower_dtype(refine, side.dtype, assume_a in checks.TRIANGLES)
+        low = lower_dtype(refine, side.dtype, assume_a)
     if low is not None and (X := refined(A, side, low, assume_a == "pos", lower)) is not None:
         return X
     if assume_a in ("gen", "sym", "her"):
         return solved_by_factoring(A, side, overwrite_a)
+    if assume_a == "diagonal":
+        return solved_by_diagonal(A, side)
     if assume_a == "pos":
         return solved_by(factored(A if lower else A.H, side.dtype, overwrite_a), side)
     return solved(A, side, assume_a == "lower triangular", False)

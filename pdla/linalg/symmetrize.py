@@ -12,10 +12,13 @@ from pdla.linalg.trapezoid import Block
 from pdla.matrix.core import DistMatrix
 
 
-def symmetrize(C: DistMatrix, hermitian: bool) -> None:
-    """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view."""
+def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
+    """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view.
+
+    It is added to beta times what is there.
+    """
     way: BlockExchange = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
-    way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, conjugate=hermitian)
+    way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
 
 
 def _way(C: DistMatrix) -> BlockExchange:

@@ -101,7 +101,7 @@ def solve_triangular(
 
 def trsm(
     A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
-    layout: Layout | None = None,
+    overwrite_b: bool = False, layout: Layout | None = None,
 ) -> DistMatrix:
     """Solve A X = alpha B or X A = alpha B, A triangular. Collective, idle ranks included.
 
@@ -110,7 +110,7 @@ def trsm(
     A : DistMatrix
         n x n; see `solve_triangular`. NaN is not looked for.
     B : DistMatrix
-        n x m (left) or m x n (right), never written to.
+        n x m (left) or m x n (right).
     lower : bool
         Whether A's lower triangle is read; else the upper one.
     side : "left" or "right", optional
@@ -119,6 +119,8 @@ def trsm(
         Whether to take the diagonal to be ones.
     alpha : number, optional
         Factor of B.
+    overwrite_b : bool, optional
+        Whether B may be written to; see `solve_triangular`.
     layout : Layout, optional
         Of X; by default B's.
 
@@ -142,9 +144,9 @@ def trsm(
     array([[ 0.5  ,  0.   ],
            [-0.125,  0.25 ]])
     """
-    said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, over=overwrite_b, layout=layout)
     with agreed(communicator((A, B)), said):
-        checks.flags(lower=lower, unit_diagonal=unit_diagonal)
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b)
         checks.square("trsm", A)
         if not one_of(side, ("left", "right")):
             raise ShapeError(f"trsm: side={side!r}: 'left' for A X = alpha B, 'right' for X A = alpha B")
@@ -152,7 +154,7 @@ def trsm(
         if not isinstance(B, DistMatrix):
             raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
         turned = layout.T if right and isinstance(layout, Layout) else layout
-        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned)
+        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned, overwrite_b)
         scalars(over.dtype, alpha, 0, B)
     X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
     return X.T if right else X
@@ -188,17 +190,24 @@ def new_in_square_blocks(
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
     """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
-    few = side.shape[1] <= FEW
-    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
-    lying = Layout.trusted(T.layout.rows, () if few else tuple(map(Block, columns)))
-    X = side.brought(lying, T.grid)
+    X = side.brought(lying(T, side), T.grid)
     X.xp.scale(X.stored, alpha)
     steps = Substitution(T, X, lower, unit)
-    if few:
-        steps.few()
-    else:
+    if not _few(side):
         steps.many()
-    return X._like(X.base, layout=Layout.trusted(lying.rows, (), columns)) if few and columns else X
+        return X
+    steps.few()
+    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
+    return X._like(X.base, layout=Layout.trusted(X.layout.rows, (), columns)) if columns else X
+
+
+def lying(T: DistMatrix, side: RightSide) -> Layout:
+    """How B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
+    return Layout.trusted(T.layout.rows, () if _few(side) else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
+
+
+def _few(side: RightSide) -> bool:
+    return side.shape[1] <= FEW
 
 
 def regular(T: DistMatrix) -> None:

@@ -364,15 +364,10 @@ def _agreed(
         kept = _plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
-        key = (a, b, c, dtype, options, adds, *_made_for(config.settings))
+        key = (a, b, c, dtype, options, adds, config.settings.machine)
         plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
     kept.keep(key, plan)
     return plan, kept
-
-
-def _made_for(settings: config.Settings) -> tuple:
-    """The settings on which the choice of a plan, or the costs that it foretells, depend."""
-    return settings.machine, settings.bcast
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:

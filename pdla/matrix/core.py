@@ -116,6 +116,16 @@ class DistMatrix:
         """The dtype of the elements, the same on every rank."""
         return self.base.dtype
 
+    @property
+    def ndim(self) -> int:
+        """2: a matrix has rows and columns."""
+        return 2
+
+    @property
+    def size(self) -> int:
+        """How many elements the whole matrix has."""
+        return self.shape[0] * self.shape[1]
+
     @cached_property
     def stored(self) -> Any:
         """The local block as it is in memory: that of a conjugate view is not conjugated yet."""
@@ -200,6 +210,18 @@ class DistMatrix:
             The complex conjugate; of a real matrix itself.
         """
         return self._like(self.base, conjugated=not self.conjugated)
+
+    @property
+    def real(self) -> DistMatrix:
+        """The real parts, a view; of a real matrix itself."""
+        return self._like(self.base.real, conjugated=False, gaps=2) if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> DistMatrix:
+        """The imaginary parts, a view; of a conjugate view, and of a real matrix, a new matrix."""
+        if self.dtype.kind != "c":
+            return self._new(self.xp.filled(self.stored.shape, self.dtype, lambda x: x.fill(0)))
+        return -self.conj().imag if self.conjugated else self._like(self.base.imag, gaps=2)
 
     def __getitem__(self, key: Any) -> DistMatrix:
         """Give A[i:j, k:l], a view: what is written to it is written to A. Local; nothing moves.
@@ -330,24 +352,22 @@ class DistMatrix:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
-    def _elementwise(
-        self, other: Any, operation: Callable[..., Any], adds: bool = False, in_place: bool = False
-    ) -> DistMatrix:
+    def _elementwise(self, other: Any, operation: Callable[..., Any], in_place: bool = False) -> DistMatrix:
         """An operation with a number or a matrix, element by element.
 
-        adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
-        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it.
+        Of partial sums, sums and differences are made with a matrix, addend by addend; products and quotients with a number.
+        in_place: written to this matrix's memory, where its views and the caller of from_local see it.
         """
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
-            operands, other, by_addend = [self, other], other.local, adds
+            operands, other, by_addend = [self, other], other.local, operation in ADDING
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, {kind_of(other)}: give a float")
             self._takes(other, operation)
-            by_addend = not adds
+            by_addend = operation in SCALING
         else:
             return _foreign(other)
         if self.layout.partial and not by_addend:
@@ -411,10 +431,10 @@ class DistMatrix:
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, np.add, adds=True)
+        return self._elementwise(other, np.add)
 
     def __sub__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, np.subtract, adds=True)
+        return self._elementwise(other, np.subtract)
 
     def __mul__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.multiply)
@@ -422,11 +442,25 @@ class DistMatrix:
     def __truediv__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.true_divide)
 
+    def __pow__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, power)
+
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __rsub__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, subtracted, adds=True)
+        return self._elementwise(other, subtracted)
+
+    def __rtruediv__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, divided)
+
+    def __rpow__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, raised)
+
+    def __abs__(self) -> DistMatrix:
+        if self.layout.partial:
+            raise LayoutError(f"abs of partial sums {self.layout!r}: redistribute to sum them first")
+        return self._new(np.absolute(self.local))
 
     def __neg__(self) -> DistMatrix:
         made = np.negative(self.local)
@@ -446,16 +480,19 @@ class DistMatrix:
         return refused
 
     def __iadd__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, np.add, adds=True, in_place=True)
+        return self._elementwise(other, np.add, in_place=True)
 
     def __isub__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, np.subtract, adds=True, in_place=True)
+        return self._elementwise(other, np.subtract, in_place=True)
 
     def __imul__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.multiply, in_place=True)
 
     def __itruediv__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.true_divide, in_place=True)
+
+    def __ipow__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, power, in_place=True)
 
     # ------------------------------------------------------------------ collective
 
@@ -579,18 +616,49 @@ class DistMatrix:
 
         return trace(self)
 
-    def sum(self) -> Any:
-        """Add up all elements. Collective over the grid's communicator.
+    def diagonal(self, offset: int = 0) -> np.ndarray:
+        """Bring a diagonal together. Collective over the grid's communicator.
 
-        Copies count once; 16-bit floats are rounded once, at the end.
+        Parameters
+        ----------
+        offset : int, optional
+            How far above the main diagonal; below it where negative.
 
         Returns
         -------
-        number
+        numpy.ndarray
+            Its elements, on every rank, in memory of their own.
+
+        Raises
+        ------
+        ShapeError
+            For an offset that is no integer, on every rank.
+        LayoutError
+            For partial sums, on every rank.
+        """
+        from pdla.matrix.diagonals import diagonal
+
+        return diagonal(self, offset)
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Add up all elements, or those of each row or column. Collective over the communicator.
+
+        Copies count once; 16-bit floats are rounded once, at the end.
+
+        Parameters
+        ----------
+        axis : int, optional
+            0: a sum for each column; 1: for each row; by default one number.
+
+        Returns
+        -------
+        number or numpy.ndarray
             In the dtype of np.sum, the same on every rank.
 
         Raises
         ------
+        ShapeError
+            For an axis that a matrix does not have, on every rank.
         LayoutError
             For partial sums, on every rank.
 
@@ -599,9 +667,85 @@ class DistMatrix:
         ``(A * B).sum()`` is the trace of A^T B, without the product; ``(A.conj() * B).sum()`` that
         of A^H B.
         """
-        from pdla.matrix.reductions import total
+        from pdla.matrix.statistics import total
 
-        return total(self)
+        return total(self, axis)
+
+    def mean(self, axis: int | None = None) -> Any:
+        """Average all elements, or those of each row or column. Collective over the communicator.
+
+        Copies count once; 16-bit floats are rounded once, at the end.
+
+        Parameters
+        ----------
+        axis : int, optional
+            0: a mean for each column; 1: for each row; by default one number.
+
+        Returns
+        -------
+        number or numpy.ndarray
+            In the dtype of np.mean, the same on every rank; NaN of no elements.
+
+        Raises
+        ------
+        ShapeError
+            For an axis that a matrix does not have, on every rank.
+        LayoutError
+            For partial sums, on every rank.
+        """
+        from pdla.matrix.statistics import mean
+
+        return mean(self, axis)
+
+    def max(self, axis: int | None = None) -> Any:
+        """Find the largest element, or that of each row or column. Collective over the communicator.
+
+        Parameters
+        ----------
+        axis : int, optional
+            0: the largest of each column; 1: of each row; by default of all.
+
+        Returns
+        -------
+        number or numpy.ndarray
+            In the matrix's dtype, the same on every rank; NaN where there is one.
+
+        Raises
+        ------
+        ShapeError
+            For an axis that a matrix does not have, for no elements, and for complex ones, which
+            have no order; on every rank.
+        LayoutError
+            For partial sums, on every rank.
+        """
+        from pdla.matrix.statistics import extreme
+
+        return extreme(self, "max", axis)
+
+    def min(self, axis: int | None = None) -> Any:
+        """Find the least element, or that of each row or column. Collective over the communicator.
+
+        Parameters
+        ----------
+        axis : int, optional
+            0: the least of each column; 1: of each row; by default of all.
+
+        Returns
+        -------
+        number or numpy.ndarray
+            In the matrix's dtype, the same on every rank; NaN where there is one.
+
+        Raises
+        ------
+        ShapeError
+            For an axis that a matrix does not have, for no elements, and for complex ones, which
+            have no order; on every rank.
+        LayoutError
+            For partial sums, on every rank.
+        """
+        from pdla.matrix.statistics import extreme
+
+        return extreme(self, "min", axis)
 
     def check_copies(self) -> bool:
         """Compare the copies of each block. Collective over the grid's communicator.
@@ -620,6 +764,27 @@ class DistMatrix:
 def subtracted(x: Any, y: Any) -> Any:
     """`y - x`, in the dtype of both: -x alone would wrap around where x is unsigned."""
     return np.subtract(y, x)
+
+
+def divided(x: Any, y: Any) -> Any:
+    return np.true_divide(y, x)
+
+
+def power(x: Any, y: Any, out: Any = None) -> Any:
+    """`x ** y`, as the operator: it squares, and takes roots, where the function would ask for powers."""
+    if out is None:
+        return x**y
+    out **= y
+    return out
+
+
+def raised(x: Any, y: Any) -> Any:
+    return y**x
+
+
+# What may be done to each addend of partial sums: with another matrix's, and with a number.
+ADDING = {np.add, np.subtract, subtracted}
+SCALING = {np.multiply, np.true_divide}
 
 
 def _foreign(other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers of a matrix that all ranks get: its norm, trace and sum, and whether its copies are alike."""
+"""Numbers of a matrix that all ranks get: its norm and trace, and whether its copies are alike."""
 
 from __future__ import annotations
 
@@ -48,14 +48,7 @@ def trace(A: DistMatrix) -> Any:
         check_summed(A, "trace")
         if A.shape[0] != A.shape[1]:
             raise ShapeError(f"the trace of a matrix of shape {A.shape}: it must be square")
-    return _sum_of(A, "trace", _diagonal(A))
-
-
-def total(A: DistMatrix) -> Any:
-    """Collective: see DistMatrix.sum."""
-    with agreed(A.grid.comm, f"sum of {A.described}"):
-        check_summed(A, "sum")
-    return _sum_of(A, "sum", _parts(A.base))
+    return sum_of(A, "trace", _diagonal(A))
 
 
 def check_copies(A: DistMatrix) -> bool:
@@ -68,7 +61,7 @@ def check_copies(A: DistMatrix) -> bool:
     seen: dict[Any, bytes] = {}
     with collective_section(A.grid.comm, "check_copies"):
         digest = hashlib.blake2b()
-        for part in _parts(A.stored):
+        for part in parts(A.stored):
             digest.update(significant(A.xp.host(part)))
         pairs = [pair for pair in A.grid.comm.share((place, digest.digest())) if pair[0] is not None]
     return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
@@ -108,11 +101,12 @@ def _sum_once(A: DistMatrix, mine: Any) -> Any:
     return sum(A.grid.comm.share(mine if A.first else 0))
 
 
-def _sum_of(A: DistMatrix, call: str, parts: Iterable[Any]) -> Any:
-    """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
+def sum_of(A: DistMatrix, call: str, some: Iterable[Any], kind: np.dtype | None = None) -> Any:
+    """The sum over the ranks of all elements of some parts of each rank's block; kind=None: in the dtype of NumPy's sums."""
+    kind = np.empty(0, A.dtype).sum().dtype if kind is None else kind
     with collective_section(A.grid.comm, call):
-        mine = sum(widened(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in parts)
-        found, kind = _sum_once(A, mine), np.empty(0, A.dtype).sum().dtype
+        mine = sum(widened(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in some)
+        found = _sum_once(A, mine)
     if kind.kind in "iu":
         found = np.uint64(found % 2**64)  # NumPy's sums wrap around
     return np.asarray(found).astype(kind)[()]
@@ -134,8 +128,8 @@ def _diagonal(A: DistMatrix) -> Iterator[Any]:
 
 def _squares(A: DistMatrix, factor: float = 1) -> float:
     """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
-    parts = (part if factor == 1 else part * factor for part in _reals(A))
-    return sum((float(np.vdot(part, part)) for part in parts), 0.0)  # BLAS reads each element once, and nothing is written
+    scaled = (part if factor == 1 else part * factor for part in _reals(A))
+    return sum((float(np.vdot(part, part)) for part in scaled), 0.0)  # BLAS reads each element once, and nothing is written
 
 
 def _largest(A: DistMatrix) -> float:
@@ -150,10 +144,10 @@ def _reals(A: DistMatrix) -> Iterator[Any]:
     """
     wide = np.result_type(A.dtype, np.float64)
     real = np.empty(0, wide).real.dtype
-    return (part.astype(wide, order="C", copy=False).view(real) for part in _parts(A.base))
+    return (part.astype(wide, order="C", copy=False).view(real) for part in parts(A.base))
 
 
-def _parts(block: Any) -> Iterator[Any]:
+def parts(block: Any) -> Iterator[Any]:
     """All of a block, STRIP elements or fewer at a time; of one without data, nothing."""
     if namespace(block).name == "meta":
         return

@@ -1,19 +1,24 @@
 """Layers of neural networks cut over process grids, forward and backward, without autograd: schemes are tables of layouts."""
 
-from pdla.nn.activations import Dropout, GeLU, ReLU
-from pdla.nn.attention import SelfAttention
 from pdla.nn.blocks import like
 from pdla.nn.context import MicroBatch
-from pdla.nn.conv import Conv2d, ResidualBlock, UNetBlock, Upsample
-from pdla.nn.embedding import Embedding, Positions, TiedHead
 from pdla.nn.layer import Layer
-from pdla.nn.linear import Linear
+from pdla.nn.layers.activations import Dropout, GeLU, ReLU
+from pdla.nn.layers.attention import SelfAttention
+from pdla.nn.layers.conv import Conv2d
+from pdla.nn.layers.embedding import Embedding, Positions, TiedHead
+from pdla.nn.layers.linear import Linear
+from pdla.nn.layers.mean import MeanOverSequence
+from pdla.nn.layers.norms import GroupNorm, LayerNorm, RMSNorm
+from pdla.nn.layers.sequential import Sequential
+from pdla.nn.layers.transformer import MLP, TransformerLayer
+from pdla.nn.layers.unet import ResidualBlock, UNetBlock
+from pdla.nn.layers.upsample import Upsample
 from pdla.nn.loss import CrossEntropy
-from pdla.nn.norms import GroupNorm, LayerNorm, RMSNorm
 from pdla.nn.optim import SGD, AdamW, clip
 from pdla.nn.parameter import Parameter
-from pdla.nn.scheme import Cube3D, Megatron1D, Scheme, Serial, Summa2D, Tensor3D, Tesseract
-from pdla.nn.transformer import MLP, MeanOverSequence, Sequential, TransformerLayer
+from pdla.nn.scheme import Scheme
+from pdla.nn.schemes import Cube3D, Megatron1D, Serial, Summa2D, Tensor3D, Tesseract
 from pdla.nn.weights import feature_vector
 
 __all__ = [

@@ -148,3 +148,19 @@ def check_whole(layer: Declared, x: DistMatrix, given: Layout | None = None) -> 
             f"{layer!r} makes {layer.scale} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
             f"than another, as x lies as {x.layout!r}"
         )
+
+
+def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:
+    """ShapeError unless ids is a 1-D array of integers from 0 to vocabulary - 1, or `ignore`, in whole sequences."""
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
+        raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
+    if np.ma.is_masked(ids):
+        where = "" if ignore is None else f", with x={ignore} where they do not count"
+        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){where}")
+    known = ids if ignore is None else ids[ids != ignore]
+    if known.size and (int(known.min()) < 0 or int(known.max()) >= vocabulary):
+        besides = "" if ignore is None else f"; {ignore} does not count, another number is given as CrossEntropy(ignore=-100)"
+        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{besides}")
+    if len(ids) % sequence:
+        raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")

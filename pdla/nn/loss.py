@@ -16,8 +16,7 @@ from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like, row_major
-from pdla.nn.checks import check_floats
-from pdla.nn.embedding import check_ids
+from pdla.nn.checks import check_floats, check_ids
 from pdla.nn.layer import described
 from pdla.nn.scheme import is_count
 from pdla.nn.transfers import Transfer, allreduced

@@ -1,6 +1,16 @@
-"""Dry runs in which all ranks have clocks: who waits for whom.
+"""Predictions: dry runs in which all ranks have clocks (who waits for whom), and the fastest ways on a described machine.
 
 event          work or a message, with the times at which it begins and ends
 clock          a rank's time, by a machine's rates (all_ranks.py)
 critical path  the work and messages that lead without a gap from the start of a run to its end (critical_path.py)
+split          where the seconds of a run went (split.py)
+candidate      a way to solve a problem, with an estimate of its time in closed form (estimate.py, search.py); problems are products
+               and transformers (products.py, networks.py), on one number of ranks or on ever more (scaling.py)
 """
+
+from pdla.simulate.networks import Transformer
+from pdla.simulate.products import Product
+from pdla.simulate.scaling import Point, scaling
+from pdla.simulate.search import Found
+
+__all__ = ["Found", "Point", "Product", "Transformer", "scaling"]

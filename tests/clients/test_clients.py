@@ -14,7 +14,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
-from unit.test_harness import LONGEST
+from helpers.jobs import LONGEST
 
 ROOT = Path(__file__).parents[2]
 TESTERS = Path("/usr/lib/x86_64-linux-gnu/scalapack")

@@ -1,4 +1,4 @@
-"""A stand-in for CuPy on a machine without a GPU: the part of it that pdla/array/cupy.py uses, over NumPy.
+"""A stand-in for CuPy on a machine without a GPU: the part of it that pdla/array/cupy uses, over NumPy.
 
 Like CuPy's, its arrays refuse to become NumPy's implicitly, or to be mixed with them in an operation. Kernels are those of
 cuda/, compiled for the CPU; cuBLAS is NumPy's product of the memory that a call describes. A kernel runs as late as its stream
@@ -16,7 +16,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
-from cuda_host import launch
+from helpers.cuda_host import launch
 
 __version__ = "stand-in"
 DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))

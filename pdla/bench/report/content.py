@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from pdla.bench.case import Case
-from pdla.bench.gemm import Row
-from pdla.bench.split import Span, Split, Timeline
-from pdla.bench.suite import Results
+from pdla.bench.measure.case import Case
+from pdla.bench.measure.product import Results, Row
 from pdla.model.machine import Machine
+from pdla.simulate.split import Span, Split, Timeline
 
 SCHEMA = Path(__file__).with_name("schema.json")
 VERSION = 2  # of the schema: raised when a field goes or changes its meaning

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pdla.bench.gemm import Row
-from pdla.bench.plural import plural
+from pdla.bench.measure.product import Row
 from pdla.bench.report.content import VERSION, misfit, row
-from pdla.bench.split import Split
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine, operations
+from pdla.simulate.plural import plural
+from pdla.simulate.split import Split
 
 LARGE = 1 << 14  # n of a product at full rate
 WHOLE = ("arguments", "world", "ranks", "machine", "versions", "peak_flops_per_second", "predicted_on", "rows")  # what is read here

@@ -1,6 +1,6 @@
 """Ways to broadcast x from one rank, the root, to all: which rank sends which piece to whom, and who sends it on.
 
-mpi      the MPI library's own way; in the other worlds: flat
+mpi      the MPI library's own way
 flat     the root sends x to every rank: P - 1 times x through its link
 chain    the ranks stand in a row, and each sends x on in chunks: once x through every link, after a delay of P - 2 chunks
 
@@ -16,11 +16,11 @@ CHUNK = 64 << 10  # bytes of a chain's chunk, at least
 LONG = 128 << 10  # bytes of x from which on a chain is faster between nodes
 
 
-def best(nbytes: int, ranks: int, nodes: int) -> str:
-    """The fastest way for so many bytes, ranks and nodes, as bench/broadcasts.py has measured."""
-    if ranks == 2:
-        return "flat"
-    return "chain" if nodes > 1 and nbytes >= LONG else "mpi"
+def best(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
+    """The fastest way for so many bytes, ranks and nodes, as bench/broadcasts.py has measured; tree: MPI has one of its own."""
+    if ranks > 2 and nodes > 1 and nbytes >= LONG:
+        return "chain"
+    return "mpi" if tree and ranks > 2 else "flat"
 
 
 class Messages(NamedTuple):

@@ -167,7 +167,7 @@ class MPIComm(Communicator):
         self._end(round_)
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """`x` of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        """`x` of `root` into x of every rank, in the way that suits its length. Every rank but root receives x.nbytes bytes."""
         self._arrays("bcast", x)
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
@@ -196,10 +196,6 @@ class MPIComm(Communicator):
         expected = [(0, number, -1) for number in range(len(parts))]
         by_piece = [0 for landing in landings if landing.by_piece]
         return self._arrivals("bcast", Round(requests, expected, [], {}, by_piece=by_piece), landings)
-
-    def _way(self, nbytes: int) -> str:
-        way = self.asked_way(nbytes)
-        return "flat" if way == "mpi" and config.settings.bcast == "auto" and not self.tree else way
 
     # ------------------------------------------------------------------ waiting
 

@@ -42,7 +42,7 @@ class NCCLComm(MPIComm):
     def _around(self, nbytes: int) -> bool:
         return False  # each rank's device has a way of its own to other nodes
 
-    def _stepwise(self, nbytes: int) -> bool:
+    def stepwise(self, nbytes: int) -> bool:
         return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
 
     def _exchange(

@@ -25,8 +25,7 @@ from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-# So many times the words is much less: shares of A and B along columns have to be copied, and C then lies by columns.
-MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}
+LESS = 0.98  # so many times the words is less: shares of A and B along columns have to be copied, and C then lies by columns
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
@@ -147,7 +146,7 @@ class Table:
         return Roles(tuple(role.items()), a, b, c)
 
     def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
-        """A box's table, with the third cut of a face along its other dimension where a rank then receives much less.
+        """A box's table, with the third cut of a face along its other dimension where a rank then receives less.
 
         Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces, these are cut along both
         dimensions where that is as even: in two sums fewer messages come.
@@ -156,7 +155,7 @@ class Table:
             return self
         how = SCHEDULES[self.schedule]
         free = [X for X, dimensions in DIMENSIONS.items() if how.turns_faces or self.walked not in dimensions]
-        enough = [MUCH[X] * words for X, words in zip(DIMENSIONS, self.faces(m, n, k), strict=True)]
+        enough = [LESS * words for words in self.faces(m, n, k)]
         best = self
         if any(least < words for least, words in zip(self.least_faces(m, n, k), enough, strict=True)):
             turned = zip(DIMENSIONS, self.turned(*free).faces(m, n, k), enough, strict=True)

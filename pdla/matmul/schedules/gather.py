@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.comm.collectives import circulant
 from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffers, take
@@ -83,7 +84,9 @@ class Script:
         rooms = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
         for side, X in enumerate((a, b)):
-            if axes[side] and (together := _together(X, side, grid[axes[side]], tiles[side], whole[side], roles, shape, machine)):
+            if axes[side] and (
+                together := _together(X, side, grid[axes[side]], rooms[side][0], tiles[side], whole[side], roles, shape, machine)
+            ):
                 along_k, kept = 1 - side, whole[side][side]
                 tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
                 places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
@@ -92,16 +95,19 @@ class Script:
 
 
 def _together(
-    X: DistMatrix, side: int, comm: Communicator | None, tiles: Blocks, whole: tuple[IndexSet, IndexSet], roles: Roles,
-    shape: tuple[int, int], machine: Machine,
+    X: DistMatrix, side: int, comm: Communicator | None, nbytes: int, tiles: Blocks, whole: tuple[IndexSet, IndexSet],
+    roles: Roles, shape: tuple[int, int], machine: Machine,
 ) -> Groups:
     """The groups in which the tiles of A (side 0) or B (side 1), which are gathered over comm, are joined; empty: they are not.
 
-    shape  C's
+    nbytes  of all tiles;  shape: C's
     """
     along_k, grid = 1 - side, X.grid  # A's tiles pass over columns of C, B's over its rows
     if comm is None or X.transposed:
         return []
+    parts = {r: tile[along_k] for r, tile in tiles.items()}
+    if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):
+        return _groups(parts, 1, inf)  # they come all at once, and are copied to where they are wanted in any case
     # By an even share of C, so that all ranks which gather it together decide alike: in a gather buffer they share its memory.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
     # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
@@ -112,7 +118,7 @@ def _together(
         return []
     rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
     pace = _pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
-    return _groups({r: tile[along_k] for r, tile in tiles.items()}, nodes, pace)
+    return _groups(parts, nodes, pace)
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:

@@ -111,8 +111,11 @@ def arriving(
     room = buffer if gather_buffer is None else gather_buffer.take
     to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
-    in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
     whole = (room if gapless else buffer)(X.xp, to.shape, X.dtype)
+    if not gapless and comm.stepwise(whole.nbytes):  # what comes in steps is copied to its place in any case, with gaps or without
+        in_place = {r for r, part in to.parts.items() if part.sliced}
+    else:
+        in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
     outs = {
         r: X.xp.take(whole, *part.place) if r in in_place else room(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
     }
@@ -132,10 +135,11 @@ def arriving(
 
 
 class Part(NamedTuple):
-    """A part of a block: its place there, its shape, and whether that place is contiguous memory."""
+    """A part of a block: its place there, its shape, and whether that place is an array, and contiguous memory."""
 
     place: tuple[Selection, Selection]
     shape: Shape
+    sliced: bool
     gapless: bool
 
 
@@ -157,7 +161,8 @@ def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...],
 
     def part(up: Overlay, along: Overlay) -> Part:
         place = up.here, along.here
-        return Part(place, (up.size, along.size), _gapless(block, *place))
+        sliced = all(isinstance(selection, slice) for selection in place)
+        return Part(place, (up.size, along.size), sliced, _gapless(block, *place))
 
     return Assembly(block, {r: part(*met) for r, met in meeting(shape, parts, whole, axes, sizes, coords).items()})
 

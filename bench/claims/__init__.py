@@ -1,0 +1,1 @@
+"""The papers' claims: cases, what they measure, and the page that tells."""

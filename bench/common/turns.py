@@ -1,0 +1,44 @@
+"""Sides of a comparison: checked, and timed in turns, as the speed of a shared machine changes within minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from bench.common.meeting import Meeting
+from bench.common.product import Product, Side, fill_at_random, fill_with_integers, right
+
+
+def in_turns(turns: int, sides: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
+    """The figure of each side in every turn."""
+    taken: dict[Any, list[float]] = {name: [] for name in sides}
+    for _ in range(turns):
+        for name, figure in sides.items():
+            taken[name].append(figure())
+    return taken
+
+
+def seconds(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:
+    """Collective: the seconds of a call of each work in every turn, of `count` calls."""
+    return in_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()})
+
+
+def checked(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -> None:
+    """Collective: fill A and B at random; before, end the script with the name of a side whose product of integers is wrong."""
+    for name, side in sides.items():
+        if not exact(meeting, product, side):
+            raise SystemExit(f"{name}: the product of integers is wrong")
+        fill_at_random(side, meeting.comm.rank)
+
+
+def exact(meeting: Meeting, product: Product, side: Side, times: int = 1) -> bool:
+    """Collective: whether the product of integers is exact on every rank, so many times in succession."""
+    fill_with_integers(side)
+    wrong = [not right(side, product) for _ in range(times)]
+    return not any(meeting.largest([float(w) for w in wrong]))
+
+
+def say(comm: Any) -> Callable[..., None]:
+    """`print` on the first rank of a communicator, pdla's or mpi4py's; silence on the others."""
+    return print if comm.rank == 0 else lambda *_, **__: None

@@ -1,0 +1,97 @@
+"""The jobs of the sides: how each is started, and what is missing where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+
+from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, mpirun, no_scalapack, threads
+from bench.common.product import Product
+
+TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
+TORCH_BYTES = 240 * 2**20  # memory of a process that has imported PyTorch
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+SETS = 8  # of A and B, held by the other sides of the job of by_hand; from 2-D blocks these gather sqrt(ranks) sets, twice
+
+Variant = tuple[str, str]  # a module of sides/, and the variant that its make() is given
+OURS = ("native", "shared", "few", "blocks")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sides that run in one mpirun: start(ranks) is the command that precedes the module; missing(): why it cannot be, or ""."""
+
+    name: str
+    sides: tuple[Variant, ...]
+    start: Callable[[int], list[str]]
+    missing: Callable[[], str] = lambda: ""
+    environment: Callable[[], dict[str, str]] = dict
+    threads: int = 1
+
+    def run(self, ranks: int, spec: str, limit: float) -> str:
+        """Run the job to its end; gives "", or what went wrong in a few words. An exception here, as by a signal, ends the job."""
+        mine = os.environ | threads(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
+        command = [*self.start(ranks), "-m", "bench.sides.job", spec]
+        with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
+            try:
+                _, errors = job.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                return f"took more than {limit:g} s"
+            finally:
+                job.terminate()  # if it still runs; mpirun then ends the ranks
+        return _why(errors, job.returncode) if job.returncode else ""
+
+
+def _why(errors: str, status: int) -> str:
+    """The exit status, with the last line that names an error, or else the last line."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    named = [line for line in lines if line.split(":")[0].split(".")[-1].endswith("Error")]
+    return f"exit status {status}: {[*lines[-1:], *named][-1] if lines else 'no message'}"
+
+
+def jobs(torch: Path) -> list[Job]:
+    def ranks_of(launcher: str, python: str, *options: str) -> Callable[[int], list[str]]:
+        return lambda ranks: [launcher, *options, "-n", str(ranks), python]
+
+    here = ranks_of(mpirun(), sys.executable)
+    openly = ranks_of("mpirun.openmpi", sys.executable, "--oversubscribe", "--bind-to", "none")
+    widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
+    return [
+        Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
+        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS), ("by_hand", "")), here),
+        Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
+        Job(
+            "DTensor",
+            (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
+            ranks_of(mpirun(), str(torch)),
+            lambda: no_torch(torch),
+        ),
+    ]
+
+
+def no_torch(python: Path) -> str:
+    folder = TORCH.parent.parent
+    install = f"python3 -m venv {folder} && {folder}/bin/pip install torch==2.13.0 numpy mpi4py mpich"
+    if not python.exists():
+        return f"no {python}; {install} (or --torch-python)"
+    tried = subprocess.run([python, "-c", "import torch, mpi4py"], capture_output=True, text=True)
+    return f"{python}: {_why(tried.stderr, tried.returncode)}; {install}" if tried.returncode else ""
+
+
+def unfit(side: Variant, product: Product, ranks: int) -> str:
+    """Why a side cannot do a product on this machine; "" where it can. Some sides hold whole matrices on every rank."""
+    m, n, k = product.m, product.n, product.k
+    if side == ("ours", "few") and ranks <= CORES:
+        return "each rank has a core in any case"
+    if side[0] == "dtensor" and (m % ranks or n % ranks or k % ranks):
+        return f"{ranks} ranks do not divide all sizes"
+    copies = {("by_hand", ""): k * n, ("dtensor", "rows"): 2 * k * n, ("dtensor", "depth"): 3 * m * n}.get(side, 0)
+    beside = (SETS + 2 * isqrt(ranks)) * (m * k + k * n) if side[0] == "by_hand" else 0
+    size = (ranks * copies + beside) * (8 if product.dtype == "float64" else 4)
+    size += ranks * TORCH_BYTES if side[0] == "dtensor" else 0
+    return f"would take {size / 2**30:.0f} GiB on a machine of {MEMORY / 2**30:.0f}" if size > MEMORY * 3 / 4 else ""

@@ -1,0 +1,394 @@
+"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU.
+
+The local GEMM is cuBLAS's; copies are made by pack.py, the work of neural networks' layers is in fused.py, random
+matrices are in philox.py.
+
+All functions return as soon as their work is on CuPy's current stream. A thread uses one device, which `use` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import cupy
+import numpy as np
+
+from pdla import config
+from pdla.array import blas, numpy
+from pdla.array.cupy.cusolver import getrf, potrf, trsm, trtri
+from pdla.array.cupy.fused import (
+    add_at,
+    column_sums,
+    erf,
+    exponentials,
+    gelu,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
+    uniform,
+)
+from pdla.array.cupy.launch import cublas
+from pdla.array.cupy.pack import WORDS, Move, kernel_for, pack, rectangle
+from pdla.array.cupy.philox import drawn
+from pdla.errors import DeviceError
+from pdla.indices import Selection
+
+name = "cupy"
+
+AT_ONCE = 1 << 26  # elements: a launch for each of the small pieces that a processor likes would take longer than its work
+
+_NOT_READY = 600  # cudaErrorNotReady
+_WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+
+
+def use(number: int) -> None:
+    """Let the calling thread use this machine's device `number`, modulo their count; DeviceError where there is none."""
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"PDLA_ARRAY=cupy, but CuPy finds no GPU here ({error}): does nvidia-smi list one?") from error
+    cupy.cuda.Device(number % count).use()
+
+
+def joining() -> Callable[[], Any]:
+    """A function for another thread to call, so that it uses this thread's device."""
+    return cupy.cuda.Device().use
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    return cupy.empty(shape, dtype)
+
+
+def memory(size: int) -> Any:
+    return cupy.empty(size, np.uint8)
+
+
+def over(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array over the beginning of memory. It is the `base` of all views of it, and lives as long as any of them."""
+    return cupy.ndarray(shape, dtype, memory.data)
+
+
+def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return cupy.ndarray(shape, dtype, memory.data + begin)
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array in pinned memory of the host, which the device can read and write, too."""
+    memory = cupy.cuda.alloc_pinned_memory(max(1, prod(shape) * np.dtype(dtype).itemsize))
+    return np.ndarray(shape, dtype, memory)
+
+
+def asarray(x: Any) -> Any:
+    return cupy.asarray(x)
+
+
+def host(x: Any) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
+def known(x: Any, unknown: np.ndarray) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
+def finite(x: Any) -> bool:
+    return bool(cupy.isfinite(x).all())
+
+
+def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
+    return cupy.asarray(numpy.filled(shape, dtype, fill))
+
+
+def contiguous(x: Any) -> bool:
+    return x.flags.c_contiguous
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+def copy(target: Any, source: Any, conjugate: bool = False) -> None:
+    move = rectangle(target, source)
+    kernel = kernel_for(target.dtype, source.dtype, conjugate and source.dtype.kind == "c")
+    if move is not None and kernel:
+        pack(kernel, [move], conjugate)
+    else:
+        cupy.copyto(target, cupy.conjugate(source) if conjugate else source, casting="same_kind")
+
+
+def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Copies, also from and to pinned arrays, as many in a launch as fit."""
+    by_kernel: dict[str, list[Move]] = {}
+    for target, source in pairs:
+        move = rectangle(target, source)
+        if move is None:  # more than two dimensions, and gaps
+            source = cupy.ascontiguousarray(cupy.asarray(source))
+            move = rectangle(target, source)
+        if move is None:
+            target[...] = source
+        else:
+            by_kernel.setdefault(WORDS[target.dtype.itemsize], []).append(move)
+    for kernel, moves in by_kernel.items():
+        pack(kernel, moves)
+
+
+def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
+    """Copy what has arrived in a box.
+
+    From a pinned box the copy waits only for the event `after`, not for later work on the current stream; last: return when all
+    copies from it are done.
+    """
+    if not isinstance(box, np.ndarray):
+        copy(target, box)
+        return
+    with beside("landing", after or mark()) as stream:
+        copies([(target, box)])
+        if last:
+            stream.synchronize()
+
+
+class Mark:
+    """An event on the current stream, recorded as it is made."""
+
+    def __init__(self) -> None:
+        self.event = cupy.cuda.Event(disable_timing=True)
+        self.event.record()
+
+    @property
+    def done(self) -> bool:
+        """Whether all work before the event is done. Raises the error if the device has failed, which CuPy's `done` does not."""
+        status = cupy.cuda.runtime.eventQuery(self.event.ptr)
+        if status not in (0, _NOT_READY):
+            cupy.cuda.runtime.check_status(status)
+        return status == 0
+
+
+def mark() -> Mark:
+    """An event that is `done` when all work on the current stream so far is. Any thread may ask."""
+    return Mark()
+
+
+@contextmanager
+def beside(use: str, after: Any) -> Iterator[Any]:
+    """A with-block in which the stream of this `use` is the current one; it begins when the event `after` has passed."""
+    before, stream = cupy.cuda.get_current_stream(), _stream(use, cupy.cuda.runtime.getDevice())
+    stream.use()  # not CuPy's with-block, which would not restore a stream that the program has made current by `use`
+    try:
+        stream.wait_event(after.event)
+        yield stream
+    finally:
+        before.use()
+
+
+@cache
+def _stream(use: str, device: int) -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def bus() -> str:
+    """The PCI bus id of the calling thread's device, which tells it from others of its machine."""
+    return cupy.cuda.Device().pci_bus_id
+
+
+def add(target: Any, source: Any) -> None:
+    cupy.add(target, source.astype(target.dtype, copy=False), out=target)
+
+
+def maximum(target: Any, source: Any) -> None:
+    cupy.maximum(target, source, out=target)
+
+
+def combine(target: Any, beta: complex, source: Any) -> None:
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    move, kernel = rectangle(target, source), kernel_for(target.dtype, source.dtype, True)
+    if beta == 0:
+        copy(target, source)
+    elif move is not None and kernel:
+        pack(kernel, [move], beta=beta)
+    else:
+        copy(target, target.astype(source.dtype) * source.dtype.type(beta) + source)
+
+
+def scale(target: Any, beta: complex) -> None:
+    if beta == 0:
+        target.fill(0)
+    elif beta != 1:
+        cupy.multiply(target, target.dtype.type(beta), out=target)
+
+
+def take(x: Any, rows: Selection, cols: Selection) -> Any:
+    return takes(x, [(rows, cols)])[0]
+
+
+def takes(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
+    taken, moves = [], []
+    for rows, cols in places:
+        part, at = _part(x, rows, cols)
+        if at is not None:
+            m, n = (length if where is None else len(where) for length, where in zip(part.shape, at, strict=True))
+            moves.append(Move(cupy.empty((m, n), x.dtype), part, at=at))
+            part = moves[-1].target
+        taken.append(part)
+    pack(WORDS[x.dtype.itemsize], moves)
+    return taken
+
+
+def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
+    part, at = _part(x, rows, cols)
+    if at is None:
+        copy(part, source)
+    else:
+        pack(WORDS[x.dtype.itemsize], [Move(part, source.astype(x.dtype, copy=False), to=at)])
+
+
+def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:
+    """`x` cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        return x[rows, cols], None
+    if isinstance(rows, slice):
+        return x[rows], (None, cols)
+    return (x[:, cols], (rows, None)) if isinstance(cols, slice) else (x, (rows, cols))
+
+
+def putting(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
+    """A function that does `put` with these arrays, again and again."""
+    return partial(put, x, rows, cols, source)
+
+
+def picked(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:
+    return x[cupy.asarray(rows), cupy.asarray(cols)]
+
+
+def place(x: Any, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
+    x[cupy.asarray(rows), cupy.asarray(cols)] = source
+
+
+def reinterpret(x: Any, conjugate: bool) -> Any:
+    """x, or a conjugated copy of it."""
+    return cupy.conjugate(x) if conjugate and x.dtype.kind == "c" else x
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+
+def gemm(
+    a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty, alike: bool = False
+) -> None:
+    """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+
+    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
+    room   room(shape, dtype) gives an array: for a product that cuBLAS cannot make
+    alike  as for NumPy's, but not needed: cuBLAS does not see that two factors are one
+    """
+    if c.size == 0:
+        return
+    if a.shape[1] == 0 or alpha == 0:
+        scale(c, beta)
+    elif not _multiplied(a, b, c, alpha, beta):
+        product = room(c.shape, c.dtype)
+        cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
+        scale(product, alpha)
+        combine(c, beta, product)
+
+
+def squares(a: Any, c: Any) -> bool:
+    """Never: gemm, on the triangle halved again and again, is as fast."""
+    return False
+
+
+@cache
+def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str, int] | None:
+    """Types in cuBLAS of the factors and of the result, the scalars' dtype, and its compute type.
+
+    None if it has no such product.
+    """
+    runtime, factors, sums = cupy.cuda.runtime, str(factor), str(sum_)
+    fast = tf32 and factors in ("float32", "complex64")
+    single = cublas().CUBLAS_COMPUTE_32F_FAST_TF32 if fast else cublas().CUBLAS_COMPUTE_32F
+    singles = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF, "float32": runtime.CUDA_R_32F}
+    if factors in singles and sums in (factors, "float32"):
+        return singles[factors], singles[sums], "f", single
+    wider = {
+        "float64": (runtime.CUDA_R_64F, "d", cublas().CUBLAS_COMPUTE_64F),
+        "complex64": (runtime.CUDA_C_32F, "F", single),
+        "complex128": (runtime.CUDA_C_64F, "D", cublas().CUBLAS_COMPUTE_64F),
+    }
+    if factors != sums or factors not in wider:
+        return None
+    kind, scalar, computed = wider[factors]
+    return kind, kind, scalar, computed
+
+
+def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
+    """`c = alpha a b + beta c` by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
+    kind, into = a.dtype, blas.orientation(c)
+    types = _types(kind, c.dtype, config.settings.tf32)
+    if types is None or into is None or kind != b.dtype:
+        return False
+    if into[0] == b"T":
+        a, b, c = b.T, a.T, c.T
+    (a, how_a), (b, how_b), (m, n), k = _oriented(a), _oriented(b), c.shape, a.shape[1]
+    if max(m, n, k, how_a[1], how_b[1], into[1]) > blas.LIMIT:
+        return False
+    factors, sums, scalar, computed = types
+    both, at = blas.scalars(alpha, beta, scalar)
+    library, handle = cublas(), cupy.cuda.device.get_cublas_handle()
+    turn = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T}
+    with _wide_sums(library, handle) if c.itemsize == 2 else nullcontext():
+        library.gemmEx(
+            handle, turn[how_b[0]], turn[how_a[0]], n, m, k,
+            at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
+            at + both.itemsize, c.data.ptr, sums, into[1], computed, library.CUBLAS_GEMM_DEFAULT,
+        )
+    return True
+
+
+@contextmanager
+def _wide_sums(library: Any, handle: int) -> Iterator[None]:
+    """A with-block in which cuBLAS adds parts of sums in float32 before it rounds them to 16-bit floats; else it may not."""
+    mode = library.getMathMode(handle)
+    library.setMathMode(handle, mode | _WIDE)
+    try:
+        yield
+    finally:
+        library.setMathMode(handle, mode)
+
+
+def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
+    """x, or a copy of it if it has no unit stride, and its `orientation`."""
+    how = blas.orientation(x)
+    if how is None:
+        x = cupy.ascontiguousarray(x)
+        how = b"N", x.shape[1]
+    return x, how
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+def finish() -> None:
+    """Return when all work on the current stream is done."""
+    cupy.cuda.get_current_stream().synchronize()
+
+
+def lane() -> int:
+    """A number that tells the current stream from others, for as long as it lives."""
+    return cupy.cuda.get_current_stream().ptr
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Whether two arrays share any element in memory; True, too, where that would take too long to find out."""
+    return bool(x.size and y.size) and numpy.overlap(_outline(x), _outline(y))
+
+
+def _outline(x: Any) -> np.ndarray:
+    """A NumPy array with x's addresses and strides, by which NumPy compares memory; it must not be read."""
+    where = {"data": (x.data.ptr, False), "shape": x.shape, "strides": x.strides, "typestr": f"|V{x.itemsize}", "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=where))

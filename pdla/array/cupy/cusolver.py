@@ -1,0 +1,92 @@
+"""LAPACK's routines on a GPU, as lapack.py's on NumPy's arrays: cuSOLVER's, and cuBLAS's trsm.
+
+All but trsm wait for the device, as faults are looked for at once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from pdla.array import blas, lapack
+from pdla.array.cupy.launch import cublas
+from pdla.array.lapack import PREFIXES, in_place, turned
+
+
+@cache
+def _cusolver() -> Any:
+    """CuPy's binding, which loads the library."""
+    from cupy_backends.cuda.libs import cusolver
+
+    return cusolver
+
+
+def _solve(name: str, x: Any, first: tuple[int, ...], ld: int, *arrays: Any) -> int:
+    """Call cuSOLVER's routine; gives info."""
+    handle, routine = cupy.cuda.device.get_cusolver_handle(), PREFIXES[x.dtype.char] + name
+    size = getattr(_cusolver(), f"{routine}_bufferSize")(handle, *first, x.data.ptr, ld)
+    work, info = cupy.empty((max(1, size),), x.dtype), cupy.empty((1,), np.int32)
+    pointers = [array.data.ptr for array in arrays]
+    getattr(_cusolver(), routine)(handle, *first, x.data.ptr, ld, work.data.ptr, *_sized(name, size), *pointers, info.data.ptr)
+    return int(info.get()[0])
+
+
+def _sized(name: str, size: int) -> tuple[int, ...]:
+    """`potrf` is told the size of its workspace, getrf is not."""
+    return (size,) if name == "potrf" else ()
+
+
+def potrf(a: Any) -> tuple[int, float]:
+    """See lapack.py. Where a is not positive definite, the host finds the pivot."""
+    if not a.size:
+        return 0, 0.0
+    before, library = a.copy(), cublas()
+    with in_place(cupy, a) as (x, how, ld):
+        fill = library.CUBLAS_FILL_MODE_UPPER if how == b"N" else library.CUBLAS_FILL_MODE_LOWER
+        info = _solve("potrf", x, (fill, len(a)), ld)
+    if info or not bool((a.diagonal().real > 0).all()):
+        order, pivot = lapack.potrf(cupy.asnumpy(before))
+        return order or max(1, info), pivot
+    a[...] = cupy.tril(a)
+    return 0, 0.0
+
+
+def trtri(a: Any) -> None:
+    """See lapack.py."""
+    inverse = cupy.eye(len(a), dtype=a.dtype)
+    trsm(a, inverse, True)
+    a[...] = inverse
+
+
+def getrf(a: Any) -> tuple[np.ndarray, int]:
+    """See lapack.py; the pivots are the host's."""
+    if not a.size:
+        return np.zeros(0, np.int32), 0
+    pivots = cupy.empty((min(a.shape),), np.int32)
+    with in_place(cupy, a, b"T") as (x, _, ld):
+        _solve("getrf", x, a.shape, ld, pivots)
+    fine = np.abs(cupy.asnumpy(a.diagonal())) > 0
+    return cupy.asnumpy(pivots) - 1, 0 if fine.all() else int(fine.argmin()) + 1
+
+
+def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
+    """See lapack.py."""
+    if not b.size:
+        return
+    library = cublas()
+    with in_place(cupy, b) as (x, into, ldb):
+        t, ld, side, fill, turn = turned(cupy, t, into, lower, conjugate)
+        m, n = b.shape if into == b"T" else b.shape[::-1]
+        (_, one), handle = blas.scalars(1, 0, b.dtype.char), cupy.cuda.device.get_cublas_handle()
+        words = {
+            b"L": (library.CUBLAS_SIDE_LEFT, library.CUBLAS_FILL_MODE_LOWER), b"R": (library.CUBLAS_SIDE_RIGHT,),
+            b"U": (None, library.CUBLAS_FILL_MODE_UPPER),
+        }
+        turns = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T, b"C": library.CUBLAS_OP_C}
+        diagonal = library.CUBLAS_DIAG_UNIT if unit else library.CUBLAS_DIAG_NON_UNIT
+        getattr(library, PREFIXES[b.dtype.char] + "trsm")(
+            handle, words[side][0], words[fill][1], turns[turn], diagonal, m, n, one, t.data.ptr, ld, x.data.ptr, ldb
+        )

@@ -1,0 +1,195 @@
+"""The work of neural networks' layers on CuPy's arrays, each by one launch of a kernel of cuda/.
+
+The functions are those of pdla/array/composed.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from pdla.array import composed, numpy
+from pdla.array.cupy.launch import THREADS, blocks, launch
+
+_WARP = 32
+_ROWS = 256  # rows of a tile of columns.cu, in which each thread of a warp has 16 bytes of a row
+_FLOATS = ("float32", "float64")  # of which there are kernels
+_SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row takes a block
+
+
+def _ready(*arrays: Any, into: Any = None) -> list[Any]:
+    """The arrays, copied where they have gaps, and None for None.
+
+    An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to be written to, has gaps.
+    """
+    given = [x for x in (*arrays, into) if x is not None]
+    if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):
+        return []
+    if into is not None and not into.flags.c_contiguous:
+        return []
+    return [None if x is None else cupy.ascontiguousarray(x) for x in arrays]
+
+
+def _by_rows(kernel: str, x: Any, *args: Any) -> None:
+    """Launch a kernel that takes a matrix by its rows."""
+    m, n = x.shape
+    if m:
+        wide = _WARP if n * x.itemsize <= _SHORT else THREADS
+        block = wide, THREADS // wide
+        launch("rows.cu", f"{kernel}_{x.dtype}", blocks(-(-m // block[1])), block, *args, np.int64(m), np.int64(n))
+
+
+# ---------------------------------------------------------------------------------------------- element by element
+
+
+def erf(x: Any) -> Any:
+    """The error function of each element."""
+    from cupyx.scipy.special import erf
+
+    return erf(x)
+
+
+def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
+    """GeLU of each element of x + bias, and its derivative if `slope`, else None. With a bias x is spent."""
+    ready = _ready(x, bias)
+    if not ready:
+        return composed.gelu(x, slope, bias, erf)
+    x, bias = ready
+    y, turned = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if slope else None
+    if x.size:
+        args = x, bias, y, turned, np.int64(x.size), np.int64(x.shape[-1])
+        launch("gelu.cu", f"gelu_{x.dtype}", blocks(-(-x.nbytes // (16 * THREADS))), (THREADS,), *args)
+    return y, turned
+
+
+def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
+    """A number from [0, 1) for each row and column, equal bit by bit to that of pdla/array/numpy.py's `uniform`."""
+    m, n = len(rows), len(cols)
+    made = cupy.empty((m, n), np.float64)
+    if made.size:
+        at = [cupy.asarray(np.asarray(x, np.int64)) for x in (rows, cols)]
+        grid = blocks(-(-made.size // (2 * THREADS)))
+        launch("uniform.cu", "uniform", grid, (THREADS,), *at, numpy.mixed_key(key), made, np.int64(m), np.int64(n))
+    return made
+
+
+# ---------------------------------------------------------------------------------------------- sums over rows
+
+
+def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
+    ready = _ready(x, y)
+    if not ready:
+        return composed.product_sums(x, y)
+    x, y = ready
+    product = cupy.empty(x.shape, x.dtype)
+    return product, _summed(x, y, product, False)
+
+
+def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
+    ready = _ready(x, y)
+    if not ready:
+        return composed.column_sums(x, y)
+    (x, y), n = ready, x.shape[1]
+    sums = _summed(x, y, None, True)
+    return sums[:, :n], sums[:, n:]
+
+
+def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
+    """The sums over the rows of x y, and, if `both`, those of x behind them: first within tiles, then of the tiles' sums."""
+    m, n = x.shape
+    parts = max(1, -(-m // _ROWS))
+    sums = cupy.empty((parts, n * (1 + both)), x.dtype)
+    if n:
+        grid, block = blocks(-(-n * x.itemsize // (16 * _WARP)) * parts), (_WARP, THREADS // _WARP)
+        args = x, y, product, sums, np.bool_(both), np.int64(m), np.int64(n)
+        launch("columns.cu", f"columns_{x.dtype}", grid, block, *args)
+    return sums if len(sums) == 1 else _summed(sums, None, None, False)
+
+
+def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
+    """target[rows[i]] += source[i] for each i, where rows may repeat, in this order: copies on several ranks stay copies."""
+    if str(target.dtype) not in _FLOATS:
+        added = target.get()
+        numpy.add_at(added, rows, source.get())
+        target[...] = cupy.asarray(added)
+    elif target.size and len(rows):
+        source = source.astype(target.dtype, copy=False)
+        order = np.argsort(rows, kind="stable")
+        begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        listed = cupy.asarray(np.concatenate([rows[order][begins], begins, [len(rows)], order]))
+        count, n, size = len(begins), target.shape[1], target.itemsize
+        lists = listed[:count], listed[count : 2 * count + 1], listed[2 * count + 1 :]
+        sides = [arg for x in (source, target) for arg in (x, *(np.int64(stride // size) for stride in x.strides))]
+        grid = blocks(count * -(-n // THREADS))
+        launch("scatter.cu", f"scatter_{target.dtype}", grid, (THREADS,), *sides, *lists, np.int64(count), np.int64(n))
+
+
+# ---------------------------------------------------------------------------------------------- row by row
+
+
+def moments(x: Any) -> tuple[Any, Any]:
+    ready = _ready(x)
+    if not ready:
+        return composed.moments(x)
+    sums, squares = (cupy.empty((x.shape[0], 1), x.dtype) for _ in range(2))
+    _by_rows("moments", x, *ready, sums, squares)
+    return sums, squares
+
+
+def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
+    ready = _ready(own, sums, into=squares)
+    if not ready:
+        composed.recentre(squares, own, sums, n, count)
+    elif n and squares.size:
+        grid, number = blocks(-(-squares.size // THREADS)), squares.dtype.type
+        args = squares, *ready, number(n), number(count), np.int64(squares.size)
+        launch("rows.cu", f"recentre_{squares.dtype}", grid, (THREADS,), *args)
+
+
+def normalise(x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool) -> tuple[Any, Any, Any]:
+    ready = _ready(x, sums, squares, gain, offset)
+    if not ready:
+        return composed.normalise(x, sums, squares, count, eps, gain, offset, keep)
+    x, sums, squares, gain, offset = ready
+    y, normal = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if keep else None
+    scale, number = cupy.empty(squares.shape, x.dtype), x.dtype.type
+    _by_rows("normalise", x, x, sums, squares, number(count), number(eps), gain, offset, y, normal, scale)
+    return y, normal, scale
+
+
+def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
+    ready = _ready(x, y, gain, into=out)
+    if ready:
+        _by_rows("row_sums", x, *ready, out[0] if len(out) == 2 else None, out[-1])
+    else:
+        composed.row_sums(x, y, gain, out)
+
+
+def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
+    ready = _ready(dy, normal, scale, gain, sums)
+    if not ready:
+        return composed.norm_gradient(dy, normal, scale, gain, sums, count)
+    *ready, sums = ready
+    dx = cupy.empty(dy.shape, dy.dtype)
+    _by_rows("norm_gradient", dy, *ready, sums[0] if len(sums) == 2 else None, sums[-1], dy.dtype.type(count), dx)
+    return dx
+
+
+def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
+    ready = _ready(x, top, into=sums)
+    if not ready:
+        return composed.exponentials(x, top, places, sums)
+    powers = cupy.empty(x.shape, x.dtype)
+    _by_rows("exponentials", x, *ready, cupy.asarray(places), powers, sums)
+    return powers
+
+
+def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.ndarray, count: int) -> None:
+    ready = _ready(sums, into=powers)
+    if ready:
+        at = cupy.asarray(places), cupy.asarray(ignored)
+        _by_rows("softmax_gradient", powers, powers, *ready, *at, powers.dtype.type(count))
+    else:
+        composed.softmax_gradient(powers, sums, places, ignored, count)

@@ -1,0 +1,160 @@
+"""Copies of rectangles by the kernels of cuda/pack.cu.
+
+They are between any strides and, within a family, dtypes; at listed rows and columns or at all; conjugated, or added to what is
+there. As many go in one launch as fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from pdla.array.cupy.launch import blocks, launch
+from pdla.errors import ShapeError
+
+_TILE, _BLOCK = 32, (32, 8)  # as in pack.cu
+_VECTOR = 16  # bytes that a thread reads or writes at once
+_MOST = 32  # the most rectangles in a launch of pack.cu
+WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
+_CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
+_FIELDS = 13  # numbers that describe a rectangle to pack.cu, and the last of them: the tiles of all so far
+_LENGTH = _FIELDS * _MOST + 1
+_RECTANGLES = np.dtype([("all", np.int64, _LENGTH)])  # one argument of a kernel
+Rectangle = tuple[int, ...]  # those numbers without the last
+
+
+class Move(NamedTuple):
+    """The copy of a rectangle: target[to] = source[at], each (rows, cols), None for all. Arrays may be in pinned host memory."""
+
+    target: Any
+    source: Any
+    to: tuple[Any, Any] = (None, None)
+    at: tuple[Any, Any] = (None, None)
+
+
+def rectangle(target: Any, source: Any) -> Move | None:
+    """The copy of one array into another as the copy of a matrix; None where it cannot be one."""
+    if target.shape != source.shape:
+        return None
+    if target.ndim == 2:
+        return Move(target, source)
+    if target.flags.c_contiguous and source.flags.c_contiguous:
+        return Move(target.reshape(1, -1), source.reshape(1, -1))
+    return Move(target[None], source[None]) if target.ndim == 1 else None
+
+
+def kernel_for(to: np.dtype, source: np.dtype, computing: bool) -> str:
+    """The kernel that copies from one dtype to another; "" where there is none. computing: it must conjugate or add."""
+    if to == source and not computing:
+        return WORDS.get(to.itemsize, "")
+    return f"pack_{to}_{source}" if any(str(to) in family and str(source) in family for family in _CASTS) else ""
+
+
+def pack(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
+    """Copy rectangles between arrays of the kernel's dtypes; with beta, add each to beta times its target."""
+    memory, lists = _uploaded(moves)
+    straight: list[Rectangle] = []
+    turned: list[Rectangle] = []
+    for number, move in enumerate(moves):
+        m, n = _size(move)
+        if m and n:
+            rectangle, is_turned = _described(move, m, n, lists[4 * number : 4 * number + 4])
+            if is_turned:
+                turned.append(rectangle)
+            else:
+                straight += _folded(move, rectangle)
+    how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
+    for name, rectangles, height, width in (
+        (kernel, straight, _TILE, _width(moves)), (f"{kernel}_turned", turned, _side(moves), _side(moves))
+    ):
+        for at in range(0, len(rectangles), _MOST):
+            tiles, told = 0, []
+            for values in rectangles[at : at + _MOST]:
+                tiles += -(-values[2] // height) * -(-values[3] // width)
+                told += [*values, tiles]
+            argument = np.zeros(_LENGTH, np.int64)
+            argument[: len(told)], argument[-1] = told, len(told) // _FIELDS
+            launch("pack.cu", name, blocks(tiles), _BLOCK, argument.view(_RECTANGLES), *how)
+    del memory  # freed for later work on this stream only
+
+
+def _size(move: Move) -> tuple[int, int]:
+    m, n = (length if at is None else len(at) for length, at in zip(move.target.shape, move.to, strict=True))
+    return m, n
+
+
+def _uploaded(moves: Sequence[Move]) -> tuple[Any, list[int]]:
+    """Bring all moves' lists of positions to the device at once: the memory, and by list its address, 0 for None."""
+    given = [None if at is None else np.asarray(at, np.int64) for move in moves for at in (*move.at, *move.to)]
+    lists = [at for at in given if at is not None]
+    if not lists:
+        return None, [0] * len(given)
+    memory = cupy.asarray(np.concatenate(lists))
+    begins = iter((memory.data.ptr + 8 * np.cumsum([0, *map(len, lists)])).tolist())
+    return memory, [0 if at is None else next(begins) for at in given]
+
+
+def _described(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
+    """A move of m rows of n, transposed if need be, and whether neighbours in a column of it are such in the source.
+
+    Neighbours in a row of the target are neighbours in memory.
+    """
+    target, source = move.target, move.source
+    to = [stride // target.itemsize for stride in target.strides]
+    at = [stride // source.itemsize for stride in source.strides]
+    if _neighbours(m, to[0]) < _neighbours(n, to[1]):
+        m, n, to, at = n, m, to[::-1], at[::-1]
+        lists = [lists[1], lists[0], lists[3], lists[2]]
+    return (_address(source), _address(target), m, n, *at, *to, *lists), _neighbours(m, at[0]) < _neighbours(n, at[1])
+
+
+def _folded(move: Move, rectangle: Rectangle) -> list[Rectangle]:
+    """The same rectangle, or two instead: where both sides lie without gaps, rows as long as a tile is wide, and what is left."""
+    source, target, m, n, from_row, from_col, to_row, to_col, *lists = rectangle
+    width = _width([move])
+    if n == width or not from_col == to_col == 1 or any(lists) or not (m == 1 or from_row == to_row == n):
+        return [rectangle]
+    rows, left = divmod(m * n, width)
+    end = source + rows * width * move.source.itemsize, target + rows * width * move.target.itemsize
+    whole = source, target, rows, width, width, 1, width, 1, *lists
+    rest = *end, 1, left, left, 1, left, 1, *lists
+    return [part for part in (whole, rest) if part[2] * part[3]]
+
+
+def _width(moves: Sequence[Move]) -> int:
+    """Columns of a tile, as in pack.cu. moves: all of the kernel's dtypes."""
+    return _TILE * (_VECTOR // max(moves[0].target.itemsize, moves[0].source.itemsize)) if moves else 0
+
+
+def _side(moves: Sequence[Move]) -> int:
+    """Rows and columns of a tile that is turned, as in pack.cu."""
+    return _TILE if moves and moves[0].source.itemsize > 8 else 2 * _TILE
+
+
+def _neighbours(length: int, stride: int) -> tuple[bool, int]:
+    """A key by which dimensions are compared: how far apart in memory the elements of one are; of length 1: the farthest."""
+    return length == 1, abs(stride)
+
+
+def _address(x: Any) -> int:
+    """Where an array begins. ShapeError for one of the host that is not pinned.
+
+    A kernel that touches it ends all work on the device.
+    """
+    if not isinstance(x, np.ndarray):
+        return x.data.ptr
+    memory: Any = x
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    if not isinstance(memory, cupy.cuda.PinnedMemoryPointer):
+        what = f"an array of the host (NumPy's, {x.dtype}{list(x.shape)})"
+        raise ShapeError(f"{what} where one of the device is needed: give it to xp.asarray")
+    return x.ctypes.data
+
+
+def _scalar(kernel: str) -> Any:
+    """The type of a kernel's beta."""
+    return {"pack_1": np.uint8, "pack_2": np.uint16}.get(kernel) or np.dtype(kernel.rpartition("_")[2]).type

@@ -1,0 +1,20 @@
+"""The sub-commands of `python -m pdla.bench`, each in a file of its own that has a COMMAND (command.py says what that is).
+
+A new one is a file here, and a line below.
+"""
+
+from importlib import import_module
+
+from pdla.bench.commands.command import Command
+
+FILES = (  # in the order of --help
+    "gemm",
+    "hpl",
+    "info",
+    "calibrate",
+    "predict",
+    "scale",
+    "compare",
+    "report",
+)
+COMMANDS: dict[str, Command] = {name: import_module(f"{__name__}.{name}").COMMAND for name in FILES}

@@ -1,0 +1,220 @@
+"""`compare`: two results of --json side by side: what became slower, beyond the noise, and what moves more bytes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from pdla.bench.arguments import Parser
+from pdla.bench.commands.command import Command
+from pdla.bench.measure.check import WRONG
+from pdla.bench.report.content import misfit
+from pdla.bench.report.table import console, size
+from pdla.bench.stop import FAILED, refuse
+from pdla.simulate.plural import plural
+
+PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
+KEYS = (*PROBLEM, "algorithm", "grid", "seconds", "bytes_received", "right")  # what a row must have
+WORLD = ("world", "ranks", "machine", "mpi", "blas", "versions")  # differences in these are reported
+RESAMPLES, SURE = 2000, 0.95  # of the bootstrap: draws, and the share of them in the interval
+FEW = 5  # repeats below which the spread is hardly known
+
+Row = Mapping[str, Any]
+
+
+class Ratio(NamedTuple):
+    """Median after over median before, and the interval that holds 95% of such ratios when repeats are resampled."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row of both files; threshold: the share by which the later one may be slower."""
+
+    before: Row
+    after: Row
+    threshold: float
+
+    @cached_property
+    def ratio(self) -> Ratio | None:
+        """None unless both have been timed."""
+        old, new = self.before["seconds"], self.after["seconds"]
+        return bootstrap(old, new) if old and new else None
+
+    @property
+    def repeats(self) -> int:
+        return min(len(self.before["seconds"]), len(self.after["seconds"]))
+
+    @property
+    def more_bytes(self) -> bool:
+        return self.after["bytes_received"] > self.before["bytes_received"]
+
+    @property
+    def broken(self) -> bool:
+        return self.before["right"] and not self.after["right"]
+
+    @property
+    def slower(self) -> bool:
+        return self.verdict == "slower"
+
+    @property
+    def verdict(self) -> str:
+        """"slower" or "faster": by more than the threshold, and not by chance alone; "noise" where chance may explain it."""
+        if self.ratio is None:
+            return WRONG if self.broken else "–"
+        value, low, high = self.ratio
+        if 1 / (1 + self.threshold) <= value <= 1 + self.threshold:
+            return "as before"
+        if self.repeats < 2 or low <= 1 <= high:
+            return "noise"
+        return "slower" if value > 1 else "faster"
+
+
+def bootstrap(old: list[float], new: list[float]) -> Ratio:
+    """The ratio of medians and its percentile interval (Efron 1979), with the same draws at every call."""
+    draw = np.random.default_rng(0)
+    olds, news = (np.median(draw.choice(seconds, (RESAMPLES, len(seconds))), axis=1) for seconds in (old, new))
+    low, high = np.quantile(news / olds, [(1 - SURE) / 2, (1 + SURE) / 2])
+    return Ratio(median(new) / median(old), float(low), float(high))
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def add(to: Parser) -> None:
+    """Add the command's arguments."""
+    to.add_argument("before", metavar="BEFORE.json", help="the result of an earlier run, written by --json")
+    to.add_argument("after", metavar="AFTER.json", help="the result of a later one")
+    slower = "a row that is slower by more than this, beyond its noise, is called slower (default 5%%)"
+    to.add_argument("--threshold", type=share, metavar="PERCENT", default="5%", help=slower)
+
+
+def share(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not text.endswith("%") or not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share in per cent, such as 5%")
+    return found
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print both side by side; gives the exit status: 1 where a row is slower, moves more bytes, or is no longer right."""
+    before, after = read(arguments.before), read(arguments.after)
+    old, new = named(before["rows"]), named(after["rows"])
+    pairs = {name: Pair(row, new[name], arguments.threshold) for name, row in old.items() if name in new}
+    if not pairs:
+        raise refuse(f"{arguments.before} and {arguments.after} have no product, algorithm and grid in common")
+    screen = console()
+    screen.print(table(pairs))
+    for line in notes(pairs, (arguments.before, old, before), (arguments.after, new, after)):
+        screen.print(Text(line))
+    return FAILED if any(pair.slower or pair.more_bytes or pair.broken for pair in pairs.values()) else 0
+
+
+def read(path: str) -> dict[str, Any]:
+    """The result in a file; raises Stop where it holds none."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise refuse(f"{path}: {error.strerror}") from error
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    rows = content.get("rows") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(KEYS) <= set(row) for row in rows):
+        raise refuse(f"{path} is no result of python -m pdla.bench --json {path}, or gemm --json {path}")
+    if wrong := misfit({"rows": [{key: row[key] for key in KEYS} for row in rows]}):
+        raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
+    return content
+
+
+def named(rows: list[Row]) -> dict[str, Row]:
+    """Rows by name: product, algorithm and grid in words; the second row of a name has (2) added, and so on."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for row in rows:
+        turned = "" if row["transa"] == row["transb"] == "N" else f" {row['transa']}{row['transb']}"
+        source = "" if row["source"] == "random" else f" {row['source']}"
+        product = f"{row['m']} x {row['n']} x {row['k']}{turned} {row['dtype']}{source}"
+        name = f"{product}, {row['algorithm']} on {'x'.join(map(str, row['grid']))}"
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = row
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- what is printed
+
+
+def table(pairs: Mapping[str, Pair]) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made.add_column("m x n x k, algorithm on grid")
+    for heading in ("before, ms", "after, ms", "ratio", f"{SURE:.0%} of draws", "", "bytes received"):
+        made.add_column(heading, justify="right")
+    for name, pair in pairs.items():
+        bad = pair.slower or pair.more_bytes or pair.broken
+        made.add_row(name, *_cells(pair), style="bold red" if bad else None)
+    return made
+
+
+def _cells(pair: Pair) -> Iterator[str]:
+    for row in (pair.before, pair.after):
+        yield f"{1e3 * median(row['seconds']):.3f}" if row["seconds"] else "–"
+    ratio = pair.ratio
+    yield f"{ratio.value:.2f}" if ratio else "–"
+    yield f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio and pair.repeats > 1 else "–"
+    yield pair.verdict
+    old, new = pair.before["bytes_received"], pair.after["bytes_received"]
+    yield f"= {size(new)}" if old == new else f"{size(old)} to {size(new)}, {new - old:+} B"
+
+
+def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
+    """What the table does not say: counts, rows of one file only, what else differs, and where the spread is hardly known."""
+    counts = Counter(pair.verdict for pair in pairs.values())
+    more = sum(pair.more_bytes for pair in pairs.values())
+    told = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", WRONG) if counts[word]]
+    yield f"{len(pairs)} in both: " + ", ".join([*told, f"{more} with more bytes"])
+    for (path, rows, _), (_, others, _) in zip(files, reversed(files), strict=True):
+        yield from (f"only in {path}: {name}" for name in rows if name not in others)
+    (_, _, before), (_, _, after) = files
+    old, new = (dict(_flat("", {key: content.get(key) for key in WORLD})) for content in (before, after))
+    unlike = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    yield from (f"differs: {key}: {old.get(key)} before, {new.get(key)} after" for key in unlike)
+    few = sum(pair.ratio is not None and pair.repeats < FEW for pair in pairs.values())
+    if few:
+        whose = plural(few, "its", "their")
+        yield f"{few} of fewer than {FEW} repeats: {whose} spread is hardly known; after a single repeat nothing is called slower"
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values in nested dicts and lists, each with its path, such as machine.cores."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        yield name, value
+        return
+    for key, each in inner:
+        yield from _flat(f"{name}.{key}" if name else str(key), each)
+
+
+COMMAND = Command(
+    "compare", "set two results of --json side by side: what became slower, or receives more bytes", """\
+  python -m pdla.bench compare before.json after.json       which products became slower
+""", run, add, alone=True, takes=(),
+)

@@ -1,0 +1,113 @@
+"""`gemm`: one product, of sizes and options of your choice."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import pdla
+from pdla.bench.arguments import Parser, add_machine, grid_shape, natural, positive
+from pdla.bench.commands.command import Command
+from pdla.bench.commands.reported import reported
+from pdla.bench.leave import foresee
+from pdla.bench.measure.case import Case, file_case, file_operands, random_operands
+from pdla.bench.measure.product import Bench, Results, planned, predict
+from pdla.bench.stop import refuse
+from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
+from pdla.io import known, save
+from pdla.simulate.plural import plural
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SIZE = 2048  # of each of m, n and k, where they are not given
+REPEATS = 5
+USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # which are the same on every rank
+
+
+def add(to: Parser) -> None:
+    """Add the command's arguments."""
+    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
+        to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
+    to.add_argument("--dtype", choices=DTYPES, help="element type of A, B and C (default float64)")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto: whichever costs least")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: all ranks, as nearly square as can be)")
+    to.add_argument("--panel", type=positive, metavar="WIDTH", help="width of panels (summa, cannon), in indices, at most")
+    to.add_argument("--repeats", type=positive, metavar="N", default=REPEATS, help=f"how often to time it (default {REPEATS})")
+    for name in "AB":
+        how = f"op({name}): N is {name} as it is, T its transpose, C its conjugate transpose (default N)"
+        to.add_argument(f"--trans{name.lower()}", choices=("N", "T", "C"), default="N", help=how)
+    for name in "AB":
+        to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
+    to.add_argument("--out", metavar="FILE", help="write C to FILE")
+    add_machine(to)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises Stop where arguments contradict each other."""
+    if (arguments.a is None) != (arguments.b is None):
+        raise refuse("--a and --b go together: both matrices from files, or none")
+    made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
+    if arguments.a and (made_up or arguments.dry_run):
+        raise refuse(f"--a and --b give the sizes and the dtype: leave out {', '.join(made_up) or '--dry-run'}")
+    if arguments.out and arguments.dry_run:
+        raise refuse("a dry run has no C to write to --out")
+
+
+def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: gives the exit status."""
+    how = {"repeats": arguments.repeats, "explain": True}
+    return reported(comm, arguments, words, lambda bench, known: _product(replace(bench, **how), arguments))
+
+
+def _product(bench: Bench, arguments: argparse.Namespace) -> Results:
+    """Collective: check and time the product, and write it if asked."""
+    comm, case = bench.comm, _case(arguments, bench.comm.size)
+    foresee(arguments.out, "--out", comm)
+    try:
+        if arguments.out:
+            known(arguments.out)
+        if arguments.dry_run:
+            return Results([predict(case, comm.size, bench.machine)])
+        make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands
+        A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
+        case = file_case(case, A, B) if arguments.a else case
+        plan = planned(case, A, B)
+    except USERS_FAULT as error:
+        raise refuse(error) from error
+    results = Results([bench.measure(case, A, B)])
+    if arguments.out:
+        _save(arguments.out, plan(A, B))
+    return results
+
+
+def _case(arguments: argparse.Namespace, ranks: int) -> Case:
+    first, second = arguments.grid or pdla.balanced_shape(ranks)
+    if first * second > ranks:
+        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there {plural(ranks, 'is', 'are')} {ranks}")
+    m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
+    return Case(
+        m,
+        n,
+        k,
+        dtype=arguments.dtype or "float64",
+        algorithm=arguments.algorithm,
+        grid=(first, second),
+        transa=arguments.transa,
+        transb=arguments.transb,
+        panel=arguments.panel,
+    )
+
+
+def _save(path: str, C: pdla.DistMatrix) -> None:
+    try:
+        save(path, C)
+    except FileError as error:
+        raise refuse(error) from error
+
+
+COMMAND = Command(
+    "gemm", "check and time one product C = op(A) op(B), of sizes and options of your choice", """\
+  mpirun -n 6 python -m pdla.bench gemm -m 3000 -n 2000 -k 500 --grid 2x3 --algorithm summa --panel 128
+  mpirun -n 4 python -m pdla.bench gemm --transa T --dtype complex128 --json result.json
+  mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
+""", run, add, check,
+)

@@ -1,0 +1,132 @@
+"""`hpl`: a random system of linear equations, solved, timed and checked by the rules of HPL.
+
+The rules: A and b of numbers between -1/2 and 1/2; 2/3 n^3 + 3/2 n^2 operations, whatever is done; and x is right where
+||A x - b|| / (eps (||A|| ||x|| + ||b||) n) is below 16, in the infinity norm, with eps = 2^-53. A. Petitet, R. C. Whaley,
+J. Dongarra, A. Cleary: HPL, netlib.org/benchmark/hpl.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+from typing import NamedTuple
+
+import pdla
+from pdla.bench.arguments import COMMON, Parser, positive, positives
+from pdla.bench.commands.command import Command
+from pdla.bench.measure.peak import elapsed
+from pdla.bench.stop import FAILED, refuse
+from pdla.errors import LinAlgError
+from pdla.linalg import solve
+from pdla.linalg.block_cyclic import block_size
+
+SIZE = 4096  # equations, where their number is not given
+EPS, THRESHOLD = 2.0**-53, 16.0
+HEAD = f"{'T/V':<16}{'N':>8}{'NB':>6}{'P':>6}{'Q':>6}{'Time':>19}{'Gflops':>19}"
+RULE = "-" * len(HEAD)
+
+
+def add(to: Parser) -> None:
+    """Add the command's arguments."""
+    to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"numbers of equations (default {SIZE})")
+    to.add_argument("--nb", type=positives, metavar="NB,...", default=[0], help="columns of a block (default: chosen)")
+    to.add_argument("--repeats", type=positive, metavar="N", default=1, help="how often to solve each system (default 1)")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises Stop where the command has no use for an option."""
+    if arguments.json:
+        raise refuse(f"--json {arguments.json}: hpl prints HPL's own table")
+
+
+def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: solve and print every system. Gives the exit status."""
+    runs: list[Run] = []
+    solved(comm, 64, 16, 0)  # what is loaded at the first call takes time, too
+    if comm.rank == 0:
+        print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
+    for n in arguments.n:
+        for block in arguments.nb:
+            for _ in range(arguments.repeats):
+                found = solved(comm, n, block or block_size(n, comm.size), len(runs))
+                runs.append(found)
+                if comm.rank == 0:
+                    print(found.text(), flush=True)
+    failed = [run for run in runs if not run.residual < THRESHOLD]
+    if comm.rank == 0:
+        print(RULE.replace("-", "="), _summary(len(runs), len(failed)), sep="\n")
+    return FAILED if failed else 0
+
+
+class Run(NamedTuple):
+    """One system, on 1 x `ranks` processes. residual: scaled, as HPL does; infinite where the matrix was singular."""
+
+    n: int
+    block: int
+    ranks: int
+    seconds: float
+    residual: float
+
+    @property
+    def rate(self) -> float:
+        """Billions of operations a second."""
+        return (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.seconds / 1e9
+
+    def text(self) -> str:
+        line = f"{'pdla lookahead':<16}{self.n:>8}{self.block:>6}{1:>6}{self.ranks:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
+        verdict = "PASSED" if self.residual < THRESHOLD else "FAILED"
+        return f"{line}\n{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {self.residual:18.7e} ...... {verdict}"
+
+
+def solved(comm: pdla.Communicator, n: int, block: int, seed: int) -> Run:
+    """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
+    grid = pdla.ProcessGrid((1, comm.size), comm=comm)
+    seconds, x = _timed(*_drawn(grid, n, block, seed))
+    return Run(n, block, comm.size, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, block, seed), x))
+
+
+def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatrix | None]:
+    """Collective: the seconds of a solution, and x; None where A is singular."""
+    found: list[pdla.DistMatrix] = []
+
+    def run() -> None:
+        with suppress(LinAlgError):
+            found.append(solve(A, b, overwrite_a=True, check_finite=False))
+
+    return elapsed(A.grid.comm, run), found[0] if found else None
+
+
+def _drawn(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
+    """Collective: A in block columns, and b on every rank."""
+    A = pdla.random((n, n), grid, pdla.Layout(cols=pdla.Cyclic("col", block)), low=-0.5, high=0.5, seed=2 * seed)
+    return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
+
+
+def _residual(A: pdla.DistMatrix, b: pdla.DistMatrix, x: pdla.DistMatrix) -> float:
+    """Collective: of A x = b, scaled as HPL does."""
+    rows = A.grid.comm.allreduce(abs(A.local).sum(1)).wait()
+    r = (A @ x - b).gather()
+    size, length, right = (float(abs(v).max()) for v in (rows, x.gather(), b.gather()))
+    return float(abs(r).max()) / (EPS * (size * length + right) * A.shape[0])
+
+
+def _summary(runs: int, failed: int) -> str:
+    """What HPL says at the end."""
+    return "\n".join([
+        "",
+        f"Finished {runs:6} tests with the following results:",
+        f"         {runs - failed:6} tests completed and passed residual checks,",
+        f"         {failed:6} tests completed and failed residual checks,",
+        f"         {0:6} tests skipped because of illegal input values.",
+        RULE,
+        "",
+        "End of Tests.",
+        RULE.replace("-", "="),
+    ])
+
+
+COMMAND = Command(
+    "hpl", "solve a random system of linear equations by the rules of HPL: its residual, its GFLOP/s", """\
+  mpirun -n 4 python -m pdla.bench hpl -n 20000             a system of 20,000 equations by HPL's rules
+""", run, add, check, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks", "json"),
+)

@@ -1,0 +1,112 @@
+"""The problem of `predict` and `scale`, a product or a transformer, from their arguments; and its figures."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pdla.bench.arguments import Parser, above_zero, positive, sides
+from pdla.bench.stop import refuse
+from pdla.indices import MOST
+from pdla.model.machine import Machine
+from pdla.simulate import Product, Transformer
+from pdla.simulate.networks import Step
+from pdla.simulate.scaling import Problem, Result
+
+SIZES = {
+    "hidden": (3072, "features of the transformer"),
+    "heads": (64, "attention heads of a layer"),
+    "sequence": (512, "tokens of a sequence"),
+    "batch": (64, "sequences of a step"),
+    "layers": (24, "layers of the transformer"),
+}
+DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32", "complex64", "complex128")}  # default first
+
+
+def add(to: Parser) -> None:
+    """Add the arguments that say what is predicted, and for which machine."""
+    on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} "
+    on += "(default: that of PDLA_MACHINE, or one of round figures)"
+    to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=on)
+    product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
+    to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
+    for name, (default, what) in SIZES.items():
+        to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
+    to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
+    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory a rank than this")
+    to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")
+
+
+def sizes(text: str) -> tuple[int, int, int]:
+    m, n, k = sides(text, 3, "a product: give m x n x k, such as 8192x8192x1024")
+    if max(m, n, k) > MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long: m, n and k are up to {MOST}")
+    return m, n, k
+
+
+def gigabytes(text: str) -> float:
+    """A size in GB, in bytes."""
+    return above_zero(text, "a size in GB, such as 40 or 0.5") * 1e9
+
+
+def problem(arguments: argparse.Namespace) -> Problem:
+    """The product or the transformer that the arguments describe; raises Stop where they do not fit together."""
+    given = [name for name in SIZES if getattr(arguments, name) is not None]
+    if arguments.product:
+        if given:
+            raise refuse(f"--product has no --{given[0]}: that is a transformer's")
+        m, n, k = arguments.product
+        return Product(m, n, k, arguments.dtype or DTYPES["product"][0])
+    dtype = arguments.dtype or DTYPES["transformer"][0]
+    if dtype not in DTYPES["transformer"]:
+        raise refuse(f"--dtype {dtype}: a transformer's is {' or '.join(DTYPES['transformer'])}")
+    net = Transformer(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=dtype)
+    if net.hidden % net.heads:
+        raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
+    return net
+
+
+# ---------------------------------------------------------------------------------------------- figures
+
+
+def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
+    """A result's figures, as they go into JSON and CSV; bytes and messages are the first rank's."""
+    bound = of.lower_bound(ranks)
+    figures = {
+        "choice": str(result.choice),
+        "kind": result.choice.name,
+        "grid": " ".join(f"{axis}={n}" for axis, n in result.choice.sizes.items()),
+        "ranks_used": result.choice.ranks,
+        "seconds": result.seconds,
+        "computing": result.computing / result.seconds,
+        "bytes_received": result.received,
+        "messages": result.messages,
+        "multiple_of_bound": result.received / bound if bound else None,
+        "bytes_needed": result.size,
+    }
+    parts = ("parameters", "kept") if isinstance(result, Step) else ("workspace", "matrices")
+    return figures | {f"bytes_of_{part}": getattr(result, part) for part in parts}
+
+
+def heading(of: Problem, machine: Machine, what: str) -> str:
+    """The heading of a table: what is predicted, and for which machine."""
+    return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}\nof {machine.title}"
+
+
+def described(of: Problem) -> dict[str, Any]:
+    """A problem as it goes into JSON."""
+    return {"kind": of.kind, **asdict(of)}
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def write_csv(path: str, rows: list[dict[str, Any]]) -> None:
+    with Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

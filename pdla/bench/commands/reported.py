@@ -1,0 +1,65 @@
+"""What the suite, gemm and info have in common: facts about the job before; a table, its notes and the JSON after."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pdla
+from pdla.bench.arguments import machine
+from pdla.bench.leave import foresee, leave
+from pdla.bench.measure.check import Checker
+from pdla.bench.measure.facts import facts, oversubscribed
+from pdla.bench.measure.peak import Peaks
+from pdla.bench.measure.product import Bench, Results
+from pdla.bench.report import table
+from pdla.bench.report.content import report, write
+from pdla.bench.stop import FAILED
+from pdla.simulate.plural import plural
+
+CHECKED = (
+    "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
+    "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
+)
+
+
+def world(arguments: argparse.Namespace) -> str:
+    return "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
+
+
+def reported(
+    comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Callable[[Bench, dict[str, Any]], Results]
+) -> int:
+    """Collective: do the work(bench, known), print its results and leave them as JSON; gives the exit status.
+
+    known  what facts() gives: {} but at rank 0
+    """
+    foresee(arguments.json, "--json", comm)
+    known = facts(comm, world(arguments))
+    on = None if arguments.machine is None else machine(arguments.machine)
+    bench = Bench(comm, Checker(comm), Peaks(comm), machine=on)
+    results, peaks = work(bench, known), bench.peaks.measured
+    if comm.rank == 0:
+        table.show(results.rows, results.left_out, notes(results, peaks, known, comm.size))
+    content = report(known, world(arguments), comm.size, words, results, peaks, on)
+    leave(arguments.json, lambda path: write(path, content), "--json", comm)
+    return 0 if results.right else FAILED
+
+
+def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], ranks: int) -> list[str]:
+    """The lines below the table."""
+    lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
+    at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
+    for dtype, rate in peaks.items():
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of {at_once}, in this run")
+    if peaks and oversubscribed(known):
+        machine = known["machine"]
+        shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
+        lines.append(f"{shared}: times measure the scheduler, too")
+    faults = [fault for row in results.rows for fault in row.faults]
+    for row in results.rows:
+        lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
+    if any(row.checks for row in results.rows):
+        lines.append(CHECKED if not faults else f"{len(faults)} {plural(len(faults), 'check')} failed")
+    return lines

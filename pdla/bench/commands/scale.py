@@ -1,0 +1,184 @@
+"""`scale`: how the time of a problem falls, or that of a growing one rises, on up to a million ranks of a described machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pdla.bench.arguments import Parser, machine, rank_count, to_draw
+from pdla.bench.commands import problem
+from pdla.bench.commands.command import Command
+from pdla.bench.commands.problem import record
+from pdla.bench.leave import foresee, leave, write_json
+from pdla.bench.stop import refuse
+from pdla.errors import ShapeError
+from pdla.simulate.networks import SCHEMES
+from pdla.simulate.plural import plural
+from pdla.simulate.scaling import Point, Problem, Result, scaling
+
+WIDTH = 58  # characters of a choice
+MARKS = "osD^v"
+
+
+def add(to: Parser) -> None:
+    """Add the command's arguments."""
+    counts = (
+        ("from", "RANKS", 1, "the fewest ranks"), ("to", "RANKS", 10**6, "the most ranks"),
+        ("factor", "N", 4, "factor from one number of ranks to the next"),
+    )
+    for name, metavar, default, what in counts:
+        how = f"{what} (default {default})"
+        to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=rank_count, default=default, help=how)
+    to.add_argument("--weak", action="store_true", help="weak scaling: let the problem grow with the ranks, equal work for each")
+    grows = "with --weak, what grows of a transformer: the batch as the ranks (default), or features and heads as their square root"
+    to.add_argument("--grow", choices=("batch", "hidden"), help=grows)
+    problem.add(to)
+    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency to FILE, whose ending tells the format: svg, png, pdf")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line for each number of ranks; gives the exit status."""
+    of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
+    foresee(arguments.json, "--json")
+    if arguments.plot:
+        _check_plot(arguments.plot)
+    grows = _growth(arguments, of)
+    how = grows and f"{grows} growing"
+    try:
+        found = scaling(of, counts, on, grows, arguments.memory)
+    except ShapeError as error:
+        raise refuse(f"--weak: {error}") from error
+    points: list[Point] = []
+    several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
+    print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
+    for point in found:
+        points.append(point)
+        print(line(point, points), flush=True)
+    if of.kind == "transformer":
+        print("\n" + "\n".join(schemes(points)))
+    content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
+    leave(arguments.json, lambda path: write_json(path, content), "--json")
+    title = problem.heading(of, on, how or "the same on any number of ranks")
+    leave(arguments.plot, lambda path: plot(points, path, title), "--plot")
+    return 0
+
+
+def _counts(arguments: argparse.Namespace) -> list[int]:
+    first, last, factor = arguments.from_, arguments.to_, arguments.factor_
+    if first > last or factor < 2:
+        raise refuse(f"--from {first} --to {last} --factor {factor}: upwards, by a factor of 2 or more")
+    counts = [first]
+    while counts[-1] * factor <= last:
+        counts.append(counts[-1] * factor)
+    return counts if counts[-1] == last else [*counts, last]
+
+
+def _growth(arguments: argparse.Namespace, of: Problem) -> str:
+    """What grows; "" where nothing does."""
+    if arguments.grow and not (arguments.weak and arguments.grow in of.grows):
+        raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
+    return (arguments.grow or of.grows[0]) if arguments.weak else ""
+
+
+def entries(points: list[Point]) -> list[dict[str, Any]]:
+    """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
+    rate = _rate(points)
+
+    def full(point: Point, way: Result | None) -> dict[str, Any] | None:
+        return None if way is None else record(way, point.problem, point.ranks) | {"efficiency": point.rate(way) / rate}
+
+    return [
+        {
+            "ranks": point.ranks,
+            "problem": problem.described(point.problem),
+            "best": full(point, point.best),
+            "schemes": {name: full(point, found) for name, found in point.schemes.items()},
+        }
+        for point in points
+    ]
+
+
+def _rate(points: list[Point]) -> float:
+    """The rate that efficiencies refer to: that of the fewest ranks on which there is a way."""
+    return next((point.rate(point.best) for point in points if point.best), 1.0)
+
+
+# ---------------------------------------------------------------------------------------------- what is printed
+
+
+def _head() -> str:
+    return f"{'ranks':>9}  {'':{WIDTH}}{'s':>9}{'efficiency':>12}{'computing':>11}{'GB received':>13}{'x bound':>9}"
+
+
+def line(point: Point, points: list[Point]) -> str:
+    """The line of a number of ranks: its fastest way."""
+    if not point.best:
+        return f"{point.ranks:>9}  none that fits a rank's memory"
+    found = record(point.best, point.problem, point.ranks)
+    idle = "" if found["ranks_used"] == point.ranks else f", {point.ranks - found['ranks_used']} idle"
+    multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
+    efficiency = 100 * point.rate(point.best) / _rate(points)
+    return (
+        f"{point.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
+        f"{found['computing']:11.0%}{found['bytes_received'] / 1e9:13.3g}{multiple:>9}"
+    )
+
+
+def schemes(points: list[Point]) -> Iterator[str]:
+    """A heading, and a line for each number of ranks: the seconds of each scheme."""
+    yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
+    for point in points:
+        times = (way.seconds if (way := point.schemes[name]) else None for name in SCHEMES)
+        yield f"{point.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
+
+
+# ---------------------------------------------------------------------------------------------- what is drawn
+
+
+def _check_plot(path: str) -> None:
+    """Before any work: raises Stop where matplotlib is missing or cannot write such a file."""
+    try:
+        to_draw(path)
+    except argparse.ArgumentTypeError as error:
+        raise refuse(f"--plot {error}") from error
+
+
+def plot(points: list[Point], path: str, title: str) -> None:
+    """Draw time and efficiency over ranks: a line for each scheme, with a cross where it ends early. OSError where that fails."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "pdla", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure((9.0, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
+            _curve(left, name, [(point.ranks, way.seconds) for point, way in found], mark, found[-1][0] is not points[-1])
+            rates = [(point.ranks, point.rate(way) / _rate(points)) for point, way in found]
+            _curve(right, name, rates, mark, found[-1][0] is not points[-1])
+        left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
+        right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
+        left.legend(frameon=False)
+        figure.suptitle(title, fontsize=9)
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+
+
+def _curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
+    """The points of each scheme, or of the best way where there are no schemes, that have a way."""
+    names = [*points[0].schemes] or ["best"]
+    ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}
+    return {name: found for name, found in ways.items() if found}
+
+
+def _curve(axes: Any, name: str, values: list[tuple[int, float]], mark: str, ends: bool) -> None:
+    (drawn,) = axes.plot(*zip(*values, strict=True), marker=mark, markersize=4, linewidth=1.2, label=name)
+    if ends:
+        axes.plot(*values[-1], marker="x", markersize=10, markeredgewidth=2, color=drawn.get_color())
+
+
+COMMAND = Command(
+    "scale", "find the fastest ways on ever more ranks, up to a million: strong or weak scaling", """\
+  python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
+""", run, add, alone=True, takes=("json", "machine"),
+)

@@ -1,0 +1,128 @@
+"""One product to measure, as values: what is multiplied, and how."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla.io import load
+from pdla.model.machine import operations
+from pdla.simulate.products import LAYOUT
+
+TURNS: dict[str, Callable[[pdla.DistMatrix], pdla.DistMatrix]] = {
+    "N": lambda X: X,
+    "T": lambda X: X.T,
+    "C": lambda X: X.H,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """C = op(A) op(B): C is m x n, op(A) is m x k; on a grid of pr x pc ranks. `source`: random, digits or files."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float64"
+    algorithm: str = "auto"
+    grid: tuple[int, int] = (1, 1)
+    transa: str = "N"
+    transb: str = "N"
+    panel: int | None = None
+    source: str = "random"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Shapes of A and B as they are stored."""
+        a, b = (self.m, self.k), (self.k, self.n)
+        return (a if self.transa == "N" else a[::-1]), (b if self.transb == "N" else b[::-1])
+
+    @property
+    def flops(self) -> int:
+        """Additions and multiplications, in real arithmetic."""
+        return operations(self.m, self.n, self.k, self.dtype)
+
+    @property
+    def problem(self) -> tuple:
+        """A key, equal for two cases that multiply equal matrices."""
+        return (self.m, self.n, self.k, self.dtype, self.transa, self.transb, self.source)
+
+    @property
+    def title(self) -> str:
+        """The product in words: 64 × 64 × 1797, float64, digitsᵀ digits."""
+        name = {"random": ("A", "B"), "files": ("A", "B"), "digits": ("X", "X")}[self.source]
+        marks = {"N": "", "T": "ᵀ", "C": "ᴴ"}
+        factors = f"{name[0]}{marks[self.transa]} {name[1]}{marks[self.transb]}"
+        return f"{factors}, m n k = {self.m} {self.n} {self.k}, {self.dtype}, {self.source}"
+
+
+Operands = tuple[pdla.DistMatrix, pdla.DistMatrix]
+Make = Callable[[Case, pdla.ProcessGrid], Operands]
+
+
+def random_operands(case: Case, grid: pdla.ProcessGrid, **how: Any) -> Operands:
+    """Collective: random op(A) and op(B), the same on every grid. `how` is passed on to pdla.random."""
+    a, b = (
+        pdla.random(shape, grid, LAYOUT, dtype=case.dtype, seed=seed, **how) for seed, shape in enumerate(case.shapes)
+    )
+    return TURNS[case.transa](a), TURNS[case.transb](b)
+
+
+def integer_operands(case: Case, grid: pdla.ProcessGrid) -> Operands:
+    """Collective: random operands of integers so small that every partial sum of the product is exact."""
+    low, high = (-4, 5) if 32 * case.k < exact_limit(case.dtype) else (-1, 2)
+    return random_operands(case, grid, distribution="integers", low=low, high=high)
+
+
+def exact_limit(dtype: str) -> int:
+    """The integer up to which a dtype represents all integers."""
+    kind = np.dtype(dtype)
+    return 2 ** (np.finfo(kind).nmant + 1) if kind.kind in "fc" else int(np.iinfo(kind).max)
+
+
+# ---------------------------------------------------------------------------------------------- real input
+
+
+def file_operands(paths: tuple[str, str]) -> Make:
+    """A function that reads op(A) and op(B) from two files, collectively; FileError on every rank where one cannot be read."""
+
+    def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
+        a, b = (load(path, grid, LAYOUT) for path in paths)
+        return TURNS[case.transa](a), TURNS[case.transb](b)
+
+    return make
+
+
+def file_case(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Case:
+    """The case with the sizes and the dtype of matrices that came from files."""
+    dtype = np.result_type(A.dtype, B.dtype).name
+    return replace(case, m=A.shape[0], n=B.shape[1], k=A.shape[1], dtype=dtype, source="files")
+
+
+def digits_path() -> Path | None:
+    """Where scikit-learn keeps its digits (1797 x 64, then the labels); found without importing it, which is slow."""
+    package = importlib.util.find_spec("sklearn")
+    folders = package.submodule_search_locations if package else None
+    paths = [Path(folder, "datasets", "data", "digits.csv.gz") for folder in folders or ()]
+    return next((path for path in paths if path.exists()), None)
+
+
+def digits(path: Path) -> np.ndarray:
+    """The images as rows of 64 integers from 0 to 16, in float64."""
+    return np.loadtxt(path, delimiter=",", usecols=range(64))
+
+
+def digits_operands(X: np.ndarray | None) -> Make:
+    """A function that deals out X, which rank 0 has, collectively: as op(A) and as op(B)."""
+
+    def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
+        whole = pdla.from_global(X, grid, LAYOUT, root=0)
+        return TURNS[case.transa](whole), TURNS[case.transb](whole)
+
+    return make

@@ -1,0 +1,185 @@
+"""One product: checked, counted and timed; in a dry run only counted. For a described machine its time is predicted, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla.bench.measure.case import LAYOUT, Case, Operands, integer_operands, random_operands
+from pdla.bench.measure.check import WRONG, Checker
+from pdla.bench.measure.peak import Peaks, elapsed
+from pdla.errors import PlanError
+from pdla.matmul.plan import Figures
+from pdla.matmul.schedules import SCHEDULES
+from pdla.model.machine import Machine
+from pdla.simulate.split import Split, Work, foretold, measured
+
+BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
+FEWEST, MOST = 3, 20
+OUTER = {("row", "m"), ("col", "n")}  # what the axes carry where C stays in place, the case of the closed formulas
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one case: a line of the table, an entry of the JSON. Bytes and messages are the maximum over ranks."""
+
+    case: Case
+    algorithm: str  # the plan's: where the case says auto, the one chosen
+    layouts: dict[str, str]  # of A, B and C
+    messages: int
+    bytes_received: int
+    bytes_by_formula: float | None  # None where there is no formula for these layouts, or for what the axes carry
+    bytes_lower_bound: float
+    peak_workspace: int
+    bytes_from_far: int | None = None  # of bytes_received, from ranks on other hosts; None in a dry run
+    checks: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()  # of each repeat, until the last rank is done
+    share_of_peak: float | None = None
+    split: Split | None = None  # of the run that was counted, before the repeats
+    predicted: Split | None = None  # on the described machine, where there is one
+    explained: str = ""  # the plan in words, if wanted
+
+    @property
+    def faults(self) -> list[str]:
+        return [check for check in self.checks if check.startswith(WRONG)]
+
+    @property
+    def right(self) -> bool:
+        return not self.faults
+
+    @property
+    def flops_per_second(self) -> float | None:
+        return self.case.flops / median(self.seconds) if self.seconds else None
+
+    @property
+    def multiple_of_bound(self) -> float | None:
+        return self.bytes_received / self.bytes_lower_bound if self.bytes_lower_bound else None
+
+
+@dataclass
+class Results:
+    """Rows in the order in which they were run, and what was left out, in words."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return all(row.right for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all products of a benchmark run share."""
+
+    comm: pdla.Communicator
+    checker: Checker
+    peaks: Peaks
+    repeats: int | None = None
+    explain: bool = False
+    machine: Machine | None = None  # for which times are predicted
+
+    def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
+        """Collective: check C = A B, count it, then, if it is right, time it. PlanError where the algorithm does not fit."""
+        plan = planned(case, A, B)
+        checks = self._checked(case, plan, A, B)
+        C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
+        ledger, split = measured(self.comm, lambda: plan(A, B, out=C))
+        total = ledger.total(self.comm)
+        row = figures(case, plan, (A, B), worst(total))
+        row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
+        explained = explanation(case, plan) if self.explain and self.comm.rank == 0 else ""
+        row = replace(row, explained=explained, predicted=self._predicted(case, plan.algorithm))
+        return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
+
+    def _predicted(self, case: Case, algorithm: str) -> Split | None:
+        """Collective: at rank 0, where the time would go on the machine, if there is one. PlanError on every rank, or on none."""
+        told, fault = None, ""
+        if self.comm.rank == 0:
+            try:
+                told = on_machine(case, algorithm, self.comm.size, self.machine)
+            except PlanError as error:
+                fault = str(error)
+        if self.machine is not None and (fault := self.comm.share(fault)[0]):
+            raise PlanError(fault)
+        return told
+
+    def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
+        """Collective: how C was checked: on small integers in the same shapes, unless the data are integers, then on the data."""
+        integers = np.dtype(case.dtype).kind not in "fc" or case.source == "digits"
+        data = self.checker.check(case.problem, A, B, plan(A, B), exact=integers)
+        if integers:
+            return (data,)
+        small = integer_operands(case, A.grid)
+        return self.checker.check(case.problem, *small, plan(*small), exact=True), data
+
+    def _timed(self, row: Row, run: Callable[[], Any], first: float) -> Row:
+        """Collective: the row with its times. `first`: seconds of a run, by which their number is chosen if none is given."""
+        count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
+        seconds = tuple(elapsed(self.comm, run) for _ in range(count))
+        done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
+        return replace(done, share_of_peak=(done.flops_per_second or 0) / peak if peak else None)
+
+
+def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
+    """Collective: the plan of a case."""
+    return pdla.plan_matmul(A, B, algorithm=case.algorithm, layout=LAYOUT, panel=case.panel)
+
+
+def explanation(case: Case, plan: pdla.Plan) -> str:
+    """The plan in words, and whether it has no use for the panel width that was given."""
+    unused = case.panel is not None and not plan.how.walks
+    return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
+
+
+def worst(total: dict[str, int]) -> Figures:
+    """The figures of a ledger's total that are maxima over ranks."""
+    return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"], 0.0)
+
+
+def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -> Row:
+    """The row of a case that has been counted."""
+    A, B = operands
+    size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
+    natural = case.transa == case.transb == "N" and plan.algorithm in SCHEDULES and set(plan.roles.carries) <= OUTER
+    return Row(
+        case=case,
+        algorithm=plan.algorithm,
+        layouts={"A": repr(A.layout), "B": repr(B.layout), "C": repr(plan.layout)},
+        messages=counted.messages,
+        bytes_received=counted.bytes_received,
+        bytes_by_formula=float(size * pdla.matmul_words(plan.algorithm, m, n, k, case.grid)) if natural else None,
+        bytes_lower_bound=size * plan.bound,  # of all ranks: the plan may use those that the matrices' grid leaves idle
+        peak_workspace=counted.peak_workspace,
+    )
+
+
+def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) -> Split | None:
+    """Where the time of a case would go on the machine by that algorithm; None without a machine."""
+    messages = "gather" if algorithm == "shared" else algorithm  # reading shared memory costs as much as receiving
+    by = replace(case, algorithm=messages)
+
+    def make(comm: pdla.Communicator) -> Work:
+        operands = random_operands(case, pdla.ProcessGrid(case.grid, comm=comm))
+        plan, C = planned(by, *operands), pdla.zeros((case.m, case.n), operands[0].grid, LAYOUT, dtype=case.dtype)
+        return lambda: plan(*operands, out=C)
+
+    return None if machine is None else foretold(ranks, machine, make)
+
+
+def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
+    """The row of a case on any number of ranks, by a dry run; its only times are those predicted for a machine."""
+    row = pdla.dry_run(ranks, _predicted, case)[0]
+    return replace(row, predicted=on_machine(case, row.algorithm, ranks, machine))
+
+
+def _predicted(comm: pdla.Communicator, case: Case) -> Row:
+    grid = pdla.ProcessGrid(case.grid, comm=comm)
+    operands = random_operands(case, grid)
+    plan = planned(case, *operands)
+    return replace(figures(case, plan, operands, plan.predicted), explained=explanation(case, plan))

@@ -1,0 +1,58 @@
+"""Systems with a diagonal matrix, and its inverse: all ranks learn the diagonal, 2 n words, and divide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import collective_section
+from pdla.errors import LinAlgError
+from pdla.layout import Layout
+from pdla.linalg.block_cyclic import diagonal
+from pdla.linalg.rank_k import zeros_in
+from pdla.linalg.right_side import RightSide
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
+
+
+def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
+    """Collective: the diagonal of a square matrix, on every rank; of arrays without data ones."""
+    comm, mine = A.grid.comm, np.zeros(A.shape[0], dtype)
+    with collective_section(comm, "a diagonal"):
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+        if A.first and A.stored.size:
+            places, elements = diagonal(A)
+            mine[places] = np.conj(elements) if A.conjugated else elements
+        found = comm.xp.asarray(mine)
+        for half in comm.halves(found.copy(), found, "add") if mine.size else ():
+            half.wait()
+    return A.xp.host(comm.xp.known(found, np.ones(A.shape[0], dtype)))
+
+
+def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
+    """Collective: the same; LinAlgError, on every rank, for a zero in it."""
+    found = whole_diagonal(A, dtype)
+    if not found.all():
+        at = int(np.argmin(found != 0))
+        raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
+    return found
+
+
+def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
+    """Collective: X of A X = B, as its right-hand side wants it."""
+    numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
+    X = side.brought(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
+    mine = X.xp.asarray(numbers[X.indices[0].indices()]).reshape(-1, 1)
+    X.xp.copy(X.stored, X.stored / mine)
+    return side.back(X)
+
+
+def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: the inverse, where A lies."""
+    numbers = regular_diagonal(A, dtype)
+    made = zeros_in(A, A.shape, A.layout.summed, dtype)
+    rows, cols = made.indices
+    i, j = rows.meeting(cols)
+    made.xp.place(made.stored, i, j, made.xp.asarray(1 / numbers[rows.indices()[i]]))
+    return made

@@ -1,0 +1,117 @@
+"""Diagonals of a matrix: brought together, and written to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.array.dtypes import has, is_number
+from pdla.comm.agreement import agreed, collective_section, in_words
+from pdla.errors import LayoutError, ShapeError, kind_of
+from pdla.indices import IndexSet
+from pdla.layout import points
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.reductions import check_summed
+
+
+def diagonal(A: DistMatrix, offset: Any) -> np.ndarray:
+    """Collective: see DistMatrix.diagonal."""
+    comm, xp = A.grid.comm, A.grid.comm.xp
+    with agreed(comm, f"diagonal of {A.described}, offset={in_words(offset)}"):
+        check_summed(A, "diagonal")
+        offset = within(A, "diagonal", "offset", offset)
+    down, length = max(0, -offset), _length(A.shape, offset)
+    if xp.name == "meta":
+        return np.zeros(length, A.dtype)
+    held = {rank: meeting(found, offset) for rank, found in _holders(A).items()}
+    mine = held.get(comm.rank, _NOTHING)
+    own = xp.reinterpret(xp.picked(A.stored, mine[0], mine[1]), A.conjugated)
+    outs = {rank: xp.empty(of.shape, A.dtype) for rank, (_, _, of) in held.items() if of.size and rank != comm.rank}
+    whole = np.empty(length, A.dtype)
+    with collective_section(comm, "diagonal"):
+        comm.allgather(own, outs | {comm.rank: own}).wait()
+    for rank, part in {**outs, comm.rank: own}.items():
+        whole[held.get(rank, _NOTHING)[2] - down] = xp.host(part)
+    return whole
+
+
+_NOTHING = tuple(np.empty(0, np.int64) for _ in range(3))
+
+
+def _length(shape: tuple[int, int], offset: int) -> int:
+    m, n = shape
+    return max(0, min(m, n - offset) if offset >= 0 else min(m + offset, n))
+
+
+def _holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
+    """The rows and columns of each block, by the first rank that holds it."""
+    grid, first = A.grid, dict.fromkeys(A.grid.axes, 0)
+    return {grid.rank_of(at): A.layout.indices(A.shape, grid.sizes, at) for at in points(grid.sizes, A.layout.axes, first)}
+
+
+def meeting(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where a diagonal crosses a block: the positions of its elements' rows and columns there, and their rows in the matrix."""
+    rows, cols = held
+    i, j = rows.meeting(IndexSet(cols.starts - offset, cols.stops - offset))
+    return i, j, rows.indices()[i]
+
+
+def within(A: DistMatrix, call: str, name: str, offset: Any) -> int:
+    """The offset of a diagonal, or of one of those just outside the matrix; ShapeError unless it is an integer."""
+    if not isinstance(offset, (int, np.integer)):
+        raise ShapeError(f"{call}({name}={offset!r}): a whole number, {kind_of(offset)} is none")
+    return min(max(int(offset), -A.shape[0]), A.shape[1])
+
+
+def fill_diagonal(A: DistMatrix, val: Any) -> None:
+    """Write to the main diagonal. Local.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        It is written to.
+    val : number or array
+        For all elements; or a vector of one for each, the same on all ranks.
+
+    Raises
+    ------
+    ShapeError
+        For an A that is no matrix, a vector of another length, and what is neither.
+    LayoutError
+        For numbers that A's dtype does not have, and partial sums.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((2, 3), pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     pdla.fill_diagonal(A, [5, 7])
+    ...     return A.gather()
+    >>> pdla.run(2, program)[0]
+    array([[5., 1., 1.],
+           [1., 7., 1.]])
+    """
+    if not isinstance(A, DistMatrix):
+        raise ShapeError(f"fill_diagonal(A, val): A is {kind_of(A)}, not a DistMatrix")
+    if A.layout.partial:
+        raise LayoutError(f"fill_diagonal of {A.described}: redistribute A to a layout without partial sums first")
+    values = _values(A, val)
+    i, j, place = meeting(A.indices, 0)
+    given = values[place] if values.ndim else values[()]
+    A.xp.place(A.stored, i, j, np.conjugate(given) if A.conjugated else given)
+
+
+def _values(A: DistMatrix, val: Any) -> Any:
+    """A number, or one for each element of the diagonal, in A's dtype."""
+    try:
+        values = np.asarray(A.xp.host(val) if hasattr(val, "dtype") else val)
+    except ValueError as error:
+        raise ShapeError(f"fill_diagonal: {kind_of(val)} that is no array: {error}") from None
+    if values.ndim not in (0, 1) or (values.ndim and len(values) != min(A.shape)):
+        raise ShapeError(f"fill_diagonal of {A.described}: give a number, or a vector of {min(A.shape)}, not {kind_of(val)}")
+    for number in values.reshape(-1).tolist():
+        if not is_number(number):
+            raise ShapeError(f"fill_diagonal of {A.described}: {number!r} is no number")
+        if not has(A.dtype, number):
+            raise LayoutError(f"fill_diagonal of {A.described}: {A.dtype} cannot represent {number}; cast A first")
+    return values.astype(A.dtype)

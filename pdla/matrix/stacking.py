@@ -1,0 +1,212 @@
+"""Matrices put together beside and above each other: each is brought straight to its place in the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pdla.array.dtypes import promoted
+from pdla.comm.agreement import agreed, collective_section
+from pdla.cuts import Cuts
+from pdla.errors import LayoutError, ShapeError, kind_of
+from pdla.grid import ProcessGrid, in_layout, one_communicator
+from pdla.layout import Layout, Shape, effective
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted, local_shape, move
+
+
+def hstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> DistMatrix:
+    """Put matrices beside each other. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    matrices : sequence of DistMatrix
+        Of equally many rows, in any layouts on any grids over one communicator.
+    layout : Layout, optional
+        Of the result, as for `block`.
+
+    Returns
+    -------
+    DistMatrix
+        On the first one's grid. Dtypes promote as NumPy's do.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `block`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.eye(2, pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     return pdla.hstack([A, 2 * A]).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1., 0., 2., 0.],
+           [0., 1., 0., 2.]])
+    """
+    return _assembled("hstack", matrices, lambda: [_listed(matrices)], layout)
+
+
+def vstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> DistMatrix:
+    """Put matrices above each other. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    matrices : sequence of DistMatrix
+        Of equally many columns, in any layouts on any grids over one communicator.
+    layout : Layout, optional
+        Of the result, as for `block`.
+
+    Returns
+    -------
+    DistMatrix
+        On the first one's grid. Dtypes promote as NumPy's do.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `block`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.eye(2, pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     return pdla.vstack([A, 2 * A]).shape
+    >>> pdla.run(2, program)[0]
+    (4, 2)
+    """
+    return _assembled("vstack", matrices, lambda: [[X] for X in _listed(matrices)], layout)
+
+
+def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
+    """Put matrices together to a larger one. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    blocks : sequence of sequences of DistMatrix
+        Rows of matrices: those of a row have equally many rows, and all rows are equally wide. Or
+        one row alone. In any layouts on any grids over one communicator.
+    layout : Layout, optional
+        Of the result, on the first matrix's grid; by default that matrix's, where `Cuts` are of
+        another length in balanced blocks along the same axis.
+
+    Returns
+    -------
+    DistMatrix
+        On the first one's grid. Dtypes promote as NumPy's do.
+
+    Raises
+    ------
+    ShapeError
+        For no matrices, and sizes that do not go together.
+    LayoutError
+        For a layout that does not fit, or has partial sums.
+    GridError
+        For grids over different communicators.
+    AgreementError
+        Where ranks give different arguments. All of these are raised on every rank.
+
+    Notes
+    -----
+    Where the layout cuts a dimension along several axes, elements travel twice: first to whole rows
+    of the result, which all ranks share evenly.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.eye(2, pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     return pdla.block([[A, A], [3 * A, A]]).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1., 0., 1., 0.],
+           [0., 1., 0., 1.],
+           [3., 0., 1., 0.],
+           [0., 3., 0., 1.]])
+    """
+    alone = isinstance(blocks, (list, tuple)) and all(isinstance(X, DistMatrix) for X in blocks)
+    return _assembled("block", blocks, lambda: [_listed(row) for row in ([blocks] if alone else _listed(blocks))], layout)
+
+
+def _listed(given: Any) -> list[Any]:
+    if isinstance(given, (list, tuple)):
+        return list(given)
+    raise ShapeError(f"{given!r} is {kind_of(given)}: give a list of matrices")
+
+
+def _within(given: Any) -> Iterator[Any]:
+    """What lists have in them."""
+    for X in given if isinstance(given, (list, tuple)) else ():
+        yield from _within(X) if isinstance(X, (list, tuple)) else [X]
+
+
+def _words(given: Any) -> str:
+    if isinstance(given, (list, tuple)):
+        return f"[{', '.join(map(_words, given))}]"
+    return given.described if isinstance(given, DistMatrix) else repr(given)
+
+
+def _assembled(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], layout: Any) -> DistMatrix:
+    first = next((X for X in _within(given) if isinstance(X, DistMatrix)), None)
+    if first is None:
+        raise ShapeError(f"{call} of no matrices, but {kind_of(given)}: give a list of them")
+    grid = first.grid
+    with agreed(grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
+        rows = rows_of()
+        for X in (X for row in rows for X in row):
+            if not isinstance(X, DistMatrix):
+                raise ShapeError(f"{call}: {X!r} is {kind_of(X)}, not a DistMatrix")
+            one_communicator(grid, X.grid, f"another matrix of {call}", "the first one")
+        shape = _shape(call, rows)
+        wanted = _default(first, shape) if layout is None else layout
+        in_layout(call, wanted)
+        wanted.check(shape, grid.sizes)
+        if wanted.partial:
+            raise LayoutError(f"{call}(layout={layout!r}): the result cannot be left as partial sums")
+        kind = promoted(*(X.dtype for row in rows for X in row))
+    with collective_section(grid.comm, call):
+        return _filled(rows, shape, kind, wanted, grid)
+
+
+def _shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
+    """The shape of the whole; ShapeError where there is a hole in it."""
+    sizes = [[X.shape for X in row] for row in rows if row]
+    for row in sizes:
+        if len({m for m, _ in row}) != 1:
+            raise ShapeError(f"{call}: matrices beside each other have the shapes {row}: give equally many rows")
+    widths = [sum(n for _, n in row) for row in sizes]
+    if len(set(widths)) > 1:
+        raise ShapeError(f"{call}: rows of matrices are {widths} columns wide, and should be alike")
+    return sum(row[0][0] for row in sizes), widths[0]
+
+
+def _default(X: DistMatrix, shape: Shape) -> Layout:
+    rows, cols = (
+        tuple(cut.axis if isinstance(cut, Cuts) and cut.boundaries[-1] != n else cut for cut in cuts)
+        for n, cuts in zip(shape, (X.layout.rows, X.layout.cols), strict=True)
+    )
+    return Layout(rows, cols)
+
+
+def _filled(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective: the whole. No layout describes a part of a dimension that is cut along several axes."""
+    if max(len(effective(cuts, grid.sizes)) for cuts in (layout.rows, layout.cols)) > 1:
+        everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
+        return converted(_filled(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
+    whole = DistMatrix(grid.comm.xp.empty(local_shape(shape, layout, grid), kind), shape, grid, layout)
+    for X, top, left in _places(rows):
+        part = whole[top : top + X.shape[0], left : left + X.shape[1]]
+        X = converted(X, X.layout.summed, X.grid) if X.layout.partial else X
+        move(X if X.dtype == kind else X.astype(kind), part.layout, grid, part.stored)
+    return whole
+
+
+def _places(rows: list[list[DistMatrix]]) -> Iterator[tuple[DistMatrix, int, int]]:
+    """Each matrix, and the row and the column of the whole at which it begins."""
+    top = 0
+    for row in rows:
+        left = 0
+        for X in row:
+            yield X, top, left
+            left += X.shape[1]
+        top += row[0].shape[0] if row else 0

@@ -1,0 +1,1 @@
+"""The layers: one idea a file, over Layer and a scheme's tables."""

@@ -1,0 +1,320 @@
+"""Embedding, and the output head tied to it: one weight, its vocabulary cut as a first layer's outputs.
+
+To look up rows of a table is to multiply it by rows of the identity. So an embedding is a first layer's dX = dY W^T, where dY has
+rows of the identity, and its gradient is that layer's dW = X^T dY. Its table lies as that layer's W, and the head is that layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.array.composed import widened
+from pdla.array.dtypes import check_numbers
+from pdla.comm.ledger import tagged
+from pdla.errors import PdlaError, kind_of
+from pdla.layout import Layout, axes_of
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import zeros
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_counts, check_floats, check_ids, check_number, check_sequence
+from pdla.nn.context import MicroBatch, Write
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layers.linear import Linear
+from pdla.nn.parameter import Parameter
+from pdla.nn.scheme import LinearLayouts, Scheme
+from pdla.nn.transfers import Transfer, gathered, reduced
+from pdla.nn.weights import drawing, weight
+
+
+class Embedding(Layer):
+    """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
+
+    ``forward(ids)`` takes the numbers, from 0 to vocabulary - 1, of all tokens, in a 1-D array that
+    every rank has. The weight is hidden x vocabulary, as TiedHead multiplies by it.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    vocabulary : int
+        How many rows the table has, cut as a first layer's outputs.
+    hidden : int
+        Features of a row.
+    sequence : int, optional
+        Tokens of a sequence; if more than 1, Positions adds a learned row for each token's
+        position.
+    scale : float, optional
+        The standard deviation of the weight, which is normal.
+    seed : int, optional
+        Of the weight.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages; the weight depends on it.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     return pdla.nn.Embedding(scheme, 100, 8).forward(np.array([5, 99, 5])).shape
+    >>> pdla.run(2, program)
+    [(3, 8), (3, 8)]
+    """
+
+    units = 1, 1
+
+    def __init__(
+        self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
+        dtype: Any = np.float64, name: str = "embedding",
+    ) -> None:
+        with arguments_agreed("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+            check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
+            check_sequence("Embedding", sequence)
+        super().__init__(scheme)
+        self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
+        self.weight = weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight.backward = False
+        self.gives, self.widths = scheme.first.X, (None, hidden)
+        self.positions = None
+        if sequence > 1:
+            self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed, dtype=dtype, name=name)
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
+
+    def check_input(self, ids: Any) -> None:
+        """Raise unless the layer takes these token numbers. Local: all ranks are told.
+
+        Parameters
+        ----------
+        ids : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError
+            For anything but token numbers in a 1-D array, in whole sequences.
+        """
+        check_ids(self, ids, self.vocabulary, self.sequence)
+
+    def _layouts(self, batch: MicroBatch) -> LinearLayouts:
+        """A first layer's layouts, whose cuts of tokens keep the sequences of the whole pass together."""
+        return self.scheme.linear(self.scheme.first, batch.context.sequence, (1, 1))
+
+    def _places(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
+        """Which of this rank's tokens have numbers in its part of the vocabulary.
+
+        Gives where they are in that part, where among its tokens, and the numbers of all its
+        tokens.
+        """
+        grid = self.scheme.grid
+        assert grid.coords is not None
+        held = layouts.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
+        mine = ids[batch.rows_of(layouts.x, batch.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
+        first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
+        there = (mine >= first) & (mine < last)
+        return mine[there] - first, np.flatnonzero(there), mine
+
+    async def forward_async(self, ids: np.ndarray, batch: MicroBatch) -> DistMatrix:
+        """Give the tokens' rows. Collective; called by `forward`.
+
+        Parameters
+        ----------
+        ids : ndarray
+            The numbers of all tokens, of all micro-batches.
+        batch : MicroBatch
+            Says which of them are meant.
+
+        Returns
+        -------
+        DistMatrix
+            (tokens, hidden).
+        """
+        layouts = self._layouts(batch)
+        w = batch.context.gathered(self.weight)
+        places, there, mine = self._places(ids, layouts, batch)
+        block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
+        block[...] = 0
+        block[there] = w.stored.T[places]
+        batch.context.release(self.weight, batch)
+        batch.save(self, ids)
+        addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
+        with tagged(f"{self.name} forward"):
+            x = await batch.received(Transfer(reduced(addends, layouts.X, layouts.dx_summed, w.dtype)))
+        return x if self.positions is None else self.positions.forward_local(x, batch)
+
+    async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
+        """Add to the gradient of the table. Collective; called by `backward`.
+
+        Parameters
+        ----------
+        dx : DistMatrix
+            The gradient with regard to the rows.
+        batch : MicroBatch
+            The one that `forward_async` was given.
+        """
+        (ids,) = batch.saved(self)
+        layouts = self._layouts(batch)
+        if self.positions is not None:
+            dx = self.positions.backward_local(dx, batch)
+        with tagged(f"{self.name} backward"):
+            seen = await batch.received(Transfer(gathered(dx, layouts.x, layouts.x_gathered)))
+            places, there, _ = self._places(ids, layouts, batch)
+            rows = _adding_at(places, seen.stored[there])
+            batch.context.add_gradient(self.weight, layouts.dw.partial, lambda block, first: rows(block.T, first))
+
+
+class Positions(Layer):
+    """x plus a learned row for each token's position in its sequence. Collective to make.
+
+    x lies as a first layer takes it.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    features : int
+        Of x.
+    sequence : int
+        Tokens of a sequence.
+    scale : float, optional
+        The standard deviation of the rows, which are normal.
+    seed : int, optional
+        Of the rows.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages; the rows depend on it.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Positions(scheme, 8, sequence=2)
+    ...     y = layer.forward(scheme.shard(np.zeros((4, 8)), sequence=2)).gather()
+    ...     return np.array_equal(y[:2], y[2:])
+    >>> pdla.run(2, program)
+    [True, True]
+    """
+
+    units = 1, 1
+
+    def __init__(
+        self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
+        name: str = "positions",
+    ) -> None:
+        told = f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"
+        with arguments_agreed("Positions", scheme, told):
+            check_sequence("Positions", sequence)
+            check_counts("Positions", features=features)
+            kind = np.dtype(dtype)
+            check_floats(f"{name} positions", kind)
+            check_numbers(f"{name} positions", kind, scheme.grid.comm.xp)
+            check_number("Positions", "scale", scale)
+        super().__init__(scheme)
+        self.features, self.sequence, self.name = features, sequence, name
+        self.takes = self.gives = scheme.first.X
+        self.widths, self.dtype = (features, features), kind
+        value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
+        self.table = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
+
+    def __repr__(self) -> str:
+        return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
+
+    def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Add to each token its position's row. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
+        return like(x, x.stored + self.table.value.stored[batch.rows(x) % self.sequence])
+
+    def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give dy itself, and add to the gradient of the rows. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
+        with tagged(f"{self.name} positions"):
+            write = _adding_at(batch.rows(dy) % self.sequence, dy.stored)
+            batch.context.add_gradient(self.table, axes_of(dy.layout.rows), write)
+        return dy
+
+
+def _adding_at(places: Any, rows: Any) -> Write:
+    """What adds `rows` to a block's rows of the numbers `places`, which may repeat."""
+
+    def write(block: Any, first: bool) -> None:
+        if first:
+            block[...] = 0
+        namespace(block).add_at(block, places, widened(rows))
+
+    return write
+
+
+class TiedHead(Linear):
+    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut.
+
+    Both layers add to its gradient, which is complete when the embedding and all heads made of it
+    have added to it: training without one of them is an error.
+
+    Parameters
+    ----------
+    embedding : Embedding
+        Its weight is multiplied by.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    PdlaError
+        For anything but an Embedding, on this rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     embedding = pdla.nn.Embedding(scheme, 100, 8)
+    ...     model = pdla.nn.Sequential(scheme, [embedding, pdla.nn.TiedHead(embedding)])
+    ...     return model.forward(np.array([5, 99, 5])).shape
+    >>> pdla.run(2, program)
+    [(3, 100), (3, 100)]
+    """
+
+    def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
+        if not isinstance(embedding, Embedding):
+            raise PdlaError(f"TiedHead of {kind_of(embedding)}: give the Embedding whose weight it multiplies by")
+        Layer.__init__(self, embedding.scheme)
+        self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
+        self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None
+        self.takes, self.gives, self.widths = self.table.X, self.table.Y, (self.k, self.n)
+        self.dtype = self.weight.allocated.dtype
+        self.weight.layers += 1
+        self.weight.backward = True

@@ -1,0 +1,115 @@
+"""Upsampling: each pixel as many times as a factor says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from pdla.array.composed import widened
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.matrix.core import DistMatrix
+from pdla.nn.checks import check_whole
+from pdla.nn.context import MicroBatch
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.scheme import Scheme, is_count, sequence_of
+
+
+class Upsample(Layer):
+    """Each pixel repeated as factor x factor pixels, between pairs of layers. Collective to make.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+    height, width : int
+        Pixels of a sample of x.
+    factor : int, optional
+        How often a pixel is repeated, in height and in width.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are not whole or below 1, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Upsample(scheme, height=1, width=2)
+    ...     return layer.forward(scheme.shard([[1.0], [2.0]])).gather().ravel().tolist()
+    >>> pdla.run(2, program)[0]
+    [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
+    """
+
+    def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
+        with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
+            if not all(map(is_count, (height, width, factor))):
+                raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are whole, at least 1")
+        super().__init__(scheme)
+        self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
+        self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X
+        self.units, self.sizes = (1, 1), ((height, width), (factor * height, factor * width))
+
+    def __repr__(self) -> str:
+        return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
+
+    def check_input(self, x: Any) -> None:
+        """Raise unless the layer takes x, of whole samples on each rank. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
+        super().check_input(x)
+        check_whole(self, x, self._given(x))
+
+    def _given(self, x: DistMatrix) -> Layout:
+        return self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
+
+    def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Repeat the pixels of x. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
+        layout = self._given(x)
+        check_whole(self, x, layout)
+        f, h, w, area = self.factor, self.height, self.width, self.factor**2
+        (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
+        block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)
+        block[...] = x.stored.reshape(samples, h, 1, w, 1, channels)
+        return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
+
+    def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Sum dy over each pixel's repetitions. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
+        f, h, w, area = self.factor, self.height, self.width, self.factor**2
+        rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
+        block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
+        layout = self.scheme.residual(max(sequence_of(dy.layout) // area, self.sequence))
+        block = block.reshape(rows, channels).astype(dy.dtype, copy=False)
+        return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)

@@ -1,0 +1,359 @@
+"""Which scheme on which grid is fastest for a transformer's training step on a described machine, by dry runs of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, isqrt, prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pdla import nn
+from pdla.comm.dry import dry_run
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of
+from pdla.matrix.create import zeros
+from pdla.model import received_lower_bound
+from pdla.model.machine import Machine
+from pdla.nn.scheme import LinearLayouts, cut_over
+from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
+from pdla.simulate.plural import plural
+from pdla.simulate.search import Candidate, Found, search
+
+Options = tuple[tuple[str, Any], ...]  # of a scheme, by name
+SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
+STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments
+MOST = 150  # dry runs in a search
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A transformer to train, of which a step is predicted.
+
+    Parameters
+    ----------
+    hidden, heads, sequence : int
+        Features, attention heads of a layer, and tokens of a sequence.
+    batch, layers : int
+        Sequences of a step, and layers.
+    dtype : str, optional
+        Of weights and activations: "float32" or "float64".
+
+    Examples
+    --------
+    >>> gpt = pdla.simulate.Transformer(hidden=64, heads=8, sequence=8, batch=16, layers=2)
+    >>> [str(step.choice) for step in gpt.fastest(4, "a100x4", count=2).best]
+    ['Megatron1D row=4', 'Tensor3D row=4']
+    """
+
+    kind: ClassVar = "transformer"
+    grows: ClassVar = ("batch", "hidden")  # what may grow with the ranks
+
+    hidden: int
+    heads: int
+    sequence: int
+    batch: int
+    layers: int
+    dtype: str = "float32"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.batch * self.sequence
+
+    @property
+    def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
+        """A layer's linears: place in a pair, inputs, outputs, and the units in which these are cut."""
+        h, size = self.hidden, self.hidden // self.heads
+        attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
+        return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
+
+    @property
+    def flops(self) -> int:
+        """Flops of a step: linears and attention, forward and backward."""
+        return 3 * self.layers * self.tokens * (24 * self.hidden**2 + 2 * self.sequence * self.hidden)
+
+    def lower_bound(self, ranks: int) -> float:
+        """Bound the bytes that some rank must receive for the linears' products.
+
+        Each product is taken by itself, and no matrix is held twice.
+
+        Parameters
+        ----------
+        ranks : int
+            How many share the work.
+
+        Returns
+        -------
+        float
+            Bytes.
+        """
+        words = sum(3 * received_lower_bound(self.tokens, n, k, ranks) for _, k, n, _ in self.linears)
+        return self.layers * self.itemsize * words
+
+    def grown(self, ratio: float, what: str) -> Transformer:
+        """Give the transformer whose step is more work, as nearly as whole numbers allow.
+
+        Parameters
+        ----------
+        ratio : float
+            Of the work to this one's.
+        what : str
+            "batch", or "hidden": features and heads, as the square root of the ratio.
+
+        Returns
+        -------
+        Transformer
+            Of the same dtype.
+        """
+        if what == "batch":
+            return replace(self, batch=max(1, round(self.batch * ratio)))
+        heads = max(1, round(self.heads * ratio**0.5))
+        return replace(self, heads=heads, hidden=heads * (self.hidden // self.heads))
+
+    def fastest(
+        self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf, most: int = MOST,
+        schemes: Iterable[str] = SCHEMES,
+    ) -> Found[Step]:
+        """Find the fastest schemes and grids, by dry runs of a layer. Not collective.
+
+        Parameters
+        ----------
+        ranks : int
+            How many there are. Where no scheme can use all, as many as some scheme can.
+        machine : Machine or str
+            The machine, or its name or file.
+        count : int, optional
+            How many to find.
+        memory : float, optional
+            The most bytes that a rank may need.
+        most : int, optional
+            Dry runs, at most.
+        schemes : iterable of str, optional
+            Those to look at.
+
+        Returns
+        -------
+        Found
+            Of steps (`Step`), the fastest first.
+        """
+        on = Machine.of(machine)
+        guesses = (guess(choice, self, on) for choice in choices(usable(ranks, self), self, schemes))
+        return search(guesses, lambda choice: step(choice, self, on), count, most, memory)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layers} {plural(self.layers, 'layer')} of {self.hidden} {plural(self.hidden, 'feature')}, "
+            f"{self.heads} {plural(self.heads, 'head')}, {self.batch} {plural(self.batch, 'sequence')} of {self.sequence}, "
+            f"{8 * self.itemsize}-bit floats"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A scheme on a grid; consecutive ranks lie along the last axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    options: Options = ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape, strict=True))
+
+    @property
+    def ranks(self) -> int:
+        return prod(self.shape)
+
+    def scheme(self, comm: Any) -> nn.Scheme:
+        return getattr(nn, self.name)(ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
+
+    def placed(self, sizes: Sizes) -> Choice:
+        """The same with the axes in another order."""
+        return replace(self, axes=tuple(sizes), shape=tuple(sizes.values()))
+
+    def __str__(self) -> str:
+        grid = " ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n > 1) or "1 rank"
+        return f"{self.name} {grid}" + "".join(f", {key}={value}" for key, value in self.options)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step costs the first rank.
+
+    Seconds, and those of them that it computes; bytes received, messages; bytes of parameters, and bytes kept from forward
+    to backward.
+    """
+
+    choice: Choice
+    seconds: float
+    computing: float
+    received: int
+    messages: int
+    parameters: int
+    kept: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that the first rank needs: weights, gradients, AdamW's two moments, and what is kept from forward to backward."""
+        return STATES * self.parameters + self.kept
+
+
+# ---------------------------------------------------------------------------------------------- what there is
+
+
+def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
+    """Every scheme on every grid of all ranks that cuts heads, features and sequences into no more parts than there are of them."""
+    for name in schemes:
+        for shape, options in _grids(name, ranks, net):
+            axes = ("data", "row", "col", "depth")[: len(shape)]
+            choice = Choice(name, shape, axes, options)
+            if _fits(choice, net):
+                yield choice
+
+
+def usable(ranks: int, net: Transformer) -> int:
+    """The greatest number of ranks, up to `ranks`, on which some scheme has a grid."""
+    most = min(ranks, net.batch * net.heads * net.hidden)
+    return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
+
+
+def _grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
+    for data in divisors(ranks, net.batch):
+        rest = ranks // data
+        if name == "Megatron1D":
+            yield (data, rest), ()
+            if rest > 1:
+                yield (data, rest), (("sequence_parallel", True),)
+        elif name == "Summa2D" and isqrt(rest) ** 2 == rest:
+            yield (data, isqrt(rest), isqrt(rest)), ()
+        elif name == "Cube3D" and round(rest ** (1 / 3)) ** 3 == rest:
+            yield (data, *3 * (round(rest ** (1 / 3)),)), ()
+        elif name in ("Tesseract", "Tensor3D"):
+            for depth in divisors(rest, net.batch // data):
+                yield from _deep(name, data, rest // depth, depth, net)
+
+
+def _deep(name: str, data: int, flat: int, depth: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
+    q = isqrt(flat)
+    if name == "Tensor3D":
+        yield from (((data, row, flat // row, depth), ()) for row in divisors(flat, net.heads))
+    elif q * q == flat and depth > 1:
+        yield from (((data, q, q, depth), options) for options in ((), (("cut_weights", True),)))
+
+
+def _fits(choice: Choice, net: Transformer) -> bool:
+    scheme, sizes = _uncut(choice.name, choice.options), choice.sizes
+    sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in cut_over(scheme.first.Y))
+    features = max(prod(sizes.get(axis, 1) for axis in part) for part in cut_over(scheme.first.W))
+    return sequences <= net.batch and heads <= net.heads and features <= net.hidden
+
+
+@lru_cache
+def _uncut(name: str, options: Options) -> nn.Scheme:
+    """The scheme on a grid of one rank, whose tables and layouts are the same as on any other."""
+    axes = {"Megatron1D": ("data", "row"), "Summa2D": ("data", "row", "col")}.get(name, ("data", "row", "col", "depth"))
+    return dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
+
+
+# ---------------------------------------------------------------------------------------------- closed forms
+
+
+@lru_cache(maxsize=1024)
+def _linears(name: str, options: Options, net: Transformer) -> list[tuple[LinearLayouts, int, int]]:
+    scheme = _uncut(name, options)
+    return [(scheme.linear(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
+
+
+def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
+    """What the first rank receives for a layer, forward and backward."""
+    sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
+    for at, k, n in _linears(choice.name, choice.options, net):
+        for _ in range(1 if keep else 2):
+            yield from gather((m, k), at.X, at.x, sizes, net.itemsize)
+            yield from gather((k, n), at.W, at.w, sizes, net.itemsize)
+        yield from gather((m, n), at.Y, at.y.summed, sizes, net.itemsize)
+        yield from settle((m, n), at.y, at.Y, sizes, net.itemsize)
+        yield from settle((m, k), at.dx, at.X, sizes, net.itemsize)
+        yield from settle((k, n), at.dw, at.W, sizes, net.itemsize)
+        yield from _vector(n, at.Y, sizes, net.itemsize)
+    for _ in ("before attention", "before the MLP"):
+        yield from _norm(_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
+
+
+def _vector(n: int, lies: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
+    """The gradient of a parameter (1, n), such as a bias: summed over the tokens of an activation laid out as `lies`."""
+    yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
+
+
+def _norm(lies: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
+    """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
+    tokens = length(net.tokens, lies.rows, sizes)
+    for words in (tokens, tokens, 2 * tokens):
+        yield from reduced(words, axes_of(lies.cols), sizes, net.itemsize)
+    for _ in ("gain", "offset"):
+        yield from _vector(net.hidden, lies, sizes, net.itemsize)
+
+
+def guess(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
+    """The choice with its axes in the order in which messages take least time, and its closed forms.
+
+    Of memory it has what its linears need.
+    """
+    moved = tuple(moves(choice, net))
+    work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
+    best, sizes = fastest(moved, work, choice.sizes, machine, net.itemsize)
+    whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
+    return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
+
+
+def _work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
+    """Seconds of a linear's three products."""
+    sizes = choice.sizes
+    tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)
+    return 3 * machine.gemm(tokens, outputs, length(k, at.w.rows, sizes), net.dtype)
+
+
+def _held(choice: Choice, net: Transformer) -> int:
+    """Bytes that a layer's linears need at least: weights with their gradients and moments, inputs, and the first one's outputs."""
+    sizes, words = choice.sizes, 0
+    for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
+        words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
+        words += block((net.tokens, n), at.Y, sizes) if i == 0 else 0
+    return words * net.itemsize
+
+
+# ---------------------------------------------------------------------------------------------- dry runs
+
+
+def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
+    """The cost of a step: that of one layer, by a dry run forward and backward, times the number of layers."""
+    sizes = choice.sizes
+    alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
+    run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
+    return Step(choice, *(net.layers * figure for figure in _layer(run, net, machine)))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[float, float, int, int, int, int]:
+    """A layer's figures, in Step's order."""
+
+    def program(comm: Any) -> tuple[int, int]:
+        scheme = choice.scheme(comm)
+        layer = nn.TransformerLayer(scheme, net.hidden, net.heads, sequence=net.sequence, dtype=net.dtype)
+        x = zeros((net.tokens, net.hidden), scheme.grid, scheme.residual(net.sequence), dtype=net.dtype)
+        y = layer.forward(x)
+        kept = layer.kept_bytes()
+        layer.backward(y)
+        return sum(value.stored.nbytes for value in layer.parameters().values()), kept
+
+    held, ledger = dry_run(choice.ranks, program, machine=machine)
+    return ledger.seconds, ledger.computed, ledger.bytes_received, ledger.messages, *held

@@ -1,0 +1,325 @@
+"""Which algorithm on which grid is fastest for a product on a described machine, by dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import inf, log, prod, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pdla.comm.dry import dry_run
+from pdla.comm.ledger import record
+from pdla.errors import ShapeError
+from pdla.grid import ProcessGrid
+from pdla.indices import MOST as LONGEST
+from pdla.layout import Layout
+from pdla.matmul import boxes, plan_matmul, roles
+from pdla.matmul.algorithms import NAMED
+from pdla.matmul.algorithms.table import Table
+from pdla.matmul.schedules import ON_GRID, SCHEDULES
+from pdla.matrix.create import zeros
+from pdla.matrix.redistribute import sums
+from pdla.model import received_lower_bound
+from pdla.model.machine import Machine, operations
+from pdla.simulate.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
+from pdla.simulate.search import Candidate, Found, search
+
+LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
+BOXES = 32  # that are looked at, the cheapest
+MOST = 24  # dry runs in a search
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = A B, of which the cost is predicted.
+
+    Parameters
+    ----------
+    m, n, k : int
+        A is m x k, B is k x n.
+    dtype : str, optional
+        Of A, B and C.
+
+    Examples
+    --------
+    >>> found = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1)
+    >>> [str(cost.choice) for cost in found.best]
+    ['3d by gather m=2 n=2']
+    """
+
+    kind: ClassVar = "product"
+    grows: ClassVar = ("m, n and k",)  # what may grow with the ranks
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float64"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def flops(self) -> int:
+        """Additions and multiplications, in real arithmetic."""
+        return operations(self.m, self.n, self.k, self.dtype)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Of A, B and C."""
+        return (self.m, self.k), (self.k, self.n), (self.m, self.n)
+
+    def lower_bound(self, ranks: int) -> float:
+        """Bound the bytes that some rank must receive.
+
+        Parameters
+        ----------
+        ranks : int
+            How many share the work.
+
+        Returns
+        -------
+        float
+            Bytes.
+        """
+        return self.itemsize * received_lower_bound(self.m, self.n, self.k, ranks)
+
+    def grown(self, ratio: float, what: str) -> Product:
+        """Give the product that is more work, as nearly as whole numbers allow.
+
+        Parameters
+        ----------
+        ratio : float
+            Of the work to this one's.
+        what : str
+            "m, n and k": as its cube root.
+
+        Returns
+        -------
+        Product
+            Of the same dtype.
+
+        Raises
+        ------
+        ShapeError
+            Where they would be longer than any matrix may be.
+        """
+        m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (self.m, self.n, self.k))
+        if max(m, n, k) > LONGEST:
+            raise ShapeError(f"m n k = {m} {n} {k}, on {ratio:g} times the ranks, are too long: each is up to {LONGEST}")
+        return replace(self, m=m, n=n, k=k)
+
+    def fastest(
+        self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf, most: int = MOST
+    ) -> Found[Cost]:
+        """Find the fastest algorithms and grids, by dry runs. Not collective.
+
+        Parameters
+        ----------
+        ranks : int
+            How many there are, at most.
+        machine : Machine or str
+            The machine, or its name or file.
+        count : int, optional
+            How many to find.
+        memory : float, optional
+            The most bytes that a rank may need.
+        most : int, optional
+            Dry runs, at most.
+
+        Returns
+        -------
+        Found
+            Of costs (`Cost`), the fastest first.
+        """
+        on = Machine.of(machine)
+        guesses = (guess(self, table, on) for table in tables(self, ranks, on))
+        return search(guesses, lambda choice: cost(self, choice, ranks, on), count, most, memory)
+
+    def __str__(self) -> str:
+        return f"C = A B, m n k = {self.m} {self.n} {self.k}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An algorithm's table, and the order of its axes; consecutive ranks lie along the last of them."""
+
+    table: Table
+    order: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.table.algorithm
+
+    @property
+    def ranks(self) -> int:
+        return prod(self.table.shape)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {axis: self.table.sizes[axis] for axis in self.order}
+
+    def grid(self, comm: Any) -> ProcessGrid:
+        axes = self.table.axes
+        ranks = np.arange(self.ranks).reshape([*self.sizes.values()]).transpose([self.order.index(axis) for axis in axes])
+        return ProcessGrid.trusted(self.table.shape, comm, ranks, axes)
+
+    def __str__(self) -> str:
+        grid = " ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n > 1) or "1 rank"
+        schedule = "" if self.table.schedule == self.name else f" by {self.table.schedule}"
+        copies = ", B in every layer" if self.name == "tesseract" and "depth" not in self.table.B.axes else ""
+        return f"{self.name}{schedule} {grid}{copies}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the product costs the first rank.
+
+    Seconds, and those of them that it computes; bytes received, messages; bytes of workspace, and of its parts of A, B and
+    C.
+    """
+
+    choice: Choice
+    seconds: float
+    computing: float
+    received: int
+    messages: int
+    workspace: int
+    matrices: int
+
+    @property
+    def size(self) -> int:
+        return self.workspace + self.matrices
+
+
+# ---------------------------------------------------------------------------------------------- what there is
+
+
+def tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
+    """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
+
+    Where two names stand for the same thing, it comes once.
+    """
+    seen = set()
+    for table in _tables(product, ranks, machine):
+        does = _does(table)
+        if does not in seen:
+            seen.add(does)
+            yield table
+
+
+def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
+    for sides in _flat(ranks, product.m, product.n):
+        blocks = [Table(name, sides, (("row", "m"), ("col", "n")), LAYOUT, LAYOUT, LAYOUT, name) for name in ON_GRID]
+        if _stays(product, blocks[0]):
+            yield from blocks
+    for name, algorithm in NAMED.items():
+        for shape in _shapes(name, product, ranks, machine):
+            sent = (table for table in algorithm.tables(shape) if not SCHEDULES[table.schedule].takes_any_layout)
+            yield from (table.evened(product.m, product.n, product.k, in_two=not 1 < machine.node < ranks) for table in sent)
+
+
+def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:
+    m, n, k = product.m, product.n, product.k
+    if name == "a-stationary":
+        return [(pm, 1, pk) for pm, pk in _flat(ranks, m, k)]
+    if name == "b-stationary":
+        return [(1, pn, pk) for pn, pk in _flat(ranks, n, k)]
+    if name == "c-stationary":
+        return [(pm, pn, 1) for pm, pn in _flat(ranks, m, n)]
+    return boxes.cheapest(m, n, k, ranks, machine, BOXES) if name == "3d" else NAMED[name].shapes(m, n, k, ranks, machine)
+
+
+def _flat(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
+    """Grids for a matrix first x second: those with nearly square blocks, some with ranks idle, some without."""
+    first, second = max(first, 1), max(second, 1)
+    ideal = sqrt(ranks * first / second)
+    whole = sorted(divisors(ranks, ranks), key=lambda side: abs(log(side / ideal)))[:3]
+    sides = {min(max(side, 1), ranks, first) for side in (int(ideal), int(ideal) + 1, *whole)}
+    return [(side, min(ranks // side, second)) for side in sorted(sides)]
+
+
+def _stays(product: Product, table: Table) -> bool:
+    """Whether the rule leaves C in place on a grid of 2-D blocks; where it does not, a box does the same with fewer words."""
+    chosen, _ = roles.choose(table.A, table.B, table.C, product.m, product.n, product.k, tuple(table.sizes.items()))
+    return chosen.carries == table.roles.carries
+
+
+def _does(table: Table) -> tuple:
+    """A key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
+    carries = dict(table.carries)
+    names = {axis: (carries[axis], n, axis == "depth") for axis, n in table.sizes.items() if n > 1}
+
+    def cuts(layout: Layout) -> tuple:
+        return tuple(tuple(names[cut.axis] for cut in nest if cut.axis in names) for nest in (layout.rows, layout.cols))
+
+    return table.schedule, table.walked, table.box, cuts(table.A), cuts(table.B), cuts(table.C)
+
+
+# ---------------------------------------------------------------------------------------------- closed forms
+
+
+def moves(product: Product, table: Table) -> Iterator[Move]:
+    """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
+    (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
+    walked = table.walked if SCHEDULES[table.schedule].walks else ""
+    yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
+    yield from gather(b, table.B, chosen.B, sizes, product.itemsize, panels=walked in ("k", "n"))
+    layout = chosen.C.summed
+    for axis, by_rows in sums(c, chosen.C, table.C, tuple(sizes.items())):
+        rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
+        before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
+        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels=walked in ("m", "n"))
+
+
+def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
+    """The table with its axes in the order in which messages take least time, and its closed forms."""
+    moved, sizes, chosen = tuple(moves(product, table)), table.sizes, table.roles
+    dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
+    m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
+    work = machine.gemm(m, n, k, product.dtype)
+    best, placed = fastest(moved, work, sizes, machine, product.itemsize)
+    begun = _begun(table, moved, placed, machine)
+    held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
+    told = replace(best, begun=begun, hides=SCHEDULES[table.schedule].hides)
+    return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
+
+
+def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
+    """Seconds that messages, and the products of panels, take however small they are.
+
+    With each panel of A, one of B is multiplied.
+    """
+    seconds, panels = 0.0, 0
+    for move in moved:
+        far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
+        seconds += move.messages * machine.gap + move.rounds * machine.delay(far)
+        if SCHEDULES[table.schedule].walks and not move.adds:
+            panels = max(panels, move.messages)
+    return seconds + panels * machine.call
+
+
+# ---------------------------------------------------------------------------------------------- dry runs
+
+
+def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost:
+    """What the product costs, by a dry run on so many ranks, with the matrices in the algorithm's own layouts."""
+    table = choice.table
+    own: dict[str, Any] = {} if choice.name in ON_GRID else {"box": table.asked, "schedule": table.schedule}
+
+    def program(comm: Any) -> Cost:
+        grid = choice.grid(comm)
+        a, b, _ = product.shapes
+        A, B = (zeros(shape, grid, layout, dtype=product.dtype) for shape, layout in ((a, table.A), (b, table.B)))
+        plan = plan_matmul(A, B, algorithm=choice.name, layout=table.C, **own)
+        begun, computed = comm.clock.time, comm.clock.computed
+        with record() as ledger:
+            C = plan(A, B)
+        held = sum(X.stored.nbytes for X in (A, B, C))
+        taken = comm.clock.time - begun, comm.clock.computed - computed
+        return Cost(choice, *taken, ledger.bytes_received, ledger.messages, ledger.peak_workspace, held)
+
+    return dry_run(ranks, program, machine=machine)[0]

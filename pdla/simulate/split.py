@@ -1,0 +1,179 @@
+"""Where the seconds of a run went: computing, communicating, waiting. Measured runs and predicted ones by the same rule.
+
+A rank computes while it does recorded local work (an event without an axis). It communicates while a message of its own is
+under way and it does not compute. The rest of the time from the first rank's start to the last one's end it waits: for a rank
+that is late, or for what no event records, such as copies of panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from math import inf
+from operator import itemgetter
+from statistics import fmean, median
+from typing import NamedTuple
+
+from pdla.comm.agreement import name
+from pdla.comm.clock import now
+from pdla.comm.communicator import Communicator
+from pdla.comm.dry import dry_run
+from pdla.comm.ledger import Event, Ledger, record
+from pdla.model.machine import Machine
+from pdla.simulate.all_ranks import dry_run_all
+from pdla.simulate.plural import plural
+
+RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
+BARRIERS = 5  # by which the ranks' clocks are compared
+
+
+class Span(NamedTuple):
+    """An event of a rank, in seconds from the start of the run; bytes received."""
+
+    rank: int
+    what: str
+    tag: str
+    axis: str
+    start: float
+    end: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The longest events of the first ranks, sorted by rank and start; and what is left out, in words."""
+
+    spans: tuple[Span, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seconds from the first rank's start to the last one's end, and how they divide, in the mean over ranks.
+
+    computing + communicating + waiting = seconds;  busiest: seconds of computing of the rank that computes most
+    """
+
+    seconds: float
+    computing: float
+    communicating: float
+    waiting: float
+    busiest: float
+    timeline: Timeline = Timeline()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's account of its run: times by its own clock; and, of its `count` events, the longest as spans."""
+
+    rank: int
+    begin: float
+    end: float
+    computing: float
+    communicating: float
+    count: int
+    spans: tuple[Span, ...]
+
+    @staticmethod
+    def of(rank: int, events: Sequence[Event], begin: float, end: float, kept: int) -> Part:
+        local, under_way = ([(e.start, e.end) for e in events if bool(e.axis) == sent] for sent in (False, True))
+        computing = covered(local)
+        spans = [Span(rank, e.what, e.tag, e.axis, e.start, e.end, e.bytes) for e in events] if rank < RANKS else []
+        longest = tuple(nlargest(kept, spans, key=_length))
+        return Part(rank, begin, end, computing, covered(local + under_way) - computing, len(events), longest)
+
+    def moved(self, seconds: float) -> Part:
+        """The same by a clock that is so many seconds ahead."""
+        spans = tuple(s._replace(start=s.start + seconds, end=s.end + seconds) for s in self.spans)
+        return replace(self, begin=self.begin + seconds, end=self.end + seconds, spans=spans)
+
+
+def _length(span: Span) -> float:
+    return span.end - span.start
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of a union of intervals."""
+    total, reach = 0.0, -inf
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def together(parts: Sequence[Part], ranks: int) -> Split:
+    """The split of a run of so many ranks, from the parts of all or some of them, all by one clock."""
+    origin = min(part.begin for part in parts)
+    seconds = max(part.end for part in parts) - origin
+    computing, communicating = fmean(part.computing for part in parts), fmean(part.communicating for part in parts)
+    timeline = _timeline([part.moved(-origin) for part in parts], ranks)
+    return Split(
+        seconds, computing, communicating, seconds - computing - communicating, max(part.computing for part in parts), timeline
+    )
+
+
+def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
+    shown = [part for part in parts if part.rank < RANKS]
+    found = [span for part in shown for span in part.spans]
+    spans = nlargest(SPANS, found, key=_length)
+    left_out = []
+    if len(shown) < ranks:
+        left_out.append(f"of {ranks} ranks all but {name([part.rank for part in shown])}")
+    if (missing := sum(part.count for part in shown) - len(spans)) > 0:
+        left_out.append(f"{missing} {plural(missing, 'span')}, none longer than {_length(min(spans, key=_length)):.3g} s")
+    return Timeline(tuple(sorted(spans, key=itemgetter(0, 4))), tuple(left_out))
+
+
+# ---------------------------------------------------------------------------------------------- runs
+
+Work = Callable[[], object]
+
+
+def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
+    """Collective: run work() once; gives this rank's ledger, and where the time of all ranks went."""
+    ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
+    parts = zip(comm.share(part), _ahead(comm), strict=True)
+    return ledger, together([told.moved(-ahead) for told, ahead in parts], comm.size)
+
+
+def foretold(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
+    """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
+
+    All ranks are run, so that one that is late delays others; of more than RANKS, the first alone, as if the others kept pace
+    with it.
+    """
+
+    def planned(comm: Communicator) -> Work:
+        work = make(comm)
+        work()
+        return work
+
+    if ranks > RANKS:
+        part = dry_run(ranks, lambda comm: _run(comm, planned(comm), SPANS)[1], machine=machine)[0]
+        return together([part.moved(-part.begin)], ranks)
+    return dry_run_all(ranks, lambda comm: measured(comm, planned(comm))[1], machine=machine).results[0]
+
+
+def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
+    with record() as ledger:
+        comm.xp.finish()
+        comm.barrier()
+        begin = now()
+        work()
+        comm.xp.finish()
+        end = now()
+    return ledger, Part.of(comm.rank, ledger.events, begin, end, kept)
+
+
+def _ahead(comm: Communicator) -> list[float]:
+    """Collective: for each rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
+    if comm.nodes == 1:
+        return [0.0] * comm.size
+    marks = []
+    for _ in range(BARRIERS):
+        comm.barrier()
+        marks.append(now())
+    told = comm.share(marks)
+    firsts = [told[list(comm.homes).index(home)] for home in comm.homes]
+    return [median(mine - first for mine, first in zip(marks, told[0], strict=True)) for marks in firsts]

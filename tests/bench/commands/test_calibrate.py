@@ -1,0 +1,108 @@
+"""Calibration: what is measured, left out, written, and foretold."""
+
+import threading
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+
+import pdla
+from pdla.bench.cli import main
+from pdla.bench.commands import calibrate
+from pdla.model.machine import Machine
+
+PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, latency=1e-3, network=1e5, far_latency=1e-2, node=2)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Little to measure, once."""
+    for name, value in {
+        "LARGE": 64,
+        "STACK": 1 << 8,
+        "MESSAGE": 1 << 12,
+        "STREAM": 1 << 12,
+        "TURNS": 1,
+        "SIZES": (8, 1 << 10),
+    }.items():
+        monkeypatch.setattr(calibrate, name, value)
+
+
+def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
+    monkeypatch.setattr(calibrate, "PATIENCE", inf)  # however slow a link has seemed, all verbs are timed
+    path = tmp_path / "here.toml"
+    assert main(["calibrate", "--threads", "2", "--out", str(path)]) == 0
+    machine = Machine.load(path)
+    assert min(machine.flops, machine.memory, machine.bandwidth, machine.call, machine.erf) > 0
+    assert 0 <= machine.overlap <= 1 and min(machine.latency, machine.gap) >= 0  # the gap is a difference of two times
+    assert [size for size, _ in machine.reached] == [8, 16, 32] and all(0 < share <= 1 for _, share in machine.reached)
+    printed = capsys.readouterr().out
+    assert printed.startswith(machine.text())
+    lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
+    assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in calibrate.VERBS]
+    assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
+
+
+def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
+    """A machine that has one is refused when it is read; 8 x 8 x 8 took long, or the large product is a fast GPU's."""
+    monkeypatch.setattr(calibrate, "_rate", lambda comm, n: 1e13 if n == calibrate.LARGE else 1.23456e5 * n)
+    _, reached = pdla.run(1, calibrate._rates)[0]
+    assert reached[:2] == ((8.0, 9.88e-8), (16.0, 1.98e-7))
+
+
+@pytest.mark.parametrize(("homes", "step"), [((), 0), ((0, 0, 2, 2), 2), ((0, 1, 0, 1), 1), ((0, 0, 0, 3), 0)])
+def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, monkeypatch):
+    """Each node's ranks around that node; all at once to ranks that are all on other nodes, where there is such a step."""
+    seen = [[] for _ in range(4)]
+    link = calibrate._link
+    monkeypatch.setattr(calibrate, "_link", lambda comm, step: seen[here.rank].append((comm.size, step)) or link(comm, step))
+    here = threading.local()
+
+    def program(comm):
+        here.rank, comm.homes = comm.rank, homes
+        return calibrate.measured(comm)
+
+    machine = pdla.run(4, program)[0]
+    beyond = [(4, step)] if step else []
+    assert seen == [([(n, 1)] if n > 1 else []) + beyond for n in (homes.count(home) or 4 for home in homes or [0] * 4)]
+    assert machine.bandwidth not in (0, Machine.bandwidth) and (machine.network != Machine.network) == bool(step)
+
+
+def test_what_is_predicted_to_take_long_is_left_out(quick):
+    """1 KiB at 2 KB a second and more would take half a second."""
+    slow = Machine(bandwidth=2e3, latency=0.0, gap=0.0)
+    (rows, _) = pdla.run(2, lambda comm: list(calibrate.compared(comm, slow)))
+    assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in calibrate.VERBS), ("barrier", 0)]
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "least", "size"),
+    [(1e6, 0.0, 1 << 16), (1e7, 0.0, 1 << 20), (1e12, 0.0, 1 << 22), (1e6, 0.2, 1 << 18)],  # by the last 64 KiB take 66 ms
+)
+def test_messages_are_as_long_as_links_and_latency_ask_for(bandwidth, least, size, monkeypatch):
+    """The first of 64 KiB, 256 KiB, 1 MiB that takes more than a twentieth of a second and than `least`, or 4 MiB.
+
+    On a clock that messages alone move: a thread may be held up for as long as they take.
+    """
+    seconds = Counter()  # of each rank
+
+    def message(comm, nbytes, step):
+        return lambda: SimpleNamespace(wait=lambda: seconds.update({threading.get_ident(): nbytes / bandwidth}))
+
+    monkeypatch.setattr(calibrate, "_message", message)
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: seconds[threading.get_ident()]))
+    assert pdla.run(2, calibrate._full, 1, least) == [size, size]
+
+
+def test_groups_of_ranks():
+    assert list(calibrate._groups(8)) == [(2, 1), (2, 4), (4, 1), (4, 2), (8, 1)]
+    assert list(calibrate._groups(6)) == [(2, 1), (2, 3), (6, 1)] and list(calibrate._groups(1)) == []
+    assert [calibrate._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
+
+
+def test_verbs_are_foretold():
+    """Of 4 ranks 2 apart, on nodes of 2: the other's 1000 bytes come from the other node, at 1e5 a second after 10 ms."""
+    told = calibrate._foretold(calibrate.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
+    assert told == pytest.approx(0.01 + 1000 / 1e5)
+    assert calibrate._foretold(calibrate.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)

@@ -1,0 +1,128 @@
+"""Scaling: which ranks, what grows, efficiency where it is known, where schemes end, and what is left in files."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from helpers.commands import FREE, command
+
+from pdla.bench.commands import scale
+from pdla.model.machine import Machine
+from pdla.simulate.networks import SCHEMES, Transformer
+from pdla.simulate.products import Product
+from pdla.simulate.scaling import scaling
+
+LARGE = ["--hidden", "16", "--heads", "4", "--sequence", "4", "--batch", "4", "--layers", "1"]
+LINKED = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e7, latency=0.0, far_latency=0.0)
+
+
+@pytest.fixture
+def written(capsys, tmp_path):
+    """Runs the command on a machine; gives what it printed and its rows."""
+
+    def run(machine, *words):
+        (tmp_path / "here.toml").write_text(machine.text())
+        files = ["--machine", str(tmp_path / "here.toml"), "--json", str(tmp_path / "out.json")]
+        status, out, err = command(capsys, *files, *words, module=scale)
+        assert status == 0, err
+        return out, json.loads((tmp_path / "out.json").read_text())["rows"]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        (["--from", "1", "--to", "16"], [1, 4, 16]),
+        (["--from", "2", "--to", "9", "--factor", "2"], [2, 4, 8, 9]),
+        (["--from", "5", "--to", "5"], [5]),
+    ],
+)
+def test_numbers_of_ranks(written, words, counts):
+    _, rows = written(FREE, *words, "--product", "8x8x8")
+    assert [row["ranks"] for row in rows] == counts
+
+
+def test_what_grows():
+    assert Product(10, 20, 30).grown(8, "m, n and k") == Product(20, 40, 60)
+    net = Transformer(hidden=64, heads=8, sequence=8, batch=3, layers=2)
+    assert net.grown(16, "batch") == Transformer(64, 8, 8, 48, 2)
+    assert net.grown(16, "hidden") == Transformer(256, 32, 8, 3, 2)
+    assert [point.problem for point in scaling(net, [1, 2], FREE)] == [net, net]
+
+
+def test_without_a_network_products_scale_perfectly(written):
+    """2 x 16 x 16 x 16 flops at 1e9 a second."""
+    _, rows = written(FREE, "--to", "16", "--product", "16x16x16")
+    assert [row["best"]["seconds"] for row in rows] == pytest.approx([2 * 16**3 / 1e9 / ranks for ranks in (1, 4, 16)])
+    assert [row["best"]["efficiency"] for row in rows] == pytest.approx([1, 1, 1])
+    _, rows = written(FREE, "--to", "64", "--factor", "8", "--product", "16x16x16", "--weak")
+    assert [row["best"]["seconds"] for row in rows] == pytest.approx(3 * [2 * 16**3 / 1e9])
+    assert [row["problem"]["k"] for row in rows] == [16, 32, 64]
+    assert [row["best"]["efficiency"] for row in rows] == pytest.approx([1, 1, 1])
+
+
+def test_a_network_costs_efficiency_and_a_faster_one_less():
+    slower = replace(LINKED, bandwidth=1e6)
+    for of in (Transformer(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
+        [one] = scaling(of, [1], LINKED)
+        fast, slow, free = (next(scaling(of, [8], machine)).best.seconds for machine in (LINKED, slower, FREE))
+        assert free < fast < slow and one.best.seconds / 8 <= free * (1 + 1e-9)
+
+
+def test_each_scheme_ends_where_it_has_no_grid(written):
+    """4 sequences and 4 heads are Megatron's 16 ranks; Tensor3D cuts features, too."""
+    out, rows = written(LINKED, *LARGE, "--to", "256")
+    there = {name: [row["ranks"] for row in rows if row["schemes"][name]] for name in SCHEMES}
+    assert there["Megatron1D"] == [1, 4, 16] and there["Tensor3D"] == [1, 4, 16, 64, 256]
+    assert all(row["best"]["seconds"] == min(way["seconds"] for way in row["schemes"].values() if way) for row in rows)
+    assert "–" in out.splitlines()[-1]
+
+
+def test_ranks_that_cannot_be_used_are_told(written):
+    few = ["--hidden", "4", "--heads", "2", "--sequence", "4", "--batch", "3", "--layers", "1"]
+    out, rows = written(FREE, *few, "--from", "23", "--to", "23")
+    assert ", 5 idle" in out and rows[0]["best"]["ranks_used"] == 18
+    assert set(rows[0]["schemes"].values()) == {None}
+
+
+def test_memory(written):
+    _, rows = written(FREE, *LARGE, "--to", "4")
+    most = rows[0]["best"]["bytes_needed"] - 1
+    out, rows = written(FREE, *LARGE, "--to", "4", "--memory", str(most / 1e9))
+    assert rows[0]["best"] is None and "none that fits" in out
+    assert rows[1]["best"]["bytes_needed"] <= most and rows[1]["best"]["efficiency"] == 1
+
+
+def test_plots(capsys, tmp_path, written, monkeypatch):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.svg"
+    small = ["--hidden", "4", "--heads", "2", "--sequence", "4", "--batch", "2", "--layers", "1"]
+    written(FREE, *small, "--from", "4", "--to", "8", "--factor", "2", "--plot", str(path))
+    first = path.read_text()
+    assert first.startswith("<?xml") and first.count("<use") > 2 * len(SCHEMES)
+    written(FREE, *small, "--from", "4", "--to", "8", "--factor", "2", "--plot", str(path))
+    assert path.read_text() == first
+    status, _, err = command(capsys, "--plot", str(tmp_path / "out.what"), module=scale)
+    assert status == 2 and "out.what" in err
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    status, _, err = command(capsys, "--plot", str(path), module=scale)
+    assert status == 2 and "pip install 'pdla[plot]'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "quoted"),
+    [
+        (["--from", "8", "--to", "4"], "--from 8 --to 4"),
+        (["--factor", "1"], "--factor 1"),
+        (["--grow", "hidden"], "--weak"),
+        (["--grow", "hidden", "--weak", "--product", "4x4x4"], "a transformer"),
+        (["--grow", "depth"], "'depth'"),
+        (["--product", "4x4"], "'4x4'"),
+        (["--product", f"4x{2**62}x4", "--weak"], "m n k = 10 11620720580245084160 10, on 16 times the ranks"),
+    ],
+)
+def test_refusals_quote_what_was_given(capsys, words, quoted):
+    status, out, err = command(capsys, *words, module=scale)
+    assert (status, out) == (2, "") and quoted in err

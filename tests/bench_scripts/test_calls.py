@@ -1,0 +1,35 @@
+"""Paths are short: how many Python calls products and layers take, as bench/calls.py counts them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import scipy.linalg  # noqa: F401 - so that none of its import is counted
+
+import pdla
+from bench import calls
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(4, 6_000), (64, 10_500), (1024, 11_500)])
+@pytest.mark.parametrize("layout", calls.LAYOUTS)
+def test_calls_of_the_first_product(layout, ranks, most):
+    """Dry, in a process of its own, where nothing is known of such a product yet."""
+    program = f"import pdla; from bench import calls; print(*pdla.dry_run({ranks}, calls.products, calls.LAYOUTS[{layout!r}])[0])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    first, _, again = map(int, done.stdout.split())
+    assert first <= most and again <= most
+
+
+@pytest.mark.parametrize("scheme", calls.SCHEMES)
+def test_calls_of_a_linear_s_second_pass(scheme):
+    """On 2 x 2 ranks: half of the 862 forward and of the 1,156 backward that it once was."""
+    for forward, backward in pdla.run(4, calls.passes, scheme):
+        assert forward <= 431 and backward <= 578
+
+
+def test_calls_within_pdla_are_counted():
+    assert calls.counted(lambda: sum(n for n in range(9))) == 0
+    assert calls.counted(lambda: pdla.Layout("row")) > 1

@@ -1,0 +1,78 @@
+"""What the tests of solutions share: matrices of known condition, on grids, and LAPACK's ratio."""
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import Cyclic, Layout
+
+BLOCKS = Layout("row", "col")
+KINDS = ["float32", "float64", "complex64", "complex128"]
+GRIDS = [(1, 1), (1, 2), (2, 1), (3, 1), (2, 2), (1, 4), (5, 1), (2, 3), (7, 1), (4, 2)]
+
+
+def cyclic(nb, rows="row", cols="col"):
+    return Layout(rows and Cyclic(rows, nb), cols and Cyclic(cols, nb))
+
+
+def drawn(shape, dtype, seed=0):
+    """Elements from -1 to 1; of complex numbers both parts."""
+    rng = np.random.default_rng(seed)
+    real, imag = rng.uniform(-1, 1, (2, *shape))
+    return (real + 1j * imag if np.dtype(dtype).kind == "c" else real).astype(dtype)
+
+
+def triangular(n, dtype, lower=True):
+    """A well-conditioned triangle; what is on its other side must not be read."""
+    t = drawn((n, n), dtype) / max(1, n) + np.eye(n, dtype=dtype)
+    t[np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)] = 1e30
+    return t
+
+
+def taken(t, lower, unit=False):
+    whole = np.tril(t) if lower else np.triu(t)
+    return whole - np.diag(whole.diagonal()) + np.eye(len(t), dtype=t.dtype) if unit else whole
+
+
+def ratio(a, x, b):
+    """LAPACK's measure of a solution: below 30 it is as good as rounding allows."""
+    if not b.size:
+        return 0.0
+    wide = np.result_type(a.dtype, np.float64)
+    residual = np.abs(a.astype(wide) @ x - b).sum(0).max()
+    return residual / (np.abs(a).sum(0).max() * np.abs(x).sum(0).max() * len(a) * np.finfo(a.dtype).eps + np.finfo(a.dtype).tiny)
+
+
+def on(shape, a, layout, comm):
+    return pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), layout)
+
+
+def raised(program, size=2):
+    """The kind and the text of the error, the same on every rank."""
+
+    def caught(comm):
+        with pytest.raises(Exception) as error:
+            program(comm)
+        comm.barrier()
+        return type(error.value), str(error.value)
+
+    said = set(pdla.run(size, caught))
+    assert len(said) == 1, said
+    return said.pop()
+
+
+def hilbert(n):
+    return 1 / (np.arange(n)[:, None] + np.arange(n) + 1)
+
+
+def positive(n, dtype="float64", condition=1e2):
+    """Hermitian, with eigenvalues from 1 / condition to 1."""
+    q, _ = np.linalg.qr(drawn((n, n), "complex128" if np.dtype(dtype).kind == "c" else "float64"))
+    return (q * np.geomspace(1 / condition, 1, n)) @ q.conj().T.astype(q.dtype) if n else np.zeros((0, 0), dtype)
+
+
+def one_triangle(a, lower):
+    """The other one must not be read."""
+    a = a.copy()
+    a[np.triu_indices(len(a), 1) if lower else np.tril_indices(len(a), -1)] = 1e30
+    return a

@@ -1,0 +1,92 @@
+"""Every example in README.md and docs/ runs and prints what the page says.
+
+python   runs, after those before it on the page; one that begins with `# name.py` is put into that file instead
+text     right after a python block: what that block printed
+console  lines `$ python ...` and `$ mpirun ...` run; the lines after one are what it printed; other commands do not run
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from helpers.jobs import LONGEST, mpirun
+
+import pdla
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\w+\.py)\n")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # ranks outnumber cores, and idle BLAS threads spin
+
+
+class Page:
+    """One page's examples, which share names and a folder."""
+
+    def __init__(self, path, folder, capsys):
+        self.path, self.folder, self.capsys = path, folder, capsys
+        self.names = {"__name__": "__main__", "PAGE": str(path)}
+        self.printed = None
+
+    def run(self):
+        text = self.path.read_text()
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start(2))
+            getattr(self, block[1])(block[2], line)
+
+    def python(self, code, line):
+        if named := NAMED.match(code):
+            (self.folder / named[1]).write_text(code)
+            return
+        exec(compile("\n" * line + code, self.path, "exec"), self.names)
+        self.printed = self.capsys.readouterr().out
+
+    def text(self, expected, line):
+        if self.printed is not None:
+            assert self.printed == expected, f"{self.path.name}:{line}"
+        self.printed = None
+
+    def console(self, code, line):
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
+            if command.startswith(("python ", "mpirun ")):
+                assert self.job(command) == expected, f"{self.path.name}:{line}: {command}"
+
+    def job(self, command):
+        launchers = {"python": [sys.executable], "mpirun": mpirun()}
+        words = [part for word in shlex.split(command) for part in launchers.get(word, [word])]
+        done = subprocess.run(words, cwd=self.folder, env=os.environ | ONE_THREAD, timeout=LONGEST, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_examples(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    Page(path, tmp_path, capsys).run()
+
+
+@pytest.mark.parametrize("module", [pdla, pdla.nn, pdla.scalapack, pdla.simulate], ids=lambda module: module.__name__)
+def test_the_reference_has_all_that_is_exported(module):
+    page = (ROOT / "docs" / "reference.md").read_text()
+    lists = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   [~.\w]+\n)+)", page, re.MULTILINE)
+    told = {*" ".join(lists).split(), *re.findall(r"auto(?:class|function):: (?:pdla\.nn\.)?(\w+)$", page, re.MULTILINE)}
+    assert {name for name in module.__all__ if callable(getattr(module, name))} <= told
+
+
+def test_a_link_into_a_page_finds_its_heading():
+    """Sphinx makes anchors for headings down to a depth, and for none unless it is told: launch.md#another-blas led nowhere."""
+    config = (ROOT / "docs" / "conf.py").read_text()
+    depth = max(map(int, re.findall(r"^myst_heading_anchors = (\d)", config, re.MULTILINE)), default=0)
+    for path in PAGES:
+        for page, anchor in re.findall(r"\]\(([\w/]*\.md)#([\w-]+)\)", path.read_text()):
+            titles = re.findall(rf"^#{{1,{depth}}} (.*)$", (path.parent / page).read_text(), re.MULTILINE) if depth else []
+            anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert anchor in anchors, f"{path.name}: {page}#{anchor}"

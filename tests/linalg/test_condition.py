@@ -1,0 +1,125 @@
+"""Norms as NumPy's, and estimates of condition numbers between a third of them and them."""
+
+import numpy as np
+import pytest
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, on, raised
+from scipy.linalg import lapack
+
+import pdla
+from pdla import Layout
+from pdla.linalg import cond, norm
+from pdla.linalg.condition import estimated_norm
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_norms_are_numpys(grid):
+    def program(comm):
+        for shape in ((0, 0), (0, 3), (1, 1), (7, 9), (33, 5)):
+            a = np.random.default_rng(1).integers(-9, 10, shape).astype(float)
+            for layout in (cyclic(4), BLOCKS, Layout("col"), Layout()):
+                A = on(grid, a, layout, comm)
+                for ord in (1, np.inf):
+                    assert norm(A, ord) == (np.linalg.norm(a, ord) if a.size else 0)
+                assert norm(A, "max") == np.abs(a).max(initial=0)
+                assert norm(A) == norm(A, "fro") == A.norm()
+        return True
+
+    pdla.run(grid[0] * grid[1] + 1, program)
+
+
+@pytest.mark.parametrize("dtype", [*KINDS, "float16", "int8", "bool"])
+def test_norms_of_dtypes_and_views(dtype):
+    a = np.full((6, 5), -128, dtype) if dtype == "int8" else drawn((6, 5), dtype)
+    wide = a.astype(np.result_type(dtype, float))
+
+    def program(comm):
+        A = on((2, 2), a, BLOCKS, comm)
+        for X, y in ((A, wide), (A.T, wide.T), (A.H, wide.T), (A[1:, :3], wide[1:, :3])):
+            for ord in (1, np.inf):
+                assert norm(X, ord) == pytest.approx(np.linalg.norm(y, ord), rel=1e-14)
+            assert norm(X, "max") == np.abs(y).max()
+
+    pdla.run(4, program)
+
+
+def test_norms_neither_overflow_nor_lose_nan():
+    a = np.diag([1e308, 1, -1e-308])
+
+    def program(comm):
+        for scale in (1, 1e-300):
+            A = on((2, 1), a * scale, BLOCKS, comm)
+            assert {norm(A, ord) for ord in (None, 1, np.inf, "max")} == {1e308 * scale}
+        for place in range(9):
+            N = on((2, 1), np.where(np.arange(9).reshape(3, 3) == place, np.nan, a), BLOCKS, comm)
+            assert np.isnan([norm(N, ord) for ord in (None, 1, np.inf, "max")]).all()
+
+    pdla.run(2, program)
+    sums = Layout(partial="row")
+    assert "norm of partial sums" in raised(lambda comm: norm(pdla.ones((4, 4), pdla.ProcessGrid(2, comm=comm), sums), 1))[1]
+    assert "ord=2: one of None, 'fro', 1, inf, 'max'" in raised(lambda comm: norm(on((2, 1), a, BLOCKS, comm), 2))[1]
+
+
+def kahan(n, s=0.6):
+    c = np.sqrt(1 - s * s)
+    return np.diag(s ** np.arange(n)) @ (np.eye(n) - c * np.triu(np.ones((n, n)), 1))
+
+
+ZOO = {
+    "drawn": drawn((40, 40), "float64"), "complex": drawn((33, 33), "complex128"), "hilbert": hilbert(8), "kahan": kahan(30),
+    "graded": drawn((40, 40), "float64") * np.geomspace(1e-6, 1e6, 40), "one": np.array([[-3.0]]), "two": np.eye(2)[::-1] * 4,
+    "single": drawn((20, 20), "float32"), "integers": np.diag([1, 2, 50]), "lacon": np.tril(-np.ones((30, 30)), -1) + np.eye(30),
+}
+
+
+def lapacks(a, p):
+    """What LAPACK estimates."""
+    a = a.astype("complex128" if a.dtype.kind == "c" else "float64")
+    getrf, gecon = lapack.get_lapack_funcs(("getrf", "gecon"), (a,))
+    return 1 / gecon(getrf(a)[0], np.linalg.norm(a, p), norm="1" if p == 1 else "I")[0]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_estimates_are_lower_bounds_and_close(name):
+    a = ZOO[name]
+    exact = {p: np.linalg.cond(a.astype(np.result_type(a.dtype, float)), p) for p in (1, np.inf)}
+
+    def program(comm):
+        for layout, grid in ((cyclic(8), (2, 2)), (BLOCKS, (3, 1))):
+            for p in (1, np.inf):
+                found = cond(on(grid, a, layout, comm), p)
+                assert 0.3 * exact[p] <= found <= exact[p] * (1 + 1e-5)
+                assert found == pytest.approx(lapacks(a, p), rel=1e-4)
+        return found
+
+    found = pdla.run(5, program)
+    assert found == found[:1] * 5
+
+
+def test_an_estimate_of_signs_that_alternate_is_not_fooled():
+    """The last of the products finds what the others miss."""
+    v = np.append(0, np.tile([1, -1], 6))
+    b = np.eye(13) + 1000 * np.outer(v, v)
+    assert 0.3 * np.linalg.norm(b, 1) < estimated_norm(b.__matmul__, b.T.__matmul__, np.empty(13)) <= np.linalg.norm(b, 1)
+
+
+def test_singular_matrices_nan_and_faults():
+    a = drawn((12, 12), "float64")
+    nan = np.where(np.arange(144).reshape(12, 12) == 31, np.nan, a)
+
+    def program(comm):
+        assert cond(on((1, 2), np.where(np.arange(12) == 5, 0, a), BLOCKS, comm)) == np.inf
+        assert cond(on((1, 2), np.diag([1, 1e-310]), BLOCKS, comm)) > 1e307
+        assert np.isnan(cond(on((1, 2), nan, BLOCKS, comm), check_finite=False))
+
+    pdla.run(3, program)
+    assert "A has nan at [2, 7]" in raised(lambda comm: cond(on((1, 2), nan, BLOCKS, comm)))[1]
+    assert "p=2: one of 1, inf" in raised(lambda comm: cond(on((1, 2), a, BLOCKS, comm), 2))[1]
+    assert "0 x 0" in raised(lambda comm: cond(on((1, 2), a[:0, :0], BLOCKS, comm)))[1]
+
+
+def test_dry_runs_of_1024_ranks():
+    def program(comm):
+        A = pdla.zeros((4096, 4096), pdla.ProcessGrid((32, 32), comm=comm), cyclic(32))
+        return cond(A), norm(A, 1)
+
+    assert pdla.dry_run(1024, program, rank=37)[0] == (0, 0)

@@ -1,0 +1,180 @@
+"""LU: SciPy's pivots where one rank has a panel, LAPACK's ratio on any grid, words by formula, singular matrices by name."""
+
+import numpy as np
+import pytest
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, on, raised, ratio
+from scipy.linalg import lapack
+
+import pdla
+from pdla import Cyclic, Layout
+from pdla.errors import LinAlgError
+from pdla.layout import effective
+from pdla.linalg import lu_factor, lu_solve, lu_words, solve
+
+SHAPES = [(0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (33, 33), (40, 17), (17, 40), (5, 0), (0, 5), (20, 8)]
+
+
+def lu_ratio(a, x, pivots):
+    """LAPACK's measure of P A - L U."""
+    if not a.size:
+        return 0.0
+    k, order = min(a.shape), np.arange(len(a))
+    for i, j in enumerate(pivots):
+        order[[i, j]] = order[[j, i]]
+    wide = x.astype(np.result_type(x.dtype, np.float64))
+    product = (np.tril(wide[:, :k], -1) + np.eye(len(a), k)) @ np.triu(wide[:k])
+    return np.abs(a[order] - product).sum(0).max() / (max(a.shape) * np.finfo(x.dtype).eps * np.abs(a).sum(0).max())
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_any_grid_and_block_borders(grid):
+    def program(comm):
+        worst = 0.0
+        for shape in SHAPES:
+            a = drawn(shape, "float64")
+            for layout in (cyclic(8), cyclic(3), BLOCKS):
+                A = on(grid, a, layout, comm)
+                X, pivots = lu_factor(A)
+                worst = max(worst, lu_ratio(a, X.gather(), pivots))
+                assert np.array_equal(A.gather(), a)
+                if a.size and not effective(X.layout.rows, X.grid.sizes):  # one rank has a panel
+                    assert np.array_equal(pivots, lapack.dgetrf(a)[1])
+        return worst
+
+    assert max(pdla.run(grid[0] * grid[1], program)) < 30
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_dtypes_views_and_vectors(dtype):
+    a, b = drawn((37, 37), dtype), drawn((37, 40), dtype, 1)
+
+    def program(comm):
+        worst = 0.0
+        for layout in (cyclic(8), cyclic(8, None), BLOCKS, Layout("col", "row")):
+            for view in (lambda A: A, lambda A: A.T, lambda A: A.conj(), lambda A: A.H):
+                A = view(on((2, 2), a, layout, comm))
+                whole, factor, B = A.gather(), lu_factor(A), on((2, 2), b, BLOCKS, comm)
+                for x, y in ((lu_solve(factor, b[:, 0])[:, None], b[:, :1]), (lu_solve(factor, B).gather(), b)):
+                    assert x.dtype == np.dtype(dtype)
+                    worst = max(worst, ratio(whole, x, y))
+                assert np.array_equal(solve(A, B, layout=Layout("col")).gather(), lu_solve(factor, B).gather())
+        return worst
+
+    assert max(pdla.run(4, program)) < 30
+
+
+def wilkinson(n):
+    """Growth of 2^(n - 1) by partial pivoting."""
+    return np.eye(n) - np.tril(np.ones((n, n)), -1) + np.eye(1, n, n - 1)[[0] * n] * (np.arange(n) < n - 1)[:, None]
+
+
+@pytest.mark.parametrize("a", [hilbert(40), wilkinson(24), drawn((40, 40), "float64") * np.geomspace(1e-9, 1e9, 40)], ids="hwg")
+def test_a_few_of_the_zoo(a):
+    def program(comm):
+        X, pivots = lu_factor(on((1, 3), a, cyclic(8), comm))
+        return lu_ratio(a, X.gather(), pivots)
+
+    assert max(pdla.run(3, program)) < 30
+
+
+def test_integers_come_exactly():
+    rng = np.random.default_rng(0)
+    l, u = np.tril(rng.integers(-1, 2, (40, 40)), -1) / 2 + np.eye(40), np.triu(rng.integers(-2, 3, (40, 40)), 1) + 4 * np.eye(40)
+    x = rng.integers(-4, 5, (40, 40)).astype(float)
+
+    def program(comm):
+        A = on((2, 2), l @ u, BLOCKS, comm)
+        X, pivots = lu_factor(A)
+        assert np.array_equal(pivots, np.arange(40)) and np.array_equal(X.gather(), np.tril(l, -1) + u)
+        assert np.array_equal(solve(A, on((2, 2), l @ u @ x, BLOCKS, comm)).gather(), x)
+        assert np.array_equal(solve(A, l @ u @ x[:, 0], assume_a="sym"), x[:, 0])
+
+    pdla.run(4, program)
+
+
+def test_idle_ranks_and_parts():
+    a = drawn((30, 30), "float64")
+
+    def program(comm):
+        for layout in (cyclic(4, None, "row"), BLOCKS):
+            A = on((2, 2), a, layout, comm) if layout == BLOCKS else on((4,), a, layout, comm)
+            X, pivots = lu_factor(A[:, 3:] if layout == BLOCKS else A[2:, :])
+            part = a[:, 3:] if layout == BLOCKS else a[2:]
+            assert np.array_equal(pivots, lapack.dgetrf(part)[1]) and lu_ratio(part, X.gather(), pivots) < 30
+            assert ratio(a, solve(A, np.ones(30))[:, None], np.ones((30, 1))) < 30
+
+    pdla.run(5, program)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+def test_words_are_those_of_a_dry_run_and_of_the_formula(ranks):
+    n, m, nb = 48, 50, 8
+
+    def program(comm):
+        A = pdla.random((m, n), pdla.ProcessGrid(ranks, comm=comm), Layout(None, Cyclic("row", nb)), seed=1)
+        with pdla.record() as ledger:
+            lu_factor(A)
+        return ledger.by_verb().get("bcast", 0), ledger.messages, ledger.flops
+
+    ran = pdla.run(ranks, program)
+    assert ran == [pdla.dry_run(ranks, program, rank=rank)[0] for rank in range(ranks)]
+    assert sum(received for received, *_ in ran) == round(8 * ranks * lu_words(m, n, (1, ranks), nb))
+
+
+def test_singular_matrices_are_named_on_every_rank():
+    a = drawn((20, 20), "float64")
+    a[:, 11] = 0
+
+    def program(comm):
+        with pytest.warns(RuntimeWarning, match=r"element \(11, 11\) of U is 0 or NaN"):
+            X, pivots = lu_factor(on((1, 2), a, cyclic(4), comm))
+        return np.isfinite(X.gather()).all() and lu_ratio(a, X.gather(), pivots) < 30
+
+    assert pdla.run(1, lambda comm: pdla.linalg.lu_factor(on((1, 1), np.eye(3), BLOCKS, comm)))[0][1].tolist() == [0, 1, 2]
+    wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN"
+    for grid in ((1, 2), (2, 1)):
+        assert raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(20)), 3) == wanted
+
+
+def test_other_faults():
+    a = drawn((12, 12), "float64")
+    nan = np.where(np.arange(144).reshape(12, 12) == 31, np.inf, a)
+
+    def of(a, f=lambda A: solve(A, np.ones(12))):
+        return lambda comm: f(on((1, 2), a, BLOCKS, comm))
+
+    assert "A has inf at [2, 7]" in raised(of(nan))[1]
+    assert "must be square" in raised(of(a[:5]))[1]
+    assert "lu_factor of float16: LAPACK has" in raised(of(a.astype("float16"), lu_factor))[1]
+    assert "12 numbers of rows" in raised(of(a, lambda A: lu_solve((A, np.arange(13)), np.ones(12))))[1]
+
+
+def test_what_may_be_overwritten_is_worked_on_where_it_lies():
+    a, b = drawn((24, 24), "float64") + 24 * np.eye(24), drawn((24, 40), "float64", 1)
+
+    def program(comm):
+        columns = Layout(None, Cyclic("row", 4))
+        A, B = on((3,), a, columns, comm), on((3,), b, Layout(None, "row"), comm)
+        x = solve(A, B).gather()
+        X, pivots = lu_factor(A, overwrite_a=True)
+        assert X.base is A.base and np.array_equal(lu_solve((X, pivots), B).gather(), x)
+        T = on((3,), np.tril(a), columns, comm)
+        X = pdla.linalg.solve_triangular(T, B, lower=True, overwrite_b=True)
+        assert X.base is B.base and ratio(np.tril(a), X.gather(), b) < 30
+        H = on((3,), a @ a.T, columns, comm)
+        assert pdla.linalg.cho_factor(H, overwrite_a=True)[0].base is H.base
+        return True
+
+    pdla.run(3, program)
+    said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
+    assert "overwrite_b: B shares memory" in said[1]
+
+
+def overwriting(A):
+    return pdla.linalg.solve_triangular(A, A, lower=True, overwrite_b=True)
+
+
+def test_nan_that_nobody_looked_for_is_no_solution():
+    a = np.where(np.arange(144).reshape(12, 12) == 31, np.nan, drawn((12, 12), "float64"))
+    kind, text = raised(lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12), check_finite=False))
+    assert kind is LinAlgError and "of U is 0 or NaN" in text

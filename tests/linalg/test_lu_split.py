@@ -1,0 +1,45 @@
+"""P, L and U: SciPy's, on any layout and shape."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.linalg
+from helpers.systems import BLOCKS, KINDS, cyclic, drawn, on, raised
+
+import pdla
+from pdla import Layout
+from pdla.linalg import lu
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 4), (9, 9), (33, 20), (20, 33)], ids=str)
+def test_a_product_and_its_parts(dtype, shape):
+    a = drawn(shape, dtype)
+
+    def program(comm):
+        for layout in (BLOCKS, Layout(), Layout("col"), cyclic(4), cyclic(8, None)):
+            A = on((2, 2), a, layout, comm)
+            p, L, U = lu(A)
+            l, u = L.gather(), U.gather()
+            assert L.layout == U.layout == layout and np.array_equal(A.gather(), a)
+            assert np.array_equal(l, np.tril(l, -1) + np.eye(*l.shape)) and np.array_equal(u, np.triu(u))
+            assert np.allclose(l[p] @ u, a, atol=1e2 * np.finfo(dtype).eps) and np.abs(l).max(initial=0) <= 1.5
+        p, L, U = lu(A, overwrite_a=True, layout=Layout("row"))
+        assert L.layout == U.layout == Layout("row")
+        return p, l, u
+
+    p, l, u = pdla.run(5, program)[0]
+    if a.size:
+        expected = scipy.linalg.lu(a, p_indices=True)
+        assert np.array_equal(p, expected[0])
+        assert all(np.allclose(*pair, atol=1e-4) for pair in zip((l, u), expected[1:], strict=True))
+
+
+def test_a_singular_matrix_has_factors_and_other_faults_are_told():
+    p, _, U = pdla.run(2, lambda comm: lu(on((2, 1), np.zeros((3, 3)), BLOCKS, comm)))[0]
+    assert p.tolist() == [0, 1, 2] and U.shape == (3, 3)
+    half = partial(pdla.ones, (3, 3), layout=Layout("row"), dtype="float16")
+    assert "LAPACK has" in raised(lambda comm: lu(half(grid=pdla.ProcessGrid(2, comm=comm))))[1]
+    nan = np.full((3, 3), np.nan)
+    assert "A has nan at [0, 0]" in raised(lambda comm: lu(on((2, 1), nan, BLOCKS, comm)), 3)[1]

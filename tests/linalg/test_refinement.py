@@ -1,0 +1,140 @@
+"""Refinement from factors in float32: residuals of full solutions, few steps, full solutions where it does not converge."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+from helpers.systems import BLOCKS, GRIDS, cyclic, drawn, hilbert, on, one_triangle, positive, raised, ratio
+
+import pdla
+from pdla import Layout
+from pdla.errors import LinAlgError
+from pdla.linalg import solve
+
+
+def steps_of(caplog):
+    """The steps that the last solution's ranks have told."""
+    told = {int(line.split()[1]) for line in caplog.messages if line.startswith("solve: ")}
+    caplog.clear()
+    return told
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_any_grid_and_layout(grid):
+    def program(comm):
+        worst = 0.0
+        for n in (0, 1, 3, 9, 33):
+            a, h, b = drawn((n, n), "float64") + 2 * np.eye(n), positive(n), drawn((n, 5), "float64", 1)
+            for layout in (cyclic(8), BLOCKS):
+                A, B = on(grid, a, layout, comm), on(grid, b, Layout("col"), comm)
+                X, x = solve(A, B, refine="float32"), solve(A, b[:, 0], refine="float32")
+                assert X.layout == B.layout and X.dtype == x.dtype == float
+                P = on(grid, one_triangle(h, False), layout, comm)
+                Y = solve(P, B, assume_a="pos", lower=False, refine="float32", layout=BLOCKS)
+                worst = max(worst, ratio(a, X.gather(), b), ratio(a, x[:, None], b[:, :1]), ratio(h, Y.gather(), b))
+                assert np.array_equal(A.gather(), a) and np.array_equal(B.gather(), b) and Y.layout == BLOCKS
+        return worst
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert max(pdla.run(grid[0] * grid[1] + 1, program)) < 3
+
+
+def test_complex_views_integers_and_two_grids():
+    a, b = drawn((40, 40), "complex128") + 3 * np.eye(40), drawn((40, 3), "complex128", 1)
+    whole = np.random.default_rng(0).integers(-3, 4, (40, 40)) + 20 * np.eye(40, dtype=int)
+
+    def program(comm):
+        B = on((4,), b, Layout("row"), comm)
+        for view in (lambda A: A, lambda A: A.T, lambda A: A.H):
+            A = view(on((2, 2), a, BLOCKS, comm))
+            assert ratio(A.gather(), solve(A, B, refine="float32").gather(), b) < 3
+        x = solve(on((2, 2), whole, BLOCKS, comm), np.ones(40), refine="float32", overwrite_a=True)
+        assert ratio(whole.astype(float), x[:, None], np.ones((40, 1))) < 3
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("condition", [1e1, 1e3, 1e5])
+def test_few_steps(condition, caplog):
+    a, b = positive(60, condition=condition), drawn((60, 3), "float64", 1) * [1, 1e-200, 1e200]
+
+    def program(comm):
+        A, B = on((2, 1), a, BLOCKS, comm), on((2, 1), b, BLOCKS, comm)
+        X = [solve(A, B, assume_a=assumed, refine="float32").gather() for assumed in ("gen", "pos")]
+        return max(ratio(a, x[:, i : i + 1], b[:, i : i + 1]) for x in X for i in range(3))
+
+    with caplog.at_level(logging.INFO, "pdla"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert max(pdla.run(2, program)) < 3
+    assert max(steps_of(caplog)) <= {1e1: 2, 1e3: 3, 1e5: 6}[condition]
+
+
+def test_each_column_is_refined():
+    """The first one, of large elements, is right at once."""
+    a = np.eye(40) * 2
+    a[1:, 1:] = positive(39, condition=1e4)
+    b = np.eye(40, 2) * [1e100, 0] + np.arange(40)[:, None] * [0, 1]
+
+    def program(comm):
+        return ratio(a, solve(on((2, 1), a, BLOCKS, comm), on((2, 1), b, BLOCKS, comm), refine="float32").gather()[:, 1:], b[:, 1:])
+
+    assert max(pdla.run(2, program)) < 3
+
+
+HARD = {
+    **{f"stalls at {condition:.0e}": positive(40, condition=condition) for condition in (1e8, 1e9)},
+    "hilbert": hilbert(12), "large": 1e60 * (drawn((12, 12), "float64") + 4 * np.eye(12)), "ill": positive(40, condition=1e12),
+    "rounded to singular": np.array([[1, 1], [1, 1 + 1e-12]]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_what_does_not_converge_is_solved_in_full(name):
+    a = HARD[name]
+
+    def program(comm):
+        A, b = on((2, 1), a, BLOCKS, comm), np.arange(len(a)) + 1.0
+        return np.array_equal(solve(A, b, refine="float32"), solve(A, b))
+
+    with pytest.warns(RuntimeWarning, match="A is factored again, in float64"):
+        assert pdla.run(2, program) == [True, True]
+
+
+def test_singular_matrices_nan_and_faults():
+    a = drawn((12, 12), "float64")
+    zero, nan = np.where(np.arange(12) == 5, 0, a), np.where(np.arange(144).reshape(12, 12) == 31, np.nan, a)
+
+    def of(a, b=None, **named):
+        return lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12) if b is None else b, **{"refine": "float32", **named})
+
+    with pytest.warns(RuntimeWarning, match="no factor in float32"):
+        assert raised(of(zero), 3) == (LinAlgError, "the matrix is singular: element (5, 5) of U is 0 or NaN")
+    with pytest.warns(RuntimeWarning, match="no factor in float32"):
+        assert "not positive definite" in raised(of(-np.eye(12), assume_a="pos"), 3)[1]
+    with pytest.warns(RuntimeWarning, match="no factor in float32"):
+        assert "is singular" in raised(of(nan, check_finite=False))[1]
+    with pytest.warns(RuntimeWarning, match="nan times what is allowed"):
+        assert np.isnan(pdla.run(2, of(a, np.full(12, np.nan), check_finite=False))[0]).any()
+    assert "refine='float16' of float64: None, or 'float32'" in raised(of(a, refine="float16"))[1]
+    assert "refine='float32' of float32" in raised(of(a.astype("float32"), np.ones(12, "float32")))[1]
+    assert "lower triangular', which needs no factors" in raised(of(a, assume_a="lower triangular"))[1]
+
+
+def test_dry_runs_count_what_is_received():
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 3), comm=comm)
+        A = pdla.from_function(lambda i, j: 9.0 * (i == j) + 1 / (1 + i + j), (64, 64), grid, cyclic(8))
+        with pdla.record() as ledger:
+            solve(A, np.ones(64), refine="float32")
+        return ledger.by_verb()["bcast"]
+
+    ran = pdla.run(6, program)
+    dry = [pdla.dry_run(6, program, rank=rank)[0] for rank in range(6)]
+    assert all(mine >= foretold for mine, foretold in zip(ran, dry, strict=True))
+
+    def large(comm):
+        return solve(pdla.zeros((4096, 4096), pdla.ProcessGrid((32, 32), comm=comm), cyclic(32)), np.ones(4096), refine="float32")
+
+    assert pdla.dry_run(1024, large, rank=37)[0].shape == (4096,)

@@ -1,0 +1,99 @@
+"""Machines: files of figures, and how long work and messages take by them."""
+
+from dataclasses import replace
+
+import pytest
+
+from pdla import config
+from pdla.model.machine import Machine
+
+PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, latency=1e-3, network=1e5, far_latency=1e-2, node=2)
+
+
+def test_work():
+    machine = Machine(flops=1e9, single=2.0, half=4.0, call=1.0, memory=1e6, erf=10.0)
+    assert machine.gemm(100, 100, 50000, "float64") == pytest.approx(1 + (100 * 50000 * 2 + 2 * 100 * 100) * 8 / 1e6)  # read longer
+    work = Machine(flops=1e9, single=2.0, half=4.0, call=1.0, memory=1e30)
+    times = {dtype: work.gemm(1000, 1000, 500, dtype) - 1 for dtype in ("float64", "float32", "float16", "complex128", "complex64")}
+    assert times == pytest.approx({"float64": 1.0, "float32": 0.5, "float16": 0.25, "complex128": 4.0, "complex64": 2.0})
+    assert work.gemm(1000, 1000, 500, "float16", out="float32") == pytest.approx(1.25)  # the rate is the factors'
+    read, written = (100 * 50000 * 2) * 2, 2 * 100 * 100 * 4
+    assert machine.gemm(100, 100, 50000, "float16", out="float32") == pytest.approx(1 + (read + written) / 1e6)
+    assert work.gemm(1000, 1000, 500, "float64", count=3) == pytest.approx(1 + 3.0)  # one call
+    assert machine.error_function(20, 8) == 1 + 2.0 and machine.touch(10**6) == 1 + 1.0
+    assert Machine(network=5e9, injection=8e9, node=4).rate(True) == 2e9
+    assert [PLAIN.home(rank) for rank in range(5)] == [0, 0, 1, 1, 2]
+
+
+def test_small_products_reach_a_share_of_the_rate():
+    """Along a line of logarithms between the sizes that were measured, by the cube root of m n k."""
+    machine = Machine(flops=1e9, single=2.0, reached=((10, 0.01), (1000, 1.0)), call=0.0, memory=1e30)
+    for shape, share in {
+        (10, 10, 10): 0.01,
+        (100, 100, 100): 0.1,
+        (1000, 10, 100): 0.1,
+        (2, 2, 2): 0.01,
+        (1000, 1000, 1000): 1.0,
+    }.items():
+        work = 2 * shape[0] * shape[1] * shape[2]
+        assert machine.gemm(*shape, "float64") == pytest.approx(work / (share * 1e9))
+        assert machine.gemm(*shape, "float32", count=4) == pytest.approx(4 * work / (share * 2e9))
+    assert machine.gemm(2000, 2000, 2000, "float64") == pytest.approx(16.0)
+    assert machine.gemm(0, 10, 10, "float64") == pytest.approx(0)
+
+
+def test_machines_are_files(tmp_path):
+    assert {"laptop", "v100x4", "a100x4", "h200x8"} <= set(Machine.known())
+    for name in Machine.known():
+        machine = Machine.load(name)
+        assert machine.source and machine.name
+        path = tmp_path / "again.toml"
+        path.write_text(machine.text())
+        assert Machine.load(path) == machine
+    with pytest.raises(FileNotFoundError, match="a100x4"):
+        Machine.load("a100")
+    path.write_text(replace(machine, reached=((8, 0.5), (64.5, 0.75))).text())
+    assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
+    shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")
+    never = ("flops = 0", "single = 0.0", "half = 0", "memory = 0", "bandwidth = 0", "network = 0", "flops = inf", "latency = nan")
+    kinds = ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", "node = 1.5", "node = true", "overlap = 1.5")
+    for wrong in (*kinds, *never, *(f"reached = {share}" for share in shares)):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=wrong.split()[0]):
+            Machine.load(path)
+
+
+@pytest.mark.parametrize("lost", ["flops", "overlap", "latency single call memory far_latency overlap"])
+def test_a_file_without_all_figures_is_no_machine(lost, tmp_path):
+    """It would have a desktop core's in their place."""
+    path = tmp_path / "partial.toml"
+    path.write_text(without(lost.split()))
+    with config.override(machine=str(path)), pytest.raises(ValueError) as told:
+        Machine.chosen()
+    assert str(told.value).startswith(f"PDLA_MACHINE: {path}: lacks {', '.join(lost.split())}; only reached, ")
+
+
+def without(names):
+    """A file of a machine that lacks these figures."""
+    return "\n".join(line for line in Machine(node=4).text().splitlines() if line.split()[0] not in names)
+
+
+def test_what_a_machine_has_none_of_may_be_left_out(tmp_path):
+    path = tmp_path / "least.toml"
+    path.write_text(without(["reached", "erf", "gap", "node", "injection", "name", "source"]))
+    assert Machine.load(path) == Machine()
+
+
+def test_only_the_machine_of_round_figures_is_called_the_default():
+    named = Machine.load("a100x4")
+    assert [one.title for one in (Machine(), Machine(flops=1e12), named)] == [
+        "the default machine", "a machine without a name", named.name
+    ]
+
+
+@pytest.mark.parametrize("content", [b"flops = \n", b"\xff\xfe"])
+def test_files_that_are_no_toml_are_named(content, tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with config.override(machine=str(path)), pytest.raises(ValueError, match=f"PDLA_MACHINE: {path}: "):
+        Machine.chosen()
