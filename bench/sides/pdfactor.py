@@ -1,6 +1,6 @@
 """ScaLAPACK's factorizations: its least milliseconds by name, over square blocks of 32, 64 and 128 and all grids, as JSON.
 
-mpirun.openmpi -n 2 python -m sides.pdfactor n       best of 3 turns; in place, in Fortran order
+mpirun.openmpi -n 2 python -m bench.sides.pdfactor n       best of 3 turns; in place, in Fortran order
 """
 
 import json
@@ -10,7 +10,8 @@ from ctypes import byref, c_char_p, c_double, c_int, c_void_p
 
 import numpy as np
 from mpi4py import MPI
-from sides.pdgemm import context, cyclic, library
+
+from bench.sides.pdgemm import context, cyclic, library
 
 TURNS = 3
 BLOCKS = (32, 64, 128)

@@ -140,7 +140,8 @@ def block_size(n: int, ranks: int) -> int:
 
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
-    X = X if X.dtype == dtype else X.astype(dtype)
+    if X.dtype != dtype:
+        X, overwrite = X.astype(dtype), True
     return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 

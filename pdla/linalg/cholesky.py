@@ -193,7 +193,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
         L = in_square_blocks(L, side.dtype)
         regular(L)
         Y = substituted(L, side, True, False)
-        return side.back(substituted(L.H, RightSide(Y, None, side.dtype), False, False))
+        return side.back(substituted(L.H, RightSide(Y, None, side.dtype, True), False, False))
 
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:

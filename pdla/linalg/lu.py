@@ -162,7 +162,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
         X = in_square_blocks(X, side.dtype)
         regular(X)
         Y = RightSide(_exchanged(X, pivots, side), None, side.dtype, True)
-        Y = RightSide(substituted(X, Y, True, True), None, side.dtype)
+        Y = RightSide(substituted(X, Y, True, True), None, side.dtype, True)
         return side.back(substituted(X, Y, False, False))
 
 
