@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.blas import _address, _routine, gemm, orientation, scalars
+from pdla.array.blas import PREFIXES, _address, _routine, gemm, orientation, scalars
 
-LEAF, ALIGNED = 64, 16  # rows of a triangle that is not halved; a multiple of so many are in the first half
-PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
+LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
 def potrf(a: np.ndarray) -> tuple[int, float]:
@@ -61,11 +60,11 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     unit       t has ones on its diagonal, whatever is there
     conjugate  b = conj(t)^-1 b
 
-    Large triangles are halved, again and again, as OpenBLAS's trsm has half the speed of its gemm.
+    Large triangles are halved, again and again, for a wide b, as OpenBLAS's trsm has half the speed of its gemm.
     """
     if not b.size:
         return
-    if len(t) <= LEAF or orientation(b) is None:
+    if len(t) <= LEAF or b.shape[1] < WIDE or orientation(b) is None:
         _trsm(t, b, lower, unit, conjugate)
         return
     h = -(-len(t) // (2 * ALIGNED)) * ALIGNED

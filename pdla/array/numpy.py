@@ -241,7 +241,7 @@ def gemm(
     if numpys and blas.adds(a, b, c):
         np.matmul(a, b, out=c)
         return
-    if blas.gemm(a, b, c, alpha, beta):
+    if blas.gemm(a, b, c, alpha, beta, alike):
         return
     product = room(c.shape, c.dtype) if blas.aside(c, beta) else c
     np.matmul(a, b, out=product)

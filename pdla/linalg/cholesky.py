@@ -69,7 +69,8 @@ def cholesky(
     Notes
     -----
     A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
-    of these) where it lies so, or else it is brought to a near-square grid of all ranks, and back.
+    of these) where it lies so, or else it is brought to P x 1 ranks, up to four of them, or to a
+    near-square grid, and back.
 
     Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
     panels by the diagonal block's inverse.
@@ -257,7 +258,8 @@ class Cholesky:
         self.xp.copy(panel[size:], corner[-HEAD:])
         if x.size:
             inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
-            multiply(self.xp, under, inverse.T, x, 1, 0)
+            for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
+                multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
         coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k)
         self.xp.copy(under, x)
         return coming, facing
