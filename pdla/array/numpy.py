@@ -161,7 +161,7 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     found = strips.find(x, rows, cols)
     if found is not None:
         part = np.empty(found.shape, x.dtype)
-        copies((here, there) for there, here in found.beside(part))
+        found.extract(part)
         return part
     if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
         return np.ascontiguousarray(_listed(x.T, cols, rows).T)
@@ -171,6 +171,15 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
 def _listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     """A part by lists, in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order."""
     return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
+
+
+def extract(x: np.ndarray, rows: Selection, cols: Selection, target: np.ndarray) -> None:
+    """`target = x[rows][:, cols]`."""
+    sliced = isinstance(rows, slice) and isinstance(cols, slice)
+    if not sliced and (found := strips.find(x, rows, cols)) is not None:
+        found.extract(target)
+    else:
+        copy(target, take(x, rows, cols))
 
 
 def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
