@@ -25,8 +25,8 @@ from pdla import config
 from pdla.array import cores
 from pdla.errors import DeviceError
 
-PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}  # of routines, by the dtype
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
 ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6}
 LAPACK = ("potrf", "trtri", "getrf")  # SciPy has these in another module; a library that is named may lack them
@@ -97,7 +97,7 @@ def named(library: str) -> Any:
     scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
         raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
-    for name in (*ROUTINES.values(), *SQUARES.values()):
+    for name in (*ROUTINES.values(), *SQUARES.values(), *VECTORS.values()):
         _exported(loaded, name)
     return loaded
 
@@ -192,7 +192,7 @@ def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, b
     steps = (each.strides[0] // each.itemsize if len(each) > 1 else 1 for each in (x, y))
     sizes = (ctypes.c_int * 5)(*((k, m) if how == b"N" else (m, k)), lda, *steps)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta or 1, y.dtype.char)
-    _routine(PREFIXES[y.dtype.char] + "gemv", config.settings.blas)(
+    _routine(VECTORS[y.dtype.char], config.settings.blas)(
         b"T" if how == b"N" else b"N", size, size + 4, scalar, _address(a), size + 8, _address(x), size + 12,
         scalar + both.itemsize, _address(y), size + 16,
     )

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.blas import PREFIXES, _address, _routine, gemm, orientation, scalars
+from pdla.array.blas import _address, _routine, gemm, orientation, scalars
 
+PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
