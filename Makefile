@@ -19,7 +19,9 @@ $(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpi
 endif
 
 # Tests of all that pdla asks of the packages that it needs.
-LOWEST  = array/test_array matrix/test_core matrix/test_create matmul/test_matmul matmul/test_plan matmul/test_checks matmul/test_api linalg/test_level3 io/test_io bench/report/test_report bench/test_compare
+LOWEST  = $(addprefix array/test_,array.py blas.py dtypes.py numpy.py strips.py) io matrix bench/report bench/commands/test_compare.py \
+          $(addprefix matmul/test_,api.py checks.py matmul.py plan.py) \
+          $(addprefix linalg/test_,chain.py checks.py rank_k.py rank_k_plan.py stacks.py symmetric.py vector.py)
 SPREAD  = -n auto --maxprocesses 8 --dist worksteal
 CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
 
@@ -40,7 +42,7 @@ bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
 test-full: $(READY)-test  ## test products for every combination of algorithm, transposes, dtype, ranks and sizes (an hour)
-	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/matmul/test_cover.py $(ARGS)
+	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/matmul/test_cover.py tests/matmul/schedules/test_fetch.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
 	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
@@ -49,7 +51,7 @@ test-lowest:  ## run the tests of matrices and products with the lowest versions
 	mkdir -p build
 	grep -Eo '"[a-z0-9_-]+>=[0-9.]+"' pyproject.toml | tr -d '"' | sed 's/>=/==/' | sort -u > build/lowest.txt
 	PIP_CONSTRAINT=build/lowest.txt $(MAKE) VENV=.venv-lowest .venv-lowest/.ready-test
-	.venv-lowest/bin/python -m pytest $(SPREAD) $(LOWEST:%=tests/%.py) $(ARGS)
+	.venv-lowest/bin/python -m pytest $(SPREAD) $(LOWEST:%=tests/%) $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on that number of ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)

@@ -17,14 +17,14 @@ import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_info
 
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.launch import core_type
 from bench.common.meeting import Meeting
-from bench.common.turns import say, seconds
+from bench.common.turns import seconds
 from pdla import config
 from pdla.array import blas
 from pdla.array.numpy import gemm
-from pdla.bench.commands.problem import sizes
+from pdla.bench.arguments import sizes
 
 TURNS, CALLS = 21, 2
 

@@ -16,12 +16,12 @@ from statistics import median
 from mpi4py import MPI
 
 import pdla
-from bench.common.given import parser
+from bench.common.given import parser, say
 from bench.common.meeting import Meeting
 from bench.common.product import Product
-from bench.common.turns import checked, in_turns, say
+from bench.common.turns import checked, in_turns
 from bench.sides.ours import BLOCKS, flat_grid, make, operands, side
-from pdla.bench.commands.problem import sizes
+from pdla.bench.arguments import sizes
 from pdla.errors import PdlaError
 from pdla.matmul.algorithms import box
 

@@ -13,8 +13,7 @@ from unittest.mock import patch
 import numpy as np
 
 import pdla
-from bench.common.given import started
-from bench.common.turns import say
+from bench.common.given import say, started
 from pdla.bench.arguments import positive
 from pdla.bench.measure.peak import elapsed
 from pdla.comm.collectives import broadcast

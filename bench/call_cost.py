@@ -12,10 +12,10 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.meeting import Meeting
 from bench.common.product import Product, Side, block, interval, near_square
-from bench.common.turns import checked, say, seconds
+from bench.common.turns import checked, seconds
 from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 import pdla
+from bench.common.given import say, started
 from pdla import nn
+from pdla.bench.arguments import positive
 
 FOLDER = str(Path(pdla.__file__).parent)
 WAITS = {("communicator.py", "MPIComm._until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
@@ -53,8 +55,7 @@ def counted(work: Callable[[], Any]) -> int:
 
 def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
     """Calls of the first product of two n x n matrices, of the one after the next, and of the first in a new shape."""
-    rows = max(p for p in range(1, int(comm.size**0.5) + 1) if comm.size % p == 0)
-    grid = pdla.ProcessGrid((rows, comm.size // rows), comm=comm)
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, B = (pdla.ones((n, n), grid, layout) for _ in range(2))
     first = counted(lambda: A @ B)
     A @ B
@@ -68,30 +69,29 @@ SCHEMES = (nn.Summa2D, nn.Tensor3D)
 
 def passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
     """Calls of the second forward and of the second backward pass of a Linear of 64 by 64 features."""
-    rows = max(p for p in range(1, int(comm.size**0.5) + 1) if comm.size % p == 0)
-    layer = nn.Linear(scheme(pdla.ProcessGrid((rows, comm.size // rows), comm=comm)), 64, 64)
+    layer = nn.Linear(scheme(pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)), 64, 64)
     x = layer.scheme.shard(np.ones((32, 64)))
     y = layer.forward(x)
     layer.backward(y)
     return [counted(lambda: layer.forward(x)), counted(lambda: layer.backward(y))]
 
 
-def main() -> None:
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+def main(ranks: int = 0) -> None:
     comm = None if ranks else pdla.world()
-    if comm is None or comm.rank == 0:
-        print(f"{'Python calls on ' + str(ranks or comm.size) + ' ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
+    tell = print if comm is None else say(comm)
+
+    def told(program: Callable[..., list[int]], *what: Any) -> list[int]:
+        return program(comm, *what) if comm else pdla.dry_run(ranks, program, *what)[0]
+
+    tell(f"{f'Python calls on {ranks or comm.size} ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
     for name, layout in LAYOUTS.items():
-        found = pdla.dry_run(ranks, products, layout)[0] if ranks else products(comm, layout)
-        if comm is None or comm.rank == 0:
-            print(f"{name:32}{found[0]:8}{found[1]:8}{found[2]:12}")
-    if comm is None or comm.rank == 0:
-        print(f"{'A linear, its second pass':32}{'forward':>8}{'backward':>9}")
+        first, later, new = told(products, layout)
+        tell(f"{name:32}{first:8}{later:8}{new:12}")
+    tell(f"{'A linear, its second pass':32}{'forward':>8}{'backward':>9}")
     for scheme in SCHEMES:
-        found = pdla.dry_run(ranks, passes, scheme)[0] if ranks else passes(comm, scheme)
-        if comm is None or comm.rank == 0:
-            print(f"{scheme.__name__:32}{found[0]:8}{found[1]:9}")
+        forward, backward = told(passes, scheme)
+        tell(f"{scheme.__name__:32}{forward:8}{backward:9}")
 
 
 if __name__ == "__main__":
-    main()
+    started(main, positive, __doc__)

@@ -11,10 +11,10 @@ from statistics import median
 from mpi4py import MPI
 
 import pdla
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.meeting import Meeting
 from bench.common.product import Product
-from bench.common.turns import checked, say, seconds
+from bench.common.turns import checked, seconds
 from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 

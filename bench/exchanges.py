@@ -14,8 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
-from bench.common.given import started
-from bench.common.turns import say
+from bench.common.given import say, started
 from pdla.bench.arguments import above_zero
 from pdla.bench.measure.peak import elapsed
 from pdla.comm import group

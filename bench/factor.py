@@ -23,12 +23,14 @@ from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
 import pdla
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from bench.common.meeting import Meeting
-from bench.common.turns import in_turns, say
+from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
-from pdla.linalg import block_cyclic, cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
+from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
+from pdla.linalg.price import Task, cheapest
+from pdla.model.machine import Machine
 
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
@@ -69,10 +71,10 @@ def scalapacks(n, ranks):
 
 def grids(comm, n):
     """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
-    block = block_cyclic.block_size(n, comm.size)
-    square = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
-    shapes = block_cyclic.tall(comm.size), block_cyclic.near_square(comm.size), (1, comm.size)
-    return [pdla.ProcessGrid(shape) for shape in shapes], square
+    tasks = [Task(name, n, n, np.dtype(float), Machine.chosen()) for name in ("cholesky", "triangular", "lu")]
+    ways = [cheapest(task, comm.size)[0] for task in tasks]
+    layouts = [pdla.Layout(pdla.Cyclic("row", way.block), pdla.Cyclic("col", way.block)) for way in ways]
+    return [(pdla.ProcessGrid(way.shape), layout) for way, layout in zip(ways, layouts, strict=True)]
 
 
 def of(n, grid, layout, positive):
@@ -84,12 +86,13 @@ def of(n, grid, layout, positive):
 
 def sides(n, comm):
     """By name: what to make anew before each call, and the call; ours, and SciPy's."""
-    (tall, near, row), square = grids(comm, n)
+    squares, triangle, columns = grids(comm, n)
+    down = pdla.Layout(triangle[1].rows, "col")
     plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
-    P, Q = of(n, tall, square, True), of(n, plain, BLOCKS, True)
-    G, H = of(n, row, square, False), of(n, plain, BLOCKS, False)
-    L, B = cholesky(P).redistribute(square, near), of(n, near, pdla.Layout(pdla.Cyclic("row", square.rows[0].block), "col"), False)
-    whole = pdla.random((n, 1), row, pdla.Layout(), seed=3)
+    P, Q = of(n, *squares, True), of(n, plain, BLOCKS, True)
+    G, H = of(n, *columns, False), of(n, plain, BLOCKS, False)
+    L, B = cholesky(P).redistribute(*triangle[::-1]), of(n, triangle[0], down, False)
+    whole = pdla.random((n, 1), columns[0], pdla.Layout(), seed=3)
     unchecked = {"overwrite_a": True, "check_finite": False}
     ours = {
         "Cholesky, own": (P.copy, lambda X: cho_factor(X, **unchecked)),

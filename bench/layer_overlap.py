@@ -18,6 +18,7 @@ from bench.common.given import started
 from pdla import nn
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
+from pdla.bench.measure.peak import elapsed
 from pdla.comm.pending import done
 from pdla.comm.threads import ThreadComm
 
@@ -36,14 +37,8 @@ def passes(comm, shards):
     x = scheme.shard(np.zeros((SEQUENCES * SEQUENCE, HIDDEN)), sequence=SEQUENCE)
     seconds = []
     for _ in range(PASSES):
-        comm.barrier()
-        start = time.perf_counter()
-        y = net.forward(x)
-        comm.barrier()
-        turned = time.perf_counter()
-        net.backward(y)
-        comm.barrier()
-        seconds.append((turned - start, time.perf_counter() - turned))
+        y = []
+        seconds.append((elapsed(comm, lambda: y.append(net.forward(x))), elapsed(comm, lambda: net.backward(y[0]))))  # noqa: B023
     return [min(each) for each in zip(*seconds, strict=True)]
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.meeting import Meeting
-from bench.common.turns import say, seconds
+from bench.common.turns import seconds
 from bench.sides.ours import flat_grid
 from pdla.bench.arguments import positive
 

@@ -24,16 +24,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from bench import cluster
 from bench.common import core
-from bench.common.given import parser
+from bench.common.given import parser, shapes
 from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.common.table import console, headed
 from pdla.bench.arguments import positive, positives, to_write
-from pdla.bench.commands.problem import sizes
 from pdla.bench.leave import write_json
 from pdla.model.machine import Machine
 
@@ -51,17 +50,13 @@ def arguments() -> argparse.Namespace:
     told.add_argument("--hosts", type=int, default=16, help="default 16")
     told.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
     told.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
-    told.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    told.add_argument("--shapes", type=shapes, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
     told.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
     told.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
     told.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
     told.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
     told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
     return told.parse_args()
-
-
-def products(text: str) -> list[tuple[int, int, int]]:
-    return [sizes(shape) for shape in text.split(",")]
 
 
 def check(given: argparse.Namespace) -> None:
@@ -179,12 +174,8 @@ def rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
 
 def table(rate: str, ranks: int, hosts: int, some: list[Row]) -> Table:
     title = f"{ranks} ranks on {hosts} hosts, links of {rate}: seconds, and MB on the busiest link"
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    made.add_column("m x n x k")
-    for name in ("pdla, own layouts", "pdla, 2-D blocks", "by hand", "ScaLAPACK", "computing"):
-        made.add_column(name, justify="right")
-    for name in ("over floor", "by hand / pdla", "ScaLAPACK / pdla"):
-        made.add_column(name, justify="right")
+    times = "pdla, own layouts", "pdla, 2-D blocks", "by hand", "ScaLAPACK", "computing"
+    made = headed(title, "m x n x k", *times, "over floor", "by hand / pdla", "ScaLAPACK / pdla")
     for row in some:
         made.add_row(*row.cells())
     return made
@@ -226,7 +217,7 @@ def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict
 def main() -> int:
     given = arguments()
     os.environ |= threads(1) | {"PYTHONPATH": str(ROOT)}
-    out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    out = console(WIDTH)
     if "ScaLAPACK" in given.sides and (why := no_scalapack()):
         out.print(f"left out: ScaLAPACK: {why}")
         given.sides = ",".join(name for name in given.sides.split(",") if name != "ScaLAPACK")

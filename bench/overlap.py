@@ -20,8 +20,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import pdla
-from bench.common.given import started
-from bench.common.turns import say
+from bench.common.given import say, started
 from pdla.array import chosen
 from pdla.bench.arguments import above_zero
 from pdla.bench.measure.peak import elapsed

@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.common.given import parser
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.common.table import console, headed
 from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.leave import write_json
@@ -61,17 +61,14 @@ def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> d
     return json.loads(said[said.index("{") :])
 
 
-def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
-    results = folder / "native.json"
-    results.unlink(missing_ok=True)
+def native(asked: argparse.Namespace, n: int) -> list[float]:
     start, environment = (lambda ranks: [*START, str(ranks), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | core_type())
     job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
-    spec = {"work": work, "check": True, "turns": 4, "turn": 0.1, "results": str(results)}
-    failed = job.run(asked.ranks, json.dumps(spec), LIMIT)
+    lines, failed = job.run(asked.ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)
     if failed:
         sys.exit(f"native pdla: {failed}")
-    return json.loads(results.read_text())["seconds"]
+    return lines[0]["seconds"]
 
 
 def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
@@ -80,7 +77,7 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
         program = built(Path(scratch))
         for _ in range(asked.rounds):
             for n in asked.sizes:
-                own = native(asked, n, Path(scratch))
+                own = native(asked, n)
                 for block in asked.blocks:
                     said = through_c(program, asked, n, block)
                     row = rows.setdefault((n, block), {**said, "native": [], "pdla": [], "scalapack": []})
@@ -92,9 +89,8 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]], ranks: int) -> Table:
-    made = Table(title=f"n x n x n, float64, {ranks} ranks; medians, ms", caption="equal: to ScaLAPACK's product of integers")
-    for name in ("n", "block", "ScaLAPACK", "through pdla", "native pdla", "ScaLAPACK / through", "through / native", "equal"):
-        made.add_column(name, justify="right")
+    heads = "n", "block", "ScaLAPACK", "through pdla", "native pdla", "ScaLAPACK / through", "through / native", "equal"
+    made = headed(f"n x n x n, float64, {ranks} ranks; medians, ms; equal: to ScaLAPACK's product of integers", *heads)
     for row in rows:
         alone, through, own = (median(row[side]) for side in ("scalapack", "pdla", "native"))
         figures = [f"{seconds * 1e3:.1f}" for seconds in (alone, through, own)]
@@ -109,7 +105,7 @@ def main() -> None:
     if missing := no_scalapack() or no_compiler:
         sys.exit(f"pblas.py: {missing}")
     rows = measured(asked)
-    Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
+    console(110).print(table(rows, asked.ranks))
     if asked.json:
         write_json(asked.json, rows)
 

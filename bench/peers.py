@@ -18,13 +18,11 @@ element, by multiplying with a vector.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
 import signal
 import sys
-import tempfile
 import time
 from itertools import product as cross
 from pathlib import Path
@@ -34,6 +32,7 @@ from rich.console import Console
 from bench.common.given import parser
 from bench.common.launch import CORES
 from bench.common.product import Product
+from bench.common.table import console
 from bench.sides.figures import Row, exported, left_out, table, verdict
 from bench.sides.jobs import TORCH, Job, jobs, unfit
 from pdla.bench.arguments import positive, positives, to_write
@@ -105,14 +104,10 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
             work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
     if not work:
         return ""
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results")
-        results.touch()
-        spec = {"work": work, "check": first, "turns": TURNS, "turn": TURN, "results": str(results)}
-        fault = job.run(rows[0].ranks, json.dumps(spec), limit)
-        by_product = {row.product: row for row in rows}
-        for line in map(json.loads, results.read_text().splitlines()):
-            by_product[Product(line["m"], line["n"], line["k"], line["dtype"])].add(line)
+    lines, fault = job.run(rows[0].ranks, {"work": work, "check": first, "turns": TURNS, "turn": TURN}, limit)
+    by_product = {row.product: row for row in rows}
+    for line in lines:
+        by_product[Product(line["m"], line["n"], line["k"], line["dtype"])].add(line)
     return fault
 
 
@@ -140,7 +135,7 @@ def machine() -> dict[str, object]:
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, which ends the job under way, too
-    out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    out = console(WIDTH)
     say = Console(stderr=True, highlight=False)
     known = {job.name: job for job in jobs(given.torch_python)}
     asked = given.sides.split(",") if given.sides else [*known]

@@ -19,7 +19,7 @@ import pdla
 from bench.common.given import started
 from pdla import nn
 from pdla.bench.arguments import positive
-from pdla.bench.commands import calibrate
+from pdla.bench.measure import calibration
 
 LAYOUT = pdla.Layout("row", "col")
 
@@ -78,7 +78,7 @@ def main(rounds=5):
     runs = {name: make(comm, *arguments) for name, (make, *arguments) in CASES.items()}
     figures = {name: ([], [], []) for name in CASES}
     for _ in range(rounds):
-        machine = comm.share(calibrate.measured(comm))[0]
+        machine = comm.share(calibration.measured(comm))[0]
         for name, case in CASES.items():
             figures[name][0].append(predicted(case, comm.size, machine))
             for found, kept in zip(min(measured(comm, runs[name]) for _ in range(3)), figures[name][1:], strict=True):

@@ -10,14 +10,13 @@ see `least`. There are no messages and no data: figures are by the plans' formul
 machines as multiples of those of the box of fewest words, of boxes that leave at most 11% of ranks idle. These are of dry runs.
 """
 
-import argparse
 from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 import pdla
-from bench.common.given import parser
+from bench.common.given import parser, shapes
 from pdla.bench.arguments import natural, positive, to_draw, to_write
 from pdla.bench.leave import write_json
 from pdla.comm.dry import DryComm
@@ -197,13 +196,6 @@ def plot(results, path):
     figure.supxlabel("ranks")
     figure.supylabel("words received over the lower bound")
     figure.savefig(path, dpi=200, metadata={"Date": None})
-
-
-def shapes(text):
-    found = [tuple(map(positive, shape.split("x"))) for shape in text.split(",")]
-    if any(len(mnk) != 3 for mnk in found):
-        raise argparse.ArgumentTypeError(f"{text!r}: give m x n x k, such as 32768x32768x32768")
-    return found
 
 
 def main():

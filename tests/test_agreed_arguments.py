@@ -29,6 +29,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         cholesky_words lu_words predict_matmul record syrk_words tagged tiled_order to_descriptor
+        predict_cholesky predict_lu predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
         DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
         DistMatrix.__abs__ DistMatrix.__pow__ DistMatrix.__ipow__ DistMatrix.__rpow__ DistMatrix.__rtruediv__
@@ -48,7 +49,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
     "it gives communicators, in the order of the calls: products ask for them again and again": """
         ProcessGrid.__getitem__ ProcessGrid.close Stack.matrices
     """,
-    "a plan is called without a message": "Plan.__call__ Plan.run",
+    "a plan is called without a message": "Plan.__call__ Plan.run FactorPlan",
     "its callers, which are Layer's, have agreed": """
         MicroBatch .forward_local .backward_local .forward_async .backward_async .check_input
     """,
@@ -244,7 +245,10 @@ def layered(here):
     return here.stack(axis="row"), here.stack(axis="row").T, here.stack()
 
 
-FACTORED = ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond", "lu")
+FACTORED = (
+    "cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond", "lu",
+    "plan_cholesky", "plan_lu", "plan_solve", "plan_solve_triangular",
+)
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk", "syr2k", "her2k"), out),

@@ -1,4 +1,4 @@
-"""How scripts read their command lines."""
+"""How scripts read their command lines, and what ranks print."""
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
@@ -7,10 +7,17 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from pdla.bench.arguments import sizes
+
 
 def parser(about: str) -> ArgumentParser:
     """For a script with options; `about`: its docstring."""
     return ArgumentParser(Path(sys.argv[0]).name, description=about, formatter_class=RawDescriptionHelpFormatter)
+
+
+def shapes(text: str) -> list[tuple[int, int, int]]:
+    """m x n x k of several products, separated by commas."""
+    return [sizes(shape) for shape in text.split(",")]
 
 
 def started(main: Callable[..., Any], kind: Callable[[str], Any], about: str) -> None:
@@ -27,3 +34,8 @@ def started(main: Callable[..., Any], kind: Callable[[str], Any], about: str) ->
     except (ArgumentTypeError, TypeError, ValueError) as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}\n\n{about}")
     main(*words)
+
+
+def say(comm: Any) -> Callable[..., None]:
+    """`print` on the first rank of a communicator, pdla's or mpi4py's; silence on the others."""
+    return print if comm.rank == 0 else lambda *_, **__: None

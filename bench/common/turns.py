@@ -37,8 +37,3 @@ def exact(meeting: Meeting, product: Product, side: Side, times: int = 1) -> boo
     fill_with_integers(side)
     wrong = [not right(side, product) for _ in range(times)]
     return not any(meeting.largest([float(w) for w in wrong]))
-
-
-def say(comm: Any) -> Callable[..., None]:
-    """`print` on the first rank of a communicator, pdla's or mpi4py's; silence on the others."""
-    return print if comm.rank == 0 else lambda *_, **__: None

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from bench.common.launch import CORES
 from bench.common.product import Product
+from bench.common.table import headed
 
 FEW = f"pdla on {CORES}"
 LABELS = {  # the columns: for each its module, its variant (None: the best of all), and whether its workspace is shown
@@ -97,13 +97,8 @@ def sizes(product: Product) -> str:
 def table(ranks: int, rows: Iterable[Row]) -> Table:
     """Milliseconds of each side, beside them NumPy's over these; for sides of pdla the workspace a rank. Last, the better
     of pdla's sides on all ranks over the ceilings without and with barriers."""
-    made = Table(title=f"{ranks} ranks", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    made.add_column("m x n x k")
-    for label, (_, _, space) in LABELS.items():
-        made.add_column(f"{label}, ms", justify="right", no_wrap=True)
-        if space:
-            made.add_column("workspace", justify="right")
-    made.add_column("over ceilings", justify="right")
+    sides = (name for label, (_, _, space) in LABELS.items() for name in (f"{label}, ms", *["workspace"] * space))
+    made = headed(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
     for row in rows:
         made.add_row(*_cells(row), style="bold red" if row.wrong else None)
     return made

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,23 @@ from bench.common.product import Product, Side, fill_at_random
 MOST = 50  # products in a turn, at most
 
 
-@dataclass
-class Taken:
-    """What one product took a side in each turn: seconds, and the bytes over the link of the host that received most."""
+def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[list[tuple[float, float]]]:
+    """Collective: of each side the turns of products back to back, each of about `turn` seconds, judged by a first product.
 
-    seconds: list[float] = field(default_factory=list)
-    bytes: list[float] = field(default_factory=list)
-
-
-def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[Taken]:
-    """Collective: turns of products back to back, each of about `turn` seconds, judged by a first product. If sides take turns, a
-    turn of several products begins with one that is not counted: the caches hold another side's data, and idle connections start
-    slowly.
+    Of a turn the seconds of a product, and the bytes over the link of the host that received most. If sides take turns, a turn of
+    several products begins with one that is not counted: the caches hold another side's data, and idle connections start slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
-    found = [Taken() for _ in sides]
-    for _ in range(rounds):
-        for taken, side, count in zip(found, sides, counts, strict=True):
-            if len(sides) > 1 and count > 1:
-                meeting.seconds(side.multiply)
-            before = received()
-            taken.seconds.append(meeting.seconds(side.multiply, count))
-            taken.bytes += meeting.largest([(received() - before) / count])
-    return found
+
+    def taken(side: Side, count: int) -> tuple[float, float]:
+        if len(sides) > 1 and count > 1:
+            meeting.seconds(side.multiply)
+        before = received()
+        seconds = meeting.seconds(side.multiply, count)
+        return seconds, meeting.largest([(received() - before) / count])[0]
+
+    works = zip(sides, counts, strict=True)
+    return list(turns.in_turns(rounds, {i: partial(taken, *work) for i, work in enumerate(works)}).values())
 
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -63,7 +57,8 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
             "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about,
-            "holders": held_by, "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
+            "holders": held_by, "volume": side.volume,
+            "seconds": [seconds for seconds, _ in taken], "link_bytes": [size for _, size in taken],
         }
         for (name, variant), side, same, space, held_by, taken in lines
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
+from typing import Any
 
 from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, mpirun, no_scalapack, threads
 from bench.common.product import Product
@@ -33,8 +36,16 @@ class Job:
     environment: Callable[[], dict[str, str]] = dict
     threads: int = 1
 
-    def run(self, ranks: int, spec: str, limit: float) -> str:
-        """Run the job to its end; gives "", or what went wrong in a few words. An exception here, as by a signal, ends the job."""
+    def run(self, ranks: int, spec: dict[str, Any], limit: float) -> tuple[list[dict[str, Any]], str]:
+        """Run the job to its end; gives the lines of its results, and "" or what went wrong in a few words."""
+        with tempfile.TemporaryDirectory() as folder:
+            results = Path(folder, "results")
+            results.touch()
+            fault = self._ended(ranks, json.dumps(spec | {"results": str(results)}), limit)
+            return [json.loads(line) for line in results.read_text().splitlines()], fault
+
+    def _ended(self, ranks: int, spec: str, limit: float) -> str:
+        """An exception here, as by a signal, ends the job."""
         mine = os.environ | threads(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
         command = [*self.start(ranks), "-m", "bench.sides.job", spec]
         with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:

@@ -12,6 +12,7 @@ from pdla.bench.leave import a_file_in_a_folder
 from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
+from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
 
 MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
@@ -102,6 +103,13 @@ def sides(text: str, count: int, what: str) -> list[int]:
     if len(words) != count or not all(word.isdecimal() and int(word) for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return [int(word) for word in words]
+
+
+def sizes(text: str) -> tuple[int, int, int]:
+    m, n, k = sides(text, 3, "a product: give m x n x k, such as 8192x8192x1024")
+    if max(m, n, k) > LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long: m, n and k are up to {LONGEST}")
+    return m, n, k
 
 
 def grid_shape(text: str) -> tuple[int, int]:

@@ -47,7 +47,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, checked against each other, too; raises Stop."""
     arguments = parser().parse_args(argv)
     command = arguments.command
-    for name in sorted(set(COMMON) - set(command.takes)):
+    for name in sorted(command.lacks):
         if getattr(arguments, name) not in (None, False):
             raise refuse(f"{COMMON[name]} before {command.name}: {command.name} has no such option")
     apart(arguments)

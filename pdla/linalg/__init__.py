@@ -8,6 +8,8 @@ from pdla.linalg.difference_cover import syrk_words
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu_factor, lu_solve, lu_words
 from pdla.linalg.lu_split import lu
+from pdla.linalg.plans import FactorPlan, plan_cholesky, plan_lu, plan_solve, plan_solve_triangular
+from pdla.linalg.predict import predict_cholesky, predict_lu, predict_solve_triangular
 from pdla.linalg.rank_2k import her2k, syr2k
 from pdla.linalg.rank_k import herk, syrk
 from pdla.linalg.solve import solve
@@ -18,7 +20,9 @@ from pdla.linalg.triangular import solve_triangular, trsm
 from pdla.linalg.vector import matvec, matvec_words
 
 __all__ = [
-    "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "einsum",
-    "hemm", "her2k", "herk", "inv", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec", "matvec_words",
-    "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
+    "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond",
+    "det", "einsum", "hemm", "her2k", "herk", "inv", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec",
+    "matvec_words", "multi_dot", "norm", "plan_cholesky", "plan_lu", "plan_solve", "plan_solve_triangular", "predict_cholesky",
+    "predict_lu", "predict_solve_triangular", "slogdet", "solve", "solve_triangular", "stack", "symm", "syr2k", "syrk",
+    "syrk_words", "trmm", "trsm",
 ]

@@ -22,7 +22,6 @@ from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
-FEW = 4  # ranks that have whole rows of a matrix to be factored by Cholesky: they receive up to half as many words more
 NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
 
 
@@ -118,12 +117,6 @@ def near_square(ranks: int) -> tuple[int, int]:
     if ranks > 8 and ranks > NARROW * short * short:
         short = isqrt(ranks)
     return short, ranks // short
-
-
-def tall(ranks: int) -> tuple[int, int]:
-    """The same for Cholesky's: few ranks have rows alone, so that all of them work on each panel."""
-    short, long = near_square(ranks)
-    return (ranks, 1) if ranks <= FEW else (long, short)
 
 
 def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, ProcessGrid]:

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import held
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import dimensions, laid, tall, told
+from pdla.linalg.block_cyclic import brought, dimensions, laid, told
 from pdla.linalg.rank_k import below
 from pdla.linalg.right_side import RightSide
-from pdla.linalg.triangular import in_square_blocks, new_in_square_blocks, regular, substituted
+from pdla.linalg.triangular import in_square_blocks, regular, substituted
+from pdla.linalg.ways import copied, limited, to, where
 from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -32,7 +34,8 @@ HEAD = 2  # numbers behind each panel: the order of the minor at which the facto
 
 
 def cholesky(
-    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None,
 ) -> DistMatrix:
     """Factor a positive definite matrix: A = L L^H. Collective over A's grid, idle ranks included.
 
@@ -48,6 +51,8 @@ def cholesky(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of the factor; by default A's.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -59,6 +64,8 @@ def cholesky(
     LinAlgError
         For a matrix that is not positive definite, with the order of the first leading minor that
         is not; for NaN and infinity.
+    PlanError
+        For a memory_limit that cannot be kept.
     ShapeError, LayoutError, GridError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
@@ -69,8 +76,8 @@ def cholesky(
     Notes
     -----
     A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
-    of these) where it lies so, or else it is brought to P x 1 ranks, up to four of them, or to a
-    near-square grid, and back.
+    of these) where it lies so, or else it is brought to the grid and blocks that `plan_cholesky`
+    finds cheapest, and back.
 
     Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
     panels by the diagonal block's inverse.
@@ -85,15 +92,23 @@ def cholesky(
     array([[2., 0.],
            [1., 3.]])
     """
-    said = checks.words("cholesky", A, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
+    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("cholesky", A, **named)
     with agreed(communicator((A,)), said):
         dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
-    return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+        def run(A: DistMatrix) -> DistMatrix:
+            with held(copied("cholesky", A, dtype, overwrite_a)):
+                return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A)
 
 
 def cho_factor(
-    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
 ) -> tuple[DistMatrix, bool]:
     """Factor a positive definite matrix for `cho_solve`. Collective, idle ranks included.
 
@@ -107,6 +122,8 @@ def cho_factor(
         Whether A may be written to.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -117,7 +134,7 @@ def cho_factor(
 
     Raises
     ------
-    LinAlgError, ShapeError, AgreementError
+    LinAlgError, PlanError, ShapeError, AgreementError
         As by `cholesky`, on every rank.
 
     Examples
@@ -129,10 +146,17 @@ def cho_factor(
     >>> pdla.run(2, program)[0]
     (np.float64(6.0), True)
     """
-    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite)
+    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite, limit=memory_limit)
     with agreed(communicator((A,)), said):
         dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
-    return _factor(A, dtype, lower, overwrite_a), lower
+
+        def run(A: DistMatrix) -> DistMatrix:
+            with held(copied("cholesky", A, dtype, overwrite_a)):
+                return _factor(A, dtype, lower, overwrite_a)
+
+        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A), lower
 
 
 def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
@@ -200,7 +224,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
-        L = new_in_square_blocks(A, dtype, overwrite, tall(A.grid.comm.size))
+        L = brought(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
         order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
     if order:
@@ -260,7 +284,7 @@ class Cholesky:
             inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
             for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
                 multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
-        coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k)
+        coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k) if self.cols.comm is None else None
         self.xp.copy(under, x)
         return coming, facing
 

@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, held
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import Dimension, block_size, brought, dimensions, near_square, square_blocks, told, working
+from pdla.linalg.block_cyclic import Dimension, brought, dimensions, told
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.row_exchange import RowExchange, moves, order, pivots_of
 from pdla.linalg.tournament import winners
 from pdla.linalg.triangular import in_square_blocks, lying, regular, substituted
+from pdla.linalg.ways import copied, limited, to, where
 from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -35,7 +36,9 @@ from pdla.matrix.core import DistMatrix
 ALL = slice(None)
 
 
-def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> tuple[DistMatrix, np.ndarray]:
+def lu_factor(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> tuple[DistMatrix, np.ndarray]:
     """Factor a matrix with partial pivoting: P A = L U. Collective over A's grid, idle ranks included.
 
     Parameters
@@ -46,6 +49,8 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -60,8 +65,9 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, AgreementError
-        For what is no matrix, or of a dtype that LAPACK has not, on every rank, as all of these.
+    ShapeError, PlanError, AgreementError
+        For what is no matrix, or of a dtype that LAPACK has not, and for a memory_limit that cannot
+        be kept, on every rank, as all of these.
 
     See Also
     --------
@@ -70,7 +76,8 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     Notes
     -----
     Columns that lie `Cyclic` along one axis of the grid, rows whole, are worked on where they are;
-    else A is brought there. A singular U is warned of, as by SciPy.
+    else A is brought there, in the blocks that `plan_lu` finds cheapest. A singular U is warned of,
+    as by SciPy.
 
     Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl).
 
@@ -85,9 +92,17 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     (array([[4.  , 4.  ],
            [0.25, 1.  ]]), array([1, 1]))
     """
-    with agreed(communicator((A,)), checks.words("lu_factor", A, over=overwrite_a, finite=check_finite)):
+    said = checks.words("lu_factor", A, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    with agreed(communicator((A,)), said):
         dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
-    X, pivots, singular = factored(A, dtype, overwrite_a)
+
+        def run(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int]:
+            with held(copied("lu", A, dtype, overwrite_a)):
+                return factored(A, dtype, overwrite_a)
+
+        way = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        X, pivots, singular = run(A)
     if singular:
         warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
     return X, pivots
@@ -199,20 +214,10 @@ def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[Di
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
-        X = _in_square_blocks(A, dtype, overwrite)
+        X = brought(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         steps = LU(X)
         numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
     return X, numbers[1:].astype(np.int64), int(numbers[0])
-
-
-def _in_square_blocks(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: a copy to be factored, where A lies if it is in square blocks; with `overwrite` A itself then."""
-    if square_blocks(A):
-        return brought(A, A.layout, A.grid, dtype, overwrite)
-    ranks = A.grid.comm.size
-    block = block_size(min(A.shape), ranks)
-    shape = min((1, ranks), near_square(ranks), key=lambda shape: lu_words(*A.shape, shape, block))
-    return brought(A, *working(A, shape, block), dtype)
 
 
 class LU:

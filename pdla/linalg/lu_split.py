@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.block_cyclic import laid
 from pdla.linalg.lu import factored
 from pdla.linalg.row_exchange import order
 from pdla.linalg.triangle import triangle
+from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 
 
 def lu(
-    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None,
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
 
@@ -32,6 +35,8 @@ def lu(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of L and U; by default A's.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -47,7 +52,7 @@ def lu(
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, LayoutError, GridError, AgreementError
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
     Examples
@@ -62,11 +67,25 @@ def lu(
            [0.25, 1.  ]]), array([[4., 4.],
            [0., 1.]]))
     """
-    with agreed(communicator((A,)), checks.words("lu", A, over=overwrite_a, finite=check_finite, layout=layout)):
+    named = {"over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("lu", A, **named)
+    with agreed(communicator((A,)), said):
         dtype = checks.to_factor("lu", A, overwrite_a, check_finite, rectangular=True)
         (m, n), wanted = A.shape, A.layout.summed if layout is None else layout
         for shape in ((m, min(m, n)), (min(m, n), n)):
             checks.result(A, shape, dtype, None, wanted)
-    X, pivots, _ = factored(A, dtype, overwrite_a)
-    L, U = triangle(X[:, : min(m, n)], True, True), triangle(X[: min(m, n), :], False)
-    return np.argsort(order(pivots, m)), laid(L, wanted, A.grid), laid(U, wanted, A.grid)
+
+        def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+            with held(copied("lu", A, dtype, overwrite_a)):
+                return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
+
+        way = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A)
+
+
+def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective: from the factors in one matrix, X."""
+    k = min(X.shape)
+    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
+    return np.argsort(order(pivots, X.shape[0])), laid(L, layout, A.grid), laid(U, layout, A.grid)

@@ -61,7 +61,7 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
         if left <= 1:
             return side.back(X)
         said = f"after {steps} steps of refinement the residual is {left:.1e} times what is allowed"
-    warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import factored, solved_by
@@ -13,13 +15,19 @@ from pdla.linalg.lu import solved_by_factoring
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import solved
+from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
+
+ROUTINES = {
+    "gen": "lu", "sym": "lu", "her": "lu", "pos": "cholesky", "lower triangular": "triangular", "upper triangular": "triangular",
+    "diagonal": "diagonal",
+}  # what is done first, by what is known of A
 
 
 def solve(
     A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
-    check_finite: bool = True, layout: Layout | None = None, refine: str | None = None,
+    check_finite: bool = True, layout: Layout | None = None, refine: str | None = None, memory_limit: int | None = None,
 ) -> Any:
     """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
 
@@ -47,6 +55,8 @@ def solve(
     refine : None or "float32", optional
         "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
         half the words, and refinement to the residual of a full solution; see the notes.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -78,7 +88,8 @@ def solve(
     array([1., 2.])
     """
     named = {"lower": lower, "over": (overwrite_a, overwrite_b), "finite": check_finite, "layout": layout, "refine": refine}
-    with agreed(communicator((A, B)), checks.words("solve", A, B, assume_a=assume_a, **named)):
+    said = checks.words("solve", A, B, assume_a=assume_a, limit=memory_limit, **named)
+    with agreed(communicator((A, B)), said):
         checks.assumed("solve", assume_a)
         checks.flags(lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("solve", A)
@@ -88,12 +99,26 @@ def solve(
         if check_finite:
             checks.finite(A, B)
         low = lower_dtype(refine, side.dtype, assume_a)
-    if low is not None and (X := refined(A, side, low, assume_a == "pos", lower)) is not None:
-        return X
-    if assume_a in ("gen", "sym", "her"):
-        return solved_by_factoring(A, side, overwrite_a)
+
+        def run(A: DistMatrix, B: Any) -> Any:
+            given = replace(side, B=B)
+            with held(0 if routine == "diagonal" else copied(routine, A, side.dtype, overwrite_a and routine != "triangular")):
+                if low is not None and (X := refined(A, given, low, assume_a == "pos", lower)) is not None:
+                    return X
+                return _solved(A, given, assume_a, lower, overwrite_a)
+
+        routine = ROUTINES[assume_a]
+        way = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, run, side.B, said=said)
+    with to(way):
+        return run(A, side.B)
+
+
+def _solved(A: DistMatrix, side: RightSide, assume_a: str, lower: bool, overwrite: bool) -> Any:
+    """Collective: X, as its right-hand side wants it."""
+    if ROUTINES[assume_a] == "lu":
+        return solved_by_factoring(A, side, overwrite)
     if assume_a == "diagonal":
         return solved_by_diagonal(A, side)
     if assume_a == "pos":
-        return solved_by(factored(A if lower else A.H, side.dtype, overwrite_a), side)
+        return solved_by(factored(A if lower else A.H, side.dtype, overwrite), side)
     return solved(A, side, assume_a == "lower triangular", False)

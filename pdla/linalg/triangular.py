@@ -21,14 +21,15 @@ from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import block_size, brought, diagonal, dimensions, near_square, square_blocks, working
+from pdla.linalg.block_cyclic import brought, diagonal, dimensions, square_blocks
+from pdla.linalg.price import FEW
 from pdla.linalg.right_side import RightSide
+from pdla.linalg.ways import where
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
-FEW = 32  # columns of B up to which T is not moved: more are multiplied by one grid column at a time
 
 
 def solve_triangular(
@@ -163,29 +164,21 @@ def trsm(
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
     with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
-        T = in_square_blocks(A, side.dtype)
+        T = in_square_blocks(A, side.dtype, side.shape[1])
         if not unit:
             regular(T)
         X = substituted(T, side, lower, unit, alpha)
         return side.back(X)
 
 
-def in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy."""
-    return A if square_blocks(A) and A.dtype == dtype else new_in_square_blocks(A, dtype)
+def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) -> DistMatrix:
+    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy.
 
-
-def new_in_square_blocks(
-    A: DistMatrix, dtype: np.dtype, overwrite: bool = False, shape: tuple[int, int] | None = None
-) -> DistMatrix:
-    """Collective: a copy, where A lies if it is in square blocks; with `overwrite` A itself then, if it is of this dtype.
-
-    shape: of the grid to which A is brought, if it does not lie so
+    cols: of the right-hand sides, by default as many as A's
     """
-    if square_blocks(A):
-        return brought(A, A.layout, A.grid, dtype, overwrite)
-    ranks = A.grid.comm.size
-    return brought(A, *working(A, shape or near_square(ranks), block_size(A.shape[0], ranks)), dtype)
+    if square_blocks(A) and A.dtype == dtype:
+        return A
+    return brought(A, *where("triangular", A, A.shape[0] if cols is None else cols, dtype), dtype)
 
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:

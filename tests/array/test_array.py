@@ -6,11 +6,6 @@ import numpy as np
 from pdla.array import namespace
 from pdla.array.meta import Meta
 
-# ---------------------------------------------------------------------------------------------- gemm
-
-
-# ---------------------------------------------------------------------------------------------- the rest
-
 
 def test_namespaces():
     assert namespace(np.zeros(1)).name == "numpy"

@@ -310,9 +310,11 @@ def test_one_column_or_row_of_a_product(dtype):
     def laid(m, n, how):
         x = rng.integers(-4, 5, (2 * m + 1, 2 * n + 1)) + (1j * rng.integers(-4, 5, (2 * m + 1, 2 * n + 1)) if dtype in "FD" else 0)
         x = x.astype(dtype)
-        return (x[:m, :n], np.asfortranarray(x)[:m, :n], x[::2][:m, :n], x.T.copy().T[:m, :n])[how]
+        ways = x, np.asfortranarray(x), x[::2], x.T.copy().T
+        return ways[how][:m, :n]
 
-    for (m, k, n), how, (alpha, beta) in product(((5, 7, 1), (1, 7, 5), (1, 1, 1), (6, 1, 1)), range(4), ((-1, 0), (-1, 1), (2, 3))):
+    sizes, scalars = ((5, 7, 1), (1, 7, 5), (1, 1, 1), (6, 1, 1)), ((-1, 0), (-1, 1), (2, 3))
+    for (m, k, n), how, (alpha, beta) in product(sizes, range(4), scalars):
         a, b, c = laid(m, k, how), laid(k, n, how), laid(m, n, how)
         if beta == 0:
             c[...] = np.nan

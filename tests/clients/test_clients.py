@@ -161,6 +161,7 @@ def test_a_solver_whose_updates_are_parts_of_one_matrix(programs):
     assert said["error_pdla"] < 1e-12 and said["taken"] > 0
 
 
+@slow
 def test_calls_and_contexts_leave_nothing_behind(programs):
     said = line(run([programs / "many_c", 1000], 2, **ALL))
     assert said["calls"] == 1000 and said["grown"] < 2  # megabytes
@@ -557,7 +558,7 @@ def test_level_3_of_pblas_on_mpich(libraries, tmp_path):
     level_3("mpich", "d", tmp_path, libraries)
 
 
-@pytest.mark.parametrize(("name", "uses"), [("xdlu", True), ("xdllt", True), ("xdqr", False)])
+@pytest.mark.parametrize(("name", "uses"), [*(pytest.param(name, True, marks=slow) for name in ("xdlu", "xdllt")), ("xdqr", False)])
 def test_factorisations(libraries, tmp_path, name, uses):
     """xdqr calls none of the routines taken over, and has to go on as before."""
     output = run([scalapacks("openmpi", name, tmp_path)], 4, cwd=tmp_path, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL)

@@ -1,11 +1,16 @@
 """Commands of the benchmark as tests give them."""
 
-from pdla.bench.arguments import Parser
-from pdla.bench.commands import predict
-from pdla.bench.stop import Stop
-from pdla.model.machine import Machine
+import json
 
-FREE = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e30, network=1e30, latency=0.0, far_latency=0.0)
+import jsonschema
+
+from pdla.bench.arguments import Parser
+from pdla.bench.cli import main
+from pdla.bench.commands import predict
+from pdla.bench.report.content import SCHEMA
+from pdla.bench.stop import Stop
+
+SIZES = ["-m", "30", "-n", "20", "-k", "25"]
 
 
 def command(capsys, *words, module=predict):
@@ -18,3 +23,17 @@ def command(capsys, *words, module=predict):
     except Stop as stop:
         return stop.status, "", str(stop)
     return status, capsys.readouterr().out, ""
+
+
+def run(capsys, *words):
+    """Exit status and what was printed."""
+    status = main(list(words))
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def valid(path):
+    """A report that obeys the schema."""
+    content = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(content)
+    return content

@@ -10,6 +10,7 @@ import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout
 
 NAMES = ("x", "y", "z")
+SIZES = {"row": 2, "col": 3, "depth": 4}
 sizes = st.integers(0, 20)
 
 
@@ -78,16 +79,12 @@ def spread(whole, grid, layout):
     return pdla.from_local(block, whole.shape, grid, layout)
 
 
-
 @st.composite
 def triangles(draw):
     """A grid and its rank count, two layouts, sizes."""
     ranks = draw(st.integers(1, 7))
     grid, (n, k) = draw(grids(ranks)), (draw(sizes), draw(sizes))
     return ranks, grid, n, k, draw(layouts((n, k), grid, partial=True)), draw(layouts((n, n), grid))
-
-
-SIZES = {"row": 2, "col": 3, "depth": 4}
 
 
 def places(axes=SIZES):

@@ -36,3 +36,6 @@ def written(path, grid, seconds):
     results = Results(list(rows(grid, seconds)))
     content.write(path, content.report(known, "mpi", ranks, ["gemm"], results, {"float64": 1e9}, Machine(name=HOSTILE)))
     return str(path)
+
+
+SECONDS = {"gather": (0.02, 0.01, 0.03), "summa": (0.005,), "3d": ()}

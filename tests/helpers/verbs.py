@@ -71,8 +71,6 @@ def recorded(comm, how):
     return came, ledger
 
 
-
-
 every_place = pytest.mark.parametrize(
     "place", [lambda r: r, lambda r: r // 2, lambda r: r % 2, lambda r: min(r, 1), lambda r: max(r, 2)],
     ids=["one a node", "pairs", "interleaved", "one alone", "three and the others alone"],

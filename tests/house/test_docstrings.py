@@ -14,6 +14,7 @@ from pdla import config, errors
 from pdla.comm.ledger import Event
 from pdla.comm.pending import Pending
 from pdla.indices import IndexSet
+from pdla.linalg.predict import FactorPrediction
 from pdla.matmul.native_layouts import Native
 from pdla.matmul.plan import Figures
 from pdla.matmul.predict import Prediction
@@ -23,7 +24,7 @@ from pdla.simulate.critical_path import Path, Step
 
 GIVEN = (  # not in an __all__, but what a user is given, or finds in the reference
     AllRanks, Event, Figures, IndexSet, Native, Path, Pending, Prediction, Step,
-    config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
+    FactorPrediction, config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
 FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate)
 CALLED = ("__call__", "__getitem__", "__setitem__")  # special methods that are described on their own

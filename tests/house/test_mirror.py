@@ -2,34 +2,40 @@
 
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 PDLA = TESTS.parent / "pdla"
 OTHERWISE = {"bench_scripts", "clients", "house"}  # folders of tests of what is no module of pdla
 RENAMED = {"mpi_world": "mpi"}  # pytest-mpi skips all that is in a folder `mpi`, without mpirun
-ROOMS = {  # tests of several modules together
+ROOMS = {  # what several modules do together
+    "test_agreed_arguments": "every argument of every function that is collective",
+    "test_programs": "random programs of many steps",
+    "bench/report/test_browser": "the page in a browser, which is not everywhere",
+    "linalg/test_level3": "over MPI: all of level 3",
+    "matmul/test_cover": "a pairwise cover of all products",
+    "nn/test_against_numpy": "all layers",
+    "nn/test_against_torch": "all layers",
+    "nn/test_dtypes": "all layers",
+    "nn/test_made": "what cannot be made, of layers, schemes and optimizers",
+    "nn/test_memory": "what networks hold",
+    "nn/test_refused": "passes that are refused, of all layers",
+    "nn/test_words": "what layers receive, in all schemes",
 }
 
 
-@pytest.mark.parametrize("base", [TESTS, TESTS / "mpi"], ids=["tests", "tests/mpi"])
-def test_each_file_of_tests_has_its_module(base):
+def test_each_file_of_tests_has_its_module():
     """A room's own tests have its name: tests/io/test_io.py are those of pdla/io/__init__.py."""
-    homeless = []
-    for file in sorted(base.rglob("test_*.py")):
-        folder, name = file.relative_to(base).parent, file.stem.removeprefix("test_")
-        if folder.parts[:1] in ((other,) for other in OTHERWISE) or (base == TESTS and folder.parts[:1] == ("mpi",)):
-            continue
-        room = PDLA.joinpath(*(RENAMED.get(part, part) for part in folder.parts))
-        if not ((room / f"{name}.py").exists() or (name == room.name and (room / "__init__.py").exists())):
-            homeless.append((folder / file.stem).as_posix())
-    assert sorted(set(homeless) - set(ROOMS)) == []
+    assert sorted({name for name, home in found() if not home} ^ set(ROOMS)) == []
 
 
-def test_each_exception_is_one():
-    places = TESTS, TESTS / "mpi"
-    files = {file.relative_to(top).with_suffix("").as_posix() for top in places for file in top.rglob("test_*.py")}
-    assert set(ROOMS) <= files
+def found():
+    """The name of each file of tests of pdla, without mpirun and with it, and whether a module stands where it says."""
+    for file in sorted(TESTS.rglob("test_*.py")):
+        folders, name = file.relative_to(TESTS).parts[:-1], file.stem.removeprefix("test_")
+        if folders[:1] not in ((folder,) for folder in OTHERWISE):
+            folders = folders[1:] if folders[:1] == ("mpi",) else folders
+            room = PDLA.joinpath(*(RENAMED.get(folder, folder) for folder in folders))
+            own = name == room.name and (room / "__init__.py").exists()
+            yield "/".join([*folders, file.stem]), own or (room / f"{name}.py").exists()
 
 
 def test_only_what_needs_mpirun_is_in_a_folder_called_mpi():

@@ -213,12 +213,6 @@ def test_layouts_that_do_not_fit(tmp_path, ending, layout):
     assert errors(2, lambda comm: load(path, ProcessGrid((1, 2)), Layout(partial="col")))[0] is LayoutError
 
 
-# ---------------------------------------------------------------------------------------------- saves that fail
-
-
-# ---------------------------------------------------------------------------------------------- files that others hold
-
-
 # ---------------------------------------------------------------------------------------------- dry
 
 

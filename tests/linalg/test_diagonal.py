@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.level3 import VIEWS
 from helpers.systems import BLOCKS, KINDS, cyclic, drawn, on, raised
 
 import pdla
@@ -17,8 +18,8 @@ def test_views_vectors_and_inverses(dtype, layout):
 
     def program(comm):
         A, B = on((2, 2), a, layout, comm), on((2, 2), b, Layout("col", "row"), comm)
-        diagonal = a.diagonal()
-        for view, d in ((lambda X: X, diagonal), (lambda X: X.H, diagonal.conj()), (lambda X: X.conj(), diagonal.conj())):
+        views = {"A": a.diagonal(), "H": a.diagonal().conj(), "conj": a.diagonal().conj()}
+        for view, d in ((VIEWS[name], d) for name, d in views.items()):
             X = solve(view(A), B, assume_a="diagonal")
             assert X.layout == B.layout and np.array_equal(X.gather(), b / d[:, None]) and np.array_equal(B.gather(), b)
             assert np.array_equal(solve(view(A), b[:, 0], assume_a="diagonal"), b[:, 0] / d)

@@ -188,9 +188,6 @@ def test_random_data_within_the_componentwise_bound():
         pdla.run(6, program, algorithm)
 
 
-# ---------------------------------------------------------------------------------------------- bytes
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 2), (2, 3), (3, 4), (4, 2)], ids=str)
 def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):

@@ -88,9 +88,6 @@ def test_fractions_count_as_numbers():
     check_close(run(SUMMA, partial(passed, kind=Fraction)), run(SUMMA, partial(passed, kind=float)), 0)
 
 
-# ---------------------------------------------------------------------------------------------- floats of 16 bits
-
-
 OF_16_BITS = {
     "Linear": lambda s, dtype: nn.Linear(s, 20, 20, dtype=dtype),
     "GeLU": lambda s, dtype: nn.GeLU(s),

@@ -159,9 +159,6 @@ def test_examples_of_docstrings(thing):
     assert found.examples and doctest.DocTestRunner().run(found).failed == 0
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
-
-
 def test_the_wrong_method_is_refused_when_the_class_is_made():
     with pytest.raises(PdlaError, match=r"Mine.forward begins a pass on all ranks: override forward_local\(x, batch\), or async"):
         type("Mine", (nn.Layer,), {"forward": lambda self, x: x})

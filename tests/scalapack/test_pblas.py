@@ -15,11 +15,6 @@ from pdla.errors import AgreementError
 from pdla.scalapack import Descriptor, pblas
 from pdla.scalapack.pblas import DTYPES, Call, Context
 
-# ---------------------------------------------------------------------------------------------- descriptors
-
-
-# ---------------------------------------------------------------------------------------------- routines
-
 
 @st.composite
 def operands(draw, shape, grid):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pdla.bench.arguments import COMMON, Parser
+from pdla.bench.arguments import Parser
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Command:
     about     what it is for, in words;  examples: lines of command lines, each with what it does
     run       gives the exit status: run(comm, arguments, words), which all ranks call, or, `alone`, run(arguments) in one process
     add       adds its arguments;  check: raises Stop where they contradict each other
-    takes     those of COMMON that may stand before it
-    refuses   those of `takes` that it reads only to say why it has no use for them; its help does not list them
+    lacks     those of COMMON that it has not
+    refuses   those of COMMON that it reads only to say why it has no use for them; its help does not list them
     """
 
     name: str
@@ -27,5 +27,5 @@ class Command:
     add: Callable[[Parser], object] = lambda to: None
     check: Callable[[argparse.Namespace], object] = lambda arguments: None
     alone: bool = False
-    takes: tuple[str, ...] = tuple(COMMON)
-    refuses: tuple[str, ...] = ()
+    lacks: Collection[str] = ()
+    refuses: Collection[str] = ()

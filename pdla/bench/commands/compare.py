@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pdla.bench.arguments import Parser
+from pdla.bench.arguments import COMMON, Parser
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.check import WRONG
 from pdla.bench.report.content import misfit
@@ -69,8 +69,8 @@ class Pair:
         return self.before["right"] and not self.after["right"]
 
     @property
-    def slower(self) -> bool:
-        return self.verdict == "slower"
+    def worse(self) -> bool:
+        return self.verdict == "slower" or self.more_bytes or self.broken
 
     @property
     def verdict(self) -> str:
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     screen.print(table(pairs))
     for line in notes(pairs, (arguments.before, old, before), (arguments.after, new, after)):
         screen.print(Text(line))
-    return FAILED if any(pair.slower or pair.more_bytes or pair.broken for pair in pairs.values()) else 0
+    return FAILED if any(pair.worse for pair in pairs.values()) else 0
 
 
 def read(path: str) -> dict[str, Any]:
@@ -169,8 +169,7 @@ def table(pairs: Mapping[str, Pair]) -> Table:
     for heading in ("before, ms", "after, ms", "ratio", f"{SURE:.0%} of draws", "", "bytes received"):
         made.add_column(heading, justify="right")
     for name, pair in pairs.items():
-        bad = pair.slower or pair.more_bytes or pair.broken
-        made.add_row(name, *_cells(pair), style="bold red" if bad else None)
+        made.add_row(name, *_cells(pair), style="bold red" if pair.worse else None)
     return made
 
 
@@ -216,5 +215,5 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 COMMAND = Command(
     "compare", "set two results of --json side by side: what became slower, or receives more bytes", """\
   python -m pdla.bench compare before.json after.json       which products became slower
-""", run, add, alone=True, takes=(),
+""", run, add, alone=True, lacks=COMMON,
 )

@@ -84,17 +84,8 @@ def _case(arguments: argparse.Namespace, ranks: int) -> Case:
     if first * second > ranks:
         raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there {plural(ranks, 'is', 'are')} {ranks}")
     m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
-    return Case(
-        m,
-        n,
-        k,
-        dtype=arguments.dtype or "float64",
-        algorithm=arguments.algorithm,
-        grid=(first, second),
-        transa=arguments.transa,
-        transb=arguments.transb,
-        panel=arguments.panel,
-    )
+    how = {name: getattr(arguments, name) for name in ("algorithm", "transa", "transb", "panel")}
+    return Case(m, n, k, arguments.dtype or "float64", grid=(first, second), **how)
 
 
 def _save(path: str, C: pdla.DistMatrix) -> None:

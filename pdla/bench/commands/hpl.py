@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import pdla
-from pdla.bench.arguments import COMMON, Parser, positive, positives
+from pdla.bench.arguments import Parser, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
@@ -128,5 +128,5 @@ def _summary(runs: int, failed: int) -> str:
 COMMAND = Command(
     "hpl", "solve a random system of linear equations by the rules of HPL: its residual, its GFLOP/s", """\
   mpirun -n 4 python -m pdla.bench hpl -n 20000             a system of 20,000 equations by HPL's rules
-""", run, add, check, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks", "json"),
+""", run, add, check, lacks=("machine",), refuses=("dry_run", "ranks", "json"),
 )

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import pdla
-from pdla.bench.arguments import COMMON
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported, world
 from pdla.bench.measure.facts import POLLS, oversubscribed, waiting
@@ -80,5 +79,5 @@ def _waiting_lines(known: dict[str, Any], comm: pdla.Communicator, waits: dict[s
 COMMAND = Command(
     "info", "show machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait", """\
   mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
-""", run, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks"),
+""", run, lacks=("machine",), refuses=("dry_run", "ranks"),
 )

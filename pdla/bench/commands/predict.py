@@ -82,5 +82,5 @@ COMMAND = Command(
     "predict", "find the fastest schemes and grids for a transformer, or algorithms for a product, on a machine", """\
   python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
   python -m pdla.bench predict -P 64 --product 8192x8192x8192        the fastest algorithms and grids for a product
-""", run, add, alone=True, takes=("ranks", "json", "machine"),
+""", run, add, alone=True, lacks=("threads", "array", "dry_run"),
 )

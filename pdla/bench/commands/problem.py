@@ -9,9 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pdla.bench.arguments import Parser, above_zero, positive, sides
+from pdla.bench.arguments import Parser, above_zero, positive, sizes
 from pdla.bench.stop import refuse
-from pdla.indices import MOST
 from pdla.model.machine import Machine
 from pdla.simulate import Product, Transformer
 from pdla.simulate.networks import Step
@@ -39,13 +38,6 @@ def add(to: Parser) -> None:
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
     to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory a rank than this")
     to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")
-
-
-def sizes(text: str) -> tuple[int, int, int]:
-    m, n, k = sides(text, 3, "a product: give m x n x k, such as 8192x8192x1024")
-    if max(m, n, k) > MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is too long: m, n and k are up to {MOST}")
-    return m, n, k
 
 
 def gigabytes(text: str) -> float:

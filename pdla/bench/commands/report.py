@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pdla.bench.arguments import Parser
+from pdla.bench.arguments import COMMON, Parser
 from pdla.bench.commands.command import Command
 from pdla.bench.leave import foresee, leave
 from pdla.bench.report import page, plots, table
@@ -40,5 +40,5 @@ def run(arguments: argparse.Namespace) -> int:
 COMMAND = Command(
     "report", "show results of --json as a table, as plots, or as one page of HTML", """\
   python -m pdla.bench report result.json --html page.html  a run as a page to look at
-""", run, add, alone=True, takes=(),
+""", run, add, alone=True, lacks=COMMON,
 )

@@ -180,5 +180,5 @@ def _curve(axes: Any, name: str, values: list[tuple[int, float]], mark: str, end
 COMMAND = Command(
     "scale", "find the fastest ways on ever more ranks, up to a million: strong or weak scaling", """\
   python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
-""", run, add, alone=True, takes=("json", "machine"),
+""", run, add, alone=True, lacks=("threads", "array", "dry_run", "ranks"),
 )

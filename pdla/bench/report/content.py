@@ -24,12 +24,7 @@ DIGITS = 9  # of a span's seconds, after the point
 
 
 def report(
-    known: Mapping[str, Any],
-    world: str,
-    ranks: int,
-    arguments: list[str],
-    results: Results,
-    peaks: Mapping[str, float],
+    known: Mapping[str, Any], world: str, ranks: int, arguments: list[str], results: Results, peaks: Mapping[str, float],
     machine: Machine | None = None,
 ) -> dict[str, Any]:
     """A run as JSON; `known` as info.facts gives it; peaks: FLOP/s of all ranks together, by dtype.
@@ -37,15 +32,10 @@ def report(
     machine  the described one for which times were predicted, if any
     """
     return {
-        "schema": VERSION,
-        "arguments": arguments,
-        "world": world,
-        "ranks": ranks,
-        **known,
+        "schema": VERSION, "arguments": arguments, "world": world, "ranks": ranks, **known,
         "peak_flops_per_second": dict(peaks),
         "predicted_on": None if machine is None else asdict(machine),
-        "rows": [entry(row) for row in results.rows],
-        "left_out": results.left_out,
+        "rows": [entry(row) for row in results.rows], "left_out": results.left_out,
     }
 
 

@@ -21,9 +21,6 @@ from pdla.bench.measure import peak
 from pdla.errors import AgreementError, DeviceError, ShapeError
 from pdla.simulate import split
 
-# ---------------------------------------------------------------------------------------------- copies
-
-
 # ---------------------------------------------------------------------------------------------- sums
 
 
@@ -168,9 +165,6 @@ def test_tf32_is_asked_for_by_name(monkeypatch):
             xp.gemm(there(np.ones((3, 3), dtype)), there(np.ones((3, 3), dtype)), xp.empty((3, 3), dtype))
     single, double, fast = (getattr(cublas, f"CUBLAS_COMPUTE_{name}") for name in ("32F", "64F", "32F_FAST_TF32"))
     assert asked == [single, double, fast, double]
-
-
-# ---------------------------------------------------------------------------------------------- the rest
 
 
 # ---------------------------------------------------------------------------------------------- the layers' work

@@ -9,7 +9,7 @@ import pytest
 
 import pdla
 from pdla.bench.cli import main
-from pdla.bench.commands import calibrate
+from pdla.bench.measure import calibration, verbs
 from pdla.model.machine import Machine
 
 PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, latency=1e-3, network=1e5, far_latency=1e-2, node=2)
@@ -24,13 +24,13 @@ def quick(monkeypatch):
         "MESSAGE": 1 << 12,
         "STREAM": 1 << 12,
         "TURNS": 1,
-        "SIZES": (8, 1 << 10),
     }.items():
-        monkeypatch.setattr(calibrate, name, value)
+        monkeypatch.setattr(calibration, name, value)
+    monkeypatch.setattr(verbs, "SIZES", (8, 1 << 10))
 
 
 def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
-    monkeypatch.setattr(calibrate, "PATIENCE", inf)  # however slow a link has seemed, all verbs are timed
+    monkeypatch.setattr(verbs, "PATIENCE", inf)  # however slow a link has seemed, all verbs are timed
     path = tmp_path / "here.toml"
     assert main(["calibrate", "--threads", "2", "--out", str(path)]) == 0
     machine = Machine.load(path)
@@ -40,14 +40,14 @@ def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert printed.startswith(machine.text())
     lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
-    assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in calibrate.VERBS]
+    assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in verbs.VERBS]
     assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
 
 
 def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
     """A machine that has one is refused when it is read; 8 x 8 x 8 took long, or the large product is a fast GPU's."""
-    monkeypatch.setattr(calibrate, "_rate", lambda comm, n: 1e13 if n == calibrate.LARGE else 1.23456e5 * n)
-    _, reached = pdla.run(1, calibrate._rates)[0]
+    monkeypatch.setattr(calibration, "_rate", lambda comm, n: 1e13 if n == calibration.LARGE else 1.23456e5 * n)
+    _, reached = pdla.run(1, calibration._rates)[0]
     assert reached[:2] == ((8.0, 9.88e-8), (16.0, 1.98e-7))
 
 
@@ -55,13 +55,13 @@ def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
 def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, monkeypatch):
     """Each node's ranks around that node; all at once to ranks that are all on other nodes, where there is such a step."""
     seen = [[] for _ in range(4)]
-    link = calibrate._link
-    monkeypatch.setattr(calibrate, "_link", lambda comm, step: seen[here.rank].append((comm.size, step)) or link(comm, step))
+    link = calibration._link
+    monkeypatch.setattr(calibration, "_link", lambda comm, step: seen[here.rank].append((comm.size, step)) or link(comm, step))
     here = threading.local()
 
     def program(comm):
         here.rank, comm.homes = comm.rank, homes
-        return calibrate.measured(comm)
+        return calibration.measured(comm)
 
     machine = pdla.run(4, program)[0]
     beyond = [(4, step)] if step else []
@@ -72,8 +72,8 @@ def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, mo
 def test_what_is_predicted_to_take_long_is_left_out(quick):
     """1 KiB at 2 KB a second and more would take half a second."""
     slow = Machine(bandwidth=2e3, latency=0.0, gap=0.0)
-    (rows, _) = pdla.run(2, lambda comm: list(calibrate.compared(comm, slow)))
-    assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in calibrate.VERBS), ("barrier", 0)]
+    (rows, _) = pdla.run(2, lambda comm: list(verbs.compared(comm, slow)))
+    assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in verbs.VERBS), ("barrier", 0)]
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_messages_are_as_long_as_links_and_latency_ask_for(bandwidth, least, siz
     def message(comm, nbytes, step):
         return lambda: SimpleNamespace(wait=lambda: seconds.update({threading.get_ident(): nbytes / bandwidth}))
 
-    monkeypatch.setattr(calibrate, "_message", message)
-    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: seconds[threading.get_ident()]))
-    assert pdla.run(2, calibrate._full, 1, least) == [size, size]
+    monkeypatch.setattr(calibration, "_message", message)
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: seconds[threading.get_ident()]))
+    assert pdla.run(2, calibration._full, 1, least) == [size, size]
 
 
 def test_groups_of_ranks():
-    assert list(calibrate._groups(8)) == [(2, 1), (2, 4), (4, 1), (4, 2), (8, 1)]
-    assert list(calibrate._groups(6)) == [(2, 1), (2, 3), (6, 1)] and list(calibrate._groups(1)) == []
-    assert [calibrate._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
+    assert list(verbs._groups(8)) == [(2, 1), (2, 4), (4, 1), (4, 2), (8, 1)]
+    assert list(verbs._groups(6)) == [(2, 1), (2, 3), (6, 1)] and list(verbs._groups(1)) == []
+    assert [verbs._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
 
 
 def test_verbs_are_foretold():
     """Of 4 ranks 2 apart, on nodes of 2: the other's 1000 bytes come from the other node, at 1e5 a second after 10 ms."""
-    told = calibrate._foretold(calibrate.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
+    told = verbs._foretold(verbs.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
     assert told == pytest.approx(0.01 + 1000 / 1e5)
-    assert calibrate._foretold(calibrate.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)
+    assert verbs._foretold(verbs.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)

@@ -1,55 +1,25 @@
-"""Reports: what a result file holds, what is read back, the table and the plots."""
+"""`python -m pdla.bench report`: what is read, refused, printed and drawn."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 from helpers import results
-from rich.console import Console
+from helpers.results import SECONDS
 
 from pdla.bench.arguments import Parser
 from pdla.bench.commands import report
 from pdla.bench.measure.case import Case
 from pdla.bench.measure.product import predict
-from pdla.bench.report import content, lines, page, plots
-from pdla.bench.report.table import tables
+from pdla.bench.report import plots
 from pdla.bench.stop import Stop
 from pdla.model.machine import Machine
-
-SECONDS = {"gather": (0.02, 0.01, 0.03), "summa": (0.005,), "3d": ()}
-
-
-@pytest.fixture
-def files(tmp_path):
-    return [results.written(tmp_path / f"{p}x{q}.json", (p, q), SECONDS) for p, q in ((1, 1), (1, 2), (2, 2))]
 
 
 def run(*words):
     parser = Parser("report")
     report.add(parser)
     return report.run(parser.parse_args(words))
-
-
-def test_files_obey_the_schema(files):
-    schema = json.loads(content.SCHEMA.read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    for file in files:
-        found = json.loads(Path(file).read_text())
-        jsonschema.validate(found, schema)
-    found["rows"][0]["split"]["timeline"]["spans"][0][0] = "rank 0"
-    with pytest.raises(jsonschema.ValidationError, match="rank 0"):
-        jsonschema.validate(found, schema)
-    found["predicted_on"]["flops"] = "many"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, schema)
-
-
-def test_rows_are_read_back(tmp_path):
-    (made,) = results.rows((2, 2), {"cannon": (0.5, 0.25)})
-    there_and_back = content.row(json.loads(json.dumps(content.entry(made))))
-    assert there_and_back == replace(made, explained="")
 
 
 def test_a_machine_foretells_a_row():
@@ -84,24 +54,6 @@ def test_without_options_the_table_is_printed(files, capsys):
         assert word in out
     ends = [out.index(words) for words in ("1x1.json; 1 rank", "1x2.json; 2 ranks", "2x2.json; 4 ranks")]
     assert ends[0] < out.index(" 1x2 ") < ends[1] < out.index(" 2x2 ") < ends[2]  # each file's rows above what is said of it
-
-
-def test_splits_and_predictions_have_columns_where_there_are_any():
-    (row,) = results.rows((1, 2), {"gather": (0.5,)})
-    headings = [[column.header for column in tables([one])[0].columns] for one in (row, replace(row, predicted=None))]
-    assert "predicted ms" in headings[0] and "predicted ms" not in headings[1]
-    assert "comp/comm/wait" in headings[1]
-
-
-@pytest.mark.parametrize("room", [40, 80, 120, 220])
-def test_a_narrow_terminal_gets_all_columns_in_tables_that_fit(room):
-    row = replace(predict(Case(30, 20, 25, transa="T", grid=(2, 2)), 4), checks=("exact (NumPy)", "bound (Freivalds)"))
-    made, (whole,) = tables([row, row], room), tables([row, row], 1000)
-    columns = [column.header for one in made for column in one.columns]
-    for column in whole.columns:
-        assert columns.count(column.header) == (len(made) if column.header in ("algorithm", "grid") else 1)
-    assert len(made) == 1 or all(Console(width=1000).measure(one).maximum <= max(room, 60) for one in made)
-    assert [one.title is None for one in made] == [False, *[True] * (len(made) - 1)]
 
 
 @pytest.mark.parametrize("lost", ["ranks", "machine", "versions", "rows", "peak_flops_per_second"])
@@ -152,23 +104,6 @@ def test_a_machine_of_another_version_is_one_line(files, tmp_path):
         run(str(tmp_path / "later.json"))
 
 
-def test_lines_of_one_product_stand_together(files):
-    found = lines.lines(lines.read([*files, files[0]]))
-    assert [line.label for line in found[:2]] == ["gather 1x1, 1x1.json", "summa 1x1, 1x1.json"]
-    assert (found[0].seconds, found[2].seconds, found[0].ranks) == (0.02, None, 1)
-    assert [line.product for line in found] == sorted(line.product for line in found)
-
-
-def test_a_line_knows_its_roof(files):
-    line = lines.lines(lines.read(files))[3]
-    assert (line.ranks, line.peak, line.link) == (2, 1e9, 2 * Machine().bandwidth)
-    assert line.intensity == 2 * 64 * 48 * 32 / 2 / line.received
-    assert lines._rate(Machine(), "complex64") == pytest.approx(2 * Machine().flops, rel=1e-2)
-
-
-# ---------------------------------------------------------------------------------------------- plots
-
-
 @pytest.mark.parametrize("form", ["svg", "png"])
 def test_plots_are_written(files, tmp_path, capsys, form):
     pytest.importorskip("matplotlib")
@@ -176,20 +111,6 @@ def test_plots_are_written(files, tmp_path, capsys, form):
     assert run(*files, "--plots", str(folder), "--format", form) == 0
     assert {path.name for path in folder.iterdir()} == {f"{name}.{form}" for name in ("split", "roofline", "scaling", "volume")}
     assert capsys.readouterr().out.count("written: ") == 4
-
-
-def test_figures_show_the_numbers(files):
-    pytest.importorskip("matplotlib")
-    made = lines.lines(lines.read(files))
-    bars = plots.split(made).axes[0].patches
-    assert sum(bar.get_width() for bar in bars[:3]) == pytest.approx(results.RUN.seconds)
-    assert sum(bar.get_width() for bar in bars[3:6]) == pytest.approx(results.FORETOLD.seconds)
-    volumes = [bar.get_width() for bar in plots.volume(made).axes[0].patches]
-    assert volumes == [line.multiple for line in made if line.multiple is not None] and len(volumes) == 6
-    curve = plots.scaling(made).axes[0].lines[0]
-    assert [*zip(*curve.get_data(), strict=True)] == [(1, 0.02), (2, 0.02), (4, 0.02)]
-    points = {tuple(map(float, one.get_xydata()[0])) for one in plots.roofline(made).axes[0].lines if len(one.get_xydata()) == 1}
-    assert (made[3].intensity, made[3].flops / 0.02) in points
 
 
 def test_what_has_no_figure_is_told(tmp_path, capsys):
@@ -219,21 +140,3 @@ def test_what_cannot_be_written_is_one_line(files, tmp_path, option):
 def test_a_page_without_a_folder_is_told_before_the_work(tmp_path):
     with pytest.raises(Stop, match=r"--html .*: there is no folder"):
         run("none.json", "--html", str(tmp_path / "none" / "page.html"))
-
-
-# ---------------------------------------------------------------------------------------------- the page's text
-
-
-def test_data_cannot_end_their_script():
-    text = page.safe({"name": "</script><!-- & \u2028"})
-    assert not set("<>&") & set(text)
-    assert json.loads(text) == {"name": "</script><!-- & \u2028"}
-
-
-def test_the_page_needs_nothing_else(files):
-    found = lines.read(files)
-    text = page.page(found, lines.lines(found))
-    assert text.count("<script") == text.count("</script>") == 2
-    assert "/* data */" not in text and "/* page" not in text
-    for word in ("http://", "https://", "src=", "@import", "url("):
-        assert word not in text.replace("http://www.w3.org/2000/svg", "")

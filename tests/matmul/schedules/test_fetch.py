@@ -1,6 +1,7 @@
 """Panels that come straight from where A and B lie: NumPy's products bit by bit, no word twice, evenly spread, as foretold."""
 
 import itertools
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from pdla.matmul.options import Options
 from pdla.matmul.schedules import fetch
 from pdla.model.machine import Machine
 
+FULL = os.environ.get("PDLA_TEST_FULL") == "1"
 LYING = (
     LAYOUT, Layout("col", "row"), Layout(("row", "col")), Layout(cols="row"), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(),
 )
@@ -29,7 +31,7 @@ BOXES = [box for box in itertools.product(range(1, 13), repeat=3) if np.prod(box
 size = st.integers(0, 19)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 20, deadline=None)
 @given(
     mnk=st.tuples(size, size, size), box=st.sampled_from(BOXES), lying=st.tuples(*[st.sampled_from(LYING)] * 3),
     shapes=st.tuples(*[st.sampled_from(SHAPES)] * 2), panel=st.integers(1, 7), turned=st.booleans(),

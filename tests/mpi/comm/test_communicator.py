@@ -15,6 +15,8 @@ from pdla.comm.threads import run
 from pdla.errors import ShapeError
 
 pytestmark = pytest.mark.mpi
+
+
 def test_an_all_reduce_may_be_waited_for_before_another_verb_or_after_it(comm):
     x, y = comm.xp.asarray(np.full(50, 1.0)), comm.xp.asarray(np.full(7, float(comm.rank)))
     total = comm.allreduce(x)
@@ -228,8 +230,3 @@ def test_buffers_of_strided_arrays_are_counted_and_given_back(comm):
         sizes[how] = ledger.peak_workspace
     pinned = comm.staged  # the host's memory is no workspace
     assert sizes == {"C": 0, "transposed": 2 * 800 if comm.size > 1 and not pinned else 0}
-
-
-# ---------------------------------------------------------------------------------------------- pieces
-
-# ---------------------------------------------------------------------------------------------- progress

@@ -2,16 +2,14 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
-from helpers.commands import FREE, command
+from helpers.commands import command
+from helpers.machines import FREE
 
 from pdla.bench.commands import scale
 from pdla.model.machine import Machine
-from pdla.simulate.networks import SCHEMES, Transformer
-from pdla.simulate.products import Product
-from pdla.simulate.scaling import scaling
+from pdla.simulate.networks import SCHEMES
 
 LARGE = ["--hidden", "16", "--heads", "4", "--sequence", "4", "--batch", "4", "--layers", "1"]
 LINKED = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e7, latency=0.0, far_latency=0.0)
@@ -44,14 +42,6 @@ def test_numbers_of_ranks(written, words, counts):
     assert [row["ranks"] for row in rows] == counts
 
 
-def test_what_grows():
-    assert Product(10, 20, 30).grown(8, "m, n and k") == Product(20, 40, 60)
-    net = Transformer(hidden=64, heads=8, sequence=8, batch=3, layers=2)
-    assert net.grown(16, "batch") == Transformer(64, 8, 8, 48, 2)
-    assert net.grown(16, "hidden") == Transformer(256, 32, 8, 3, 2)
-    assert [point.problem for point in scaling(net, [1, 2], FREE)] == [net, net]
-
-
 def test_without_a_network_products_scale_perfectly(written):
     """2 x 16 x 16 x 16 flops at 1e9 a second."""
     _, rows = written(FREE, "--to", "16", "--product", "16x16x16")
@@ -61,14 +51,6 @@ def test_without_a_network_products_scale_perfectly(written):
     assert [row["best"]["seconds"] for row in rows] == pytest.approx(3 * [2 * 16**3 / 1e9])
     assert [row["problem"]["k"] for row in rows] == [16, 32, 64]
     assert [row["best"]["efficiency"] for row in rows] == pytest.approx([1, 1, 1])
-
-
-def test_a_network_costs_efficiency_and_a_faster_one_less():
-    slower = replace(LINKED, bandwidth=1e6)
-    for of in (Transformer(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
-        [one] = scaling(of, [1], LINKED)
-        fast, slow, free = (next(scaling(of, [8], machine)).best.seconds for machine in (LINKED, slower, FREE))
-        assert free < fast < slow and one.best.seconds / 8 <= free * (1 + 1e-9)
 
 
 def test_each_scheme_ends_where_it_has_no_grid(written):

@@ -1,0 +1,236 @@
+"""A machine's figures, measured by all ranks of a job at once, as they will compute."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from pdla import config, nn
+from pdla.array import cores
+from pdla.array.numpy import gemm
+from pdla.bench.measure.facts import processor
+from pdla.comm.clock import current as clock
+from pdla.comm.communicator import Communicator
+from pdla.comm.dry import dry_run
+from pdla.comm.pending import Pending
+from pdla.grid import ProcessGrid
+from pdla.matrix.create import zeros
+from pdla.model.machine import Machine
+from pdla.simulate.plural import plural
+
+LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
+SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions; that TURNS turns may not reach
+LARGE = 1024  # n of a product at full rate
+SMALL = 8  # n of the smallest product whose rate is measured
+STACK = 1 << 21  # elements of a stack of products' factors, more than a core's cache holds
+BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate, at least and at most: in between as many as take
+FULL = 0.05  # seconds
+AT_ONCE = 16  # messages under way at the same time
+STREAM = 4 << 20  # elements of a sum that no cache holds
+Link = tuple[float, float, float]  # gap, latency, bytes a second
+CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
+
+
+def measured(comm: Communicator) -> Machine:
+    """Collective: this job's machine, the same on every rank. Each figure is a median over a few turns of the slowest rank's."""
+    flops, reached = _rates(comm)
+    near = comm.near if comm.nodes > 1 else comm
+    gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
+    far = _abroad(comm)
+    far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
+    ranks = comm.size // comm.nodes
+    single = _rate(comm, LARGE, "float32") / flops
+    many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
+    machine = Machine(
+        flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
+        bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
+        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
+        name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
+        source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}",
+    )
+    return comm.share(_rounded(machine))[0]
+
+
+def _rounded(machine: Machine) -> Machine:
+    """The machine with figures of four digits: further ones would differ in another run."""
+    figures = asdict(machine)
+    figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
+    return Machine(**figures)
+
+
+def timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+    """Collective: seconds that work() takes the slowest rank, a median over a few turns.
+
+    A turn repeats short work, up to `repeats` times.
+    """
+    first = _once(comm, work)
+    repeats = min(repeats, 1 + int(SHORT / first))
+    turns = [_alone(comm, work, repeats) for _ in range(_turns(repeats * first))]
+    return median(map(max, zip(*comm.share(turns), strict=True)))
+
+
+def _turns(seconds: float) -> int:
+    """How many turns to take of so many seconds each."""
+    return TURNS if TURNS * seconds < LONG else LEAST
+
+
+def _once(comm: Communicator, work: Callable[[], object]) -> float:
+    """Collective: seconds that work() takes the slowest rank, once."""
+    return max(comm.share(_alone(comm, work)))
+
+
+def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+    """Collective: seconds that work() takes this rank, the mean of `repeats`; all ranks begin together."""
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return (time.perf_counter() - start) / repeats
+
+
+def second(comm: Communicator, work: Callable[[], object]) -> float:
+    """Seconds of a dry rank's clock that work() takes the second time; the first time it may plan."""
+    work()
+    here: Any = clock.get()
+    start = here.time
+    work()
+    return here.time - start
+
+
+# ---------------------------------------------------------------------------------------------- a rank alone
+
+
+def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
+    """Collective: flops a second of a large product, and the shares of that rate that smaller products reach, by n."""
+    flops, sizes = _rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
+    return flops, tuple((float(n), float(f"{min(1.0, _rate(comm, n) / flops):.3g}")) for n in sizes)
+
+
+def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
+    """Collective: flops a second of n x n x n products, too many for a cache, where factors seldom lie in practice."""
+    count = max(1, STACK // n**2)
+    a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
+    each = list(zip(a, b, c, strict=True))
+
+    def stack():  # in one call of NumPy's library, so that calls are not timed; another library takes one product a call
+        if not config.settings.blas:
+            np.matmul(a, b, out=c)
+            return
+        for x, y, z in each:
+            gemm(x, y, z)
+
+    return 2.0 * count * n**3 / timed(comm, stack)
+
+
+def _call(comm: Communicator) -> float:
+    """Collective: seconds that a call takes besides its work: the time of a layer so tiny that it has no other, over its calls."""
+    alone = comm.split([comm.rank], "alone")
+    assert alone is not None
+    calls = dry_run(1, lambda comm: second(comm, _tiny(comm)), machine=CALLS)[0]
+    return timed(comm, _tiny(alone), 10) / calls
+
+
+def _tiny(comm: Communicator) -> Callable[[], object]:
+    """A pass, forward and backward, through a transformer layer of a few elements."""
+    scheme = nn.Megatron1D(ProcessGrid((1,), ("row",), comm))
+    layer = nn.TransformerLayer(scheme, 8, 1, sequence=4)
+    x = zeros((4, 8), scheme.grid, scheme.residual(4))
+    return lambda: layer.backward(layer.forward(x))
+
+
+def _stream(comm: Communicator) -> float:
+    """Collective: bytes a second, read and written, of x += y."""
+    x, y = np.ones(STREAM), np.ones(STREAM)
+    return 3 * x.nbytes / timed(comm, lambda: comm.xp.add(x, y))
+
+
+def _erf(comm: Communicator) -> float:
+    x = np.linspace(-4, 4, STREAM >> 2)
+    return x.size / timed(comm, lambda: comm.xp.erf(x))
+
+
+# ---------------------------------------------------------------------------------------------- two ranks
+
+
+def _abroad(comm: Communicator) -> int:
+    """The least distance at which every rank has a rank of another node; 0 where there is none."""
+    steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
+    return next(steps, 0) if comm.nodes > 1 else 0
+
+
+def _slowest(comm: Communicator, link: Link | None) -> Link:
+    """Collective: the greatest gap and latency and the least rate of all ranks' links; None: a rank alone on its node has none."""
+    links = [one for one in comm.share(link) if one] or [(Machine.gap, Machine.latency, Machine.bandwidth)]
+    gaps, latencies, rates = zip(*links, strict=True)
+    return max(gaps), max(latencies), min(rates)
+
+
+def _link(comm: Communicator, step: int) -> Link:
+    """Collective: gap, latency and bytes a second that a rank receives, while each sends to the rank `step` further."""
+    small = _message(comm, 8, step)
+
+    def many() -> None:
+        for pending in [small() for _ in range(AT_ONCE)]:
+            pending.wait()
+
+    one = timed(comm, lambda: small().wait(), 50)
+    gap = min(one, max(0.0, timed(comm, many, 5) - one) / (AT_ONCE - 1))
+    size = _full(comm, step, 8 * one)
+    large = _message(comm, size, step)
+    whole = timed(comm, lambda: large().wait())
+    return gap, one - gap, size / max(1e-9, whole - one)
+
+
+def _full(comm: Communicator, step: int, least: float) -> int:
+    """Collective: bytes of a message at full rate: as many as take FULL seconds, or `least` if that is more."""
+
+    def seconds(size: int) -> float:
+        message = _message(comm, size, step)
+        return min(_once(comm, lambda: message().wait()) for _ in range(2))
+
+    size = BRIEF
+    while size < MESSAGE and seconds(size) <= max(FULL, least):
+        size *= 4
+    return size
+
+
+def _message(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
+    """What sends so many bytes to the peer, again and again, and receives as many."""
+    x = np.ones(size, np.uint8)
+    out = np.empty_like(x)
+    return lambda: comm.shift(x, out, step)
+
+
+def _overlap(comm: Communicator, step: int) -> float:
+    """Collective: the share of a message that is hidden behind products that take equally long.
+
+    A median over turns, each with its own share, as times drift by more than what is measured.
+    """
+    if step == 0:
+        return 1.0
+    begin = _message(comm, 4 * _full(comm, step, 0.0), step)
+    a, b, c = (np.ones((LARGE // 4, LARGE // 4)) for _ in range(3))
+
+    def message() -> None:
+        begin().wait()
+
+    def products() -> None:
+        for _ in range(count):
+            comm.xp.gemm(a, b, c)
+
+    def both() -> None:
+        pending = begin()
+        products()
+        pending.wait()
+
+    count = 1
+    count = max(1, round(timed(comm, message) / timed(comm, products)))
+    turns = [(_once(comm, message), _once(comm, products), _once(comm, both)) for _ in range(3 * _turns(_once(comm, both)))]
+    return float(min(1.0, max(0.0, median((alone + work - together) / min(alone, work) for alone, work, together in turns))))

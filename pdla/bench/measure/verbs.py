@@ -1,0 +1,84 @@
+"""Verbs timed in groups of ranks, beside the times that a dry run on a machine predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from pdla.bench.measure.calibration import second, timed
+from pdla.comm.communicator import Communicator
+from pdla.comm.dry import dry_run
+from pdla.model.machine import Machine
+
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, unless they are predicted to take more than
+PATIENCE = 0.25  # seconds
+
+
+class Row(NamedTuple):
+    """A verb in groups of `ranks` ranks, `stride` apart; size: bytes of a rank's part; seconds measured and predicted."""
+
+    verb: str
+    ranks: int
+    stride: int
+    size: int
+    measured: float
+    predicted: float
+
+
+def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
+    """Collective: verbs timed in all groups of a size and stride at once, except those predicted to take long."""
+    for ranks, stride in _groups(comm.size):
+        group = comm.split(_members(comm.rank, ranks, stride), "group")
+        assert group is not None
+        for size in SIZES:
+            for verb, make in VERBS.items():
+                foretold = _foretold(make, comm.size, ranks, stride, size, machine)
+                if foretold < PATIENCE:
+                    yield Row(verb, ranks, stride, size, timed(comm, make(group, size), 5), foretold)
+        yield Row("barrier", ranks, stride, 0, timed(comm, group.barrier, 20), 0.0)
+
+
+def _groups(ranks: int) -> Iterator[tuple[int, int]]:
+    """Sizes of groups, the powers of two that divide `ranks` and `ranks` itself; with strides, 1 and as far apart as possible."""
+    for size in sorted({*(1 << i for i in range(1, ranks.bit_length()) if ranks % (1 << i) == 0), ranks} - {1}):
+        yield from ((size, stride) for stride in sorted({1, ranks // size}))
+
+
+def _members(rank: int, ranks: int, stride: int) -> list[int]:
+    """The group of a rank: in its block of ranks * stride ranks, those that differ from it by multiples of the stride."""
+    first = rank // (ranks * stride) * ranks * stride + rank % stride
+    return [first + stride * i for i in range(ranks)]
+
+
+def _foretold(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
+    def one(comm: Communicator) -> float:
+        group = comm.split(_members(comm.rank, ranks, stride), "group")
+        assert group is not None
+        return second(comm, make(group, size))
+
+    return dry_run(world, one, machine=machine)[0]
+
+
+def _bcast(comm: Communicator, size: int) -> Callable[[], object]:
+    x = comm.xp.empty((size,), "uint8")
+    return lambda: comm.bcast(x, 0).wait()
+
+
+def _allgather(comm: Communicator, size: int) -> Callable[[], object]:
+    x, outs = comm.xp.empty((size,), "uint8"), [comm.xp.empty((size,), "uint8") for _ in range(comm.size)]
+    outs[comm.rank] = None
+    return lambda: comm.allgather(x, outs).wait()
+
+
+def _reduce_scatter(comm: Communicator, size: int) -> Callable[[], object]:
+    parts, out = [comm.xp.empty((size // 8,), "float64") for _ in range(comm.size)], comm.xp.empty((size // 8,), "float64")
+    return lambda: comm.reduce_scatter(parts, out).wait()
+
+
+def _alltoall(comm: Communicator, size: int) -> Callable[[], object]:
+    others = [r for r in range(comm.size) if r != comm.rank]
+    sends, recvs = ({r: comm.xp.empty((size,), "uint8") for r in others} for _ in range(2))
+    return lambda: comm.alltoall(sends, recvs).wait()
+
+
+VERBS = {"bcast": _bcast, "allgather": _allgather, "reduce_scatter": _reduce_scatter, "alltoall": _alltoall}

@@ -1,0 +1,410 @@
+"""Plans: where a factorization or a solution works, what that costs, and how it is run; pdla.linalg.price compares the ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, failed
+from pdla.cuts import Cyclic
+from pdla.errors import PlanError
+from pdla.grid import one_communicator
+from pdla.layout import Layout
+from pdla.linalg import checks, price
+from pdla.linalg.block_cyclic import square_blocks
+from pdla.linalg.cholesky import cholesky
+from pdla.linalg.foretold import figures
+from pdla.linalg.lu import lu_factor
+from pdla.linalg.price import Task, Way
+from pdla.linalg.right_side import RightSide
+from pdla.linalg.solve import ROUTINES, solve
+from pdla.linalg.triangular import solve_triangular
+from pdla.linalg.ways import by, limited, task, to, ways
+from pdla.matmul.checks import communicator
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.plan import Figures
+from pdla.matrix.core import DistMatrix
+
+NEXT = 2  # other ways that `explain` lists
+
+
+@dataclass(frozen=True)
+class FactorPlan:
+    """How a matrix is factored, or a system solved; ``plan(A)`` or ``plan(A, B)`` runs it.
+
+    `plan_cholesky`, `plan_lu`, `plan_solve` and `plan_solve_triangular` make it.
+
+    Parameters
+    ----------
+    name : str
+        The function that it runs.
+    operands : tuple of Operand
+        What it was made for: shapes, layouts, grids, dtypes of A and B.
+    dtype : numpy.dtype
+        In which it works.
+    tasks : tuple of Task
+        The routines that it consists of.
+    shape : tuple of two int
+        pr and pc, of the grid on which it works.
+    block : int
+        Rows of a square block.
+    stays : bool
+        Whether A is worked on where it lies.
+    rivals : tuple of str
+        The next cheapest ways.
+    call : callable
+        What it runs.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(64, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     plan = pdla.linalg.plan_cholesky(A)
+    ...     return plan.name, plan.block, plan(A).trace()
+    >>> pdla.run(4, program)[0]
+    ('cholesky', 32, np.float64(128.0))
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    dtype: np.dtype
+    tasks: tuple[Task, ...]
+    shape: tuple[int, int]
+    block: int
+    stays: bool
+    rivals: tuple[str, ...]
+    call: Callable[..., Any] = field(compare=False)
+
+    @property
+    def way(self) -> Way:
+        """The grid's shape and the block, together."""
+        return Way(self.shape, self.block)
+
+    @property
+    def machine(self) -> Any:
+        """The machine that the plan is made for."""
+        return self.tasks[0].machine
+
+    def __call__(self, *matrices: DistMatrix) -> Any:
+        """Run the plan. Collective.
+
+        Parameters
+        ----------
+        *matrices : DistMatrix
+            A, or A and B, like those that the plan was made for.
+
+        Returns
+        -------
+        object
+            What the function gives.
+
+        Raises
+        ------
+        PlanError
+            For matrices that the plan was not made for, on this rank alone.
+        """
+        comm = self.operands[0].grid.comm
+        try:
+            self._check(matrices)
+        except BaseException as error:
+            failed(comm, "a plan's call", error)
+            raise
+        with to(self.way):
+            return self.call(*matrices)
+
+    def _check(self, matrices: tuple[Any, ...]) -> None:
+        alike = len(matrices) == len(self.operands) and all(
+            isinstance(X, DistMatrix) and like.like(X) and X.dtype == like.dtype
+            for like, X in zip(self.operands, matrices, strict=True)
+        )
+        if not alike:
+            given = "; ".join(X.described if isinstance(X, DistMatrix) else repr(X) for X in matrices)
+            raise PlanError(f"this plan is for {'; '.join(map(str, self.operands))}, in {self.dtype}, not for {given}")
+        for X in matrices:
+            one_communicator(self.operands[0].grid, X.grid, "a matrix", "the plan")
+
+    @cached_property
+    def predicted(self) -> Figures:
+        """What the plan will cost, as `Figures`.
+
+        Bytes, messages and workspace are those of dry runs of the function itself, the largest of
+        the sampled ranks; seconds are theirs on the plan's machine or, if they are more, those of
+        the chain from panel to panel, for which all ranks wait.
+        """
+        told = figures(self.operands, by(self.way, self.call), self.machine)
+        return replace(told, seconds=max(told.seconds, sum(price.seconds(task, self.shape, self.block) for task in self.tasks)))
+
+    @property
+    def bound(self) -> float:
+        """Bytes that a rank must receive at least, where it has room for its share of A alone."""
+        return self.dtype.itemsize * sum(price.bound(task, self.shape[0] * self.shape[1]) for task in self.tasks)
+
+    def explain(self) -> str:
+        """Describe the plan: where it works, what it costs, the bound, and the next best ways.
+
+        Returns
+        -------
+        str
+            A few lines.
+        """
+        cost, machine, A = self.predicted, self.machine, self.operands[0]
+        working = Layout(Cyclic("row", self.block), Cyclic("col", self.block))
+        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {working!r}"
+        return "\n".join([
+            f"{self._said}, {self.dtype}, on {A.grid!r}",
+            f"  algorithm   right-looking, {self.way}",
+            f"  A           {there}",
+            f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
+            f"workspace {cost.peak_workspace} bytes",
+            f"  bound       {self.bound:.0f} bytes",
+            f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
+            *(f"  next        {way}" for way in self.rivals),
+        ])
+
+    @property
+    def _said(self) -> str:
+        shapes = " and ".join(f"{X.shape[0]} x {X.shape[1]}" for X in self.operands)
+        return f"{self.name} of {shapes}"
+
+    def __repr__(self) -> str:
+        return f"FactorPlan({self._said}, {self.dtype}, {self.way})"
+
+
+def plan_cholesky(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `cholesky` will factor matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `cholesky`, as all arguments are. Its elements do not matter.
+    lower : bool, optional
+        Which triangle is read.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of the factor.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and factors matrices like A.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `cholesky`, on every rank.
+
+    See Also
+    --------
+    predict_cholesky : What it costs, from its size alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     layout = pdla.Layout(pdla.Cyclic("row", 8), pdla.Cyclic("col", 8))
+    ...     plan = pdla.linalg.plan_cholesky(pdla.eye(64, pdla.ProcessGrid((2, 2)), layout))
+    ...     return plan.stays, plan.predicted.bytes_received < 20000
+    >>> pdla.run(4, program)[0]
+    (True, True)
+    """
+    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("plan_cholesky", A, **named)
+    with agreed(communicator((A,)), said):
+        checks.flags(check_finite=check_finite)
+        dtype = checks.to_factor("cholesky", A, overwrite_a, False, lower=lower)
+        checks.result(A, A.shape, dtype, None, layout)
+        call = partial(cholesky, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout)
+        return _plan("cholesky", "cholesky", (A,), dtype, call, memory_limit, said)
+
+
+def plan_lu(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> FactorPlan:
+    """Plan how `lu_factor` will factor matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `lu_factor`, as all arguments are. Its elements do not matter.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and factors matrices like A.
+
+    Raises
+    ------
+    ShapeError, PlanError, AgreementError
+        As by `lu_factor`, on every rank.
+
+    See Also
+    --------
+    predict_lu : What it costs, from its sizes alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.random((64, 64), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     LU, pivots = pdla.linalg.plan_lu(A)(A)
+    ...     return len(pivots)
+    >>> pdla.run(4, program)[0]
+    64
+    """
+    said = checks.words("plan_lu", A, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    with agreed(communicator((A,)), said):
+        checks.flags(check_finite=check_finite)
+        dtype = checks.to_factor("lu_factor", A, overwrite_a, False, rectangular=True)
+        call = partial(lu_factor, overwrite_a=overwrite_a, check_finite=check_finite)
+        return _plan("lu_factor", "lu", (A,), dtype, call, memory_limit, said)
+
+
+def plan_solve(
+    A: DistMatrix, B: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
+    overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `solve` will solve systems like A X = B. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A, B : DistMatrix
+        As for `solve`, as all arguments are; no vectors. Their elements do not matter.
+    assume_a : str, optional
+        What is known of A; not "diagonal".
+    lower : bool, optional
+        For "pos": which triangle is read.
+    overwrite_a, overwrite_b : bool, optional
+        Whether they may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and solves systems like this one.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `solve`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(64, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     plan = pdla.linalg.plan_solve(A, A, assume_a="pos")
+    ...     return plan(A, A).trace()
+    >>> pdla.run(4, program)[0]
+    np.float64(64.0)
+    """
+    named = {"lower": lower, "over": (overwrite_a, overwrite_b), "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("plan_solve", A, B, assume_a=assume_a, **named)
+    with agreed(communicator((A, B)), said):
+        checks.assumed("plan_solve", assume_a)
+        if (routine := ROUTINES[assume_a]) == "diagonal":
+            raise PlanError("plan_solve: assume_a='diagonal': there is nothing to choose")
+        checks.flags(lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite)
+        checks.square("solve", A)
+        if overwrite_a:
+            checks.overwritten("A", A, B)
+        dtype = _matrix_side("plan_solve", A, B, layout, overwrite_b).dtype
+        call = partial(
+            solve, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite,
+            layout=layout,
+        )
+        return _plan("solve", routine, (A, B), dtype, call, memory_limit, said)
+
+
+def plan_solve_triangular(
+    A: DistMatrix, B: DistMatrix, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False,
+    check_finite: bool = True, layout: Layout | None = None,
+) -> FactorPlan:
+    """Plan how `solve_triangular` will solve systems like A X = B. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A, B : DistMatrix
+        As for `solve_triangular`, as all arguments are; no vectors. Their elements do not matter.
+    lower : bool
+        Which triangle it is.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones.
+    overwrite_b : bool, optional
+        Whether B may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and solves systems like this one.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `solve_triangular`, on every rank.
+
+    See Also
+    --------
+    predict_solve_triangular : What it costs, from its sizes alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(64, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     return pdla.linalg.plan_solve_triangular(A, A, lower=True)(A, A).trace()
+    >>> pdla.run(4, program)[0]
+    np.float64(64.0)
+    """
+    options = {"lower": lower, "unit_diagonal": unit_diagonal, "overwrite_b": overwrite_b, "check_finite": check_finite}
+    said = checks.words("plan_solve_triangular", A, B, layout=layout, **options)
+    with agreed(communicator((A, B)), said):
+        checks.flags(**options)
+        checks.square("solve_triangular", A)
+        dtype = _matrix_side("plan_solve_triangular", A, B, layout, overwrite_b).dtype
+        call: partial = partial(solve_triangular, layout=layout, **options)  # type: ignore[arg-type]
+        return _plan("solve_triangular", "triangular", (A, B), dtype, call, None, said)
+
+
+def _matrix_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, overwrite: bool) -> RightSide:
+    if not isinstance(B, DistMatrix):
+        raise PlanError(f"{name}: B={B!r}: a DistMatrix; a vector is solved without a plan")
+    return RightSide.of(name, A, B, layout, overwrite)
+
+
+def _plan(
+    name: str, routine: str, matrices: tuple[DistMatrix, ...], dtype: np.dtype, call: Callable[..., Any], limit: float | None,
+    said: str,
+) -> FactorPlan:
+    A, cols = matrices[0], matrices[-1].shape[1]
+    limited_to = limited(routine, A, dtype, limit, call, *matrices[1:], said=said)
+    found = ways(routine, A, cols, dtype)
+    way = limited_to or found[0]
+    first = task(routine, A, cols if routine == "triangular" else A.shape[1], dtype)
+    sides = [replace(first, routine="triangular", m=A.shape[0], n=cols)] * (2 if name == "solve" and routine != "triangular" else 0)
+    tasks = (first, *sides)
+    others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != way][:NEXT]
+    operands = tuple(map(Operand.of, matrices))
+    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, square_blocks(A), tuple(others), call)

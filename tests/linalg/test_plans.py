@@ -1,0 +1,126 @@
+"""Plans of factorizations and solutions: what they foretell is what is counted, memory limits are kept, and others' matrices refused."""
+
+import numpy as np
+import pytest
+from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised
+
+import pdla
+from pdla import Layout
+from pdla.errors import PlanError
+from pdla.linalg import (
+    cho_factor,
+    cholesky,
+    lu,
+    lu_factor,
+    plan_cholesky,
+    plan_lu,
+    plan_solve,
+    plan_solve_triangular,
+    solve,
+)
+
+PLANS = {
+    "cholesky": lambda A, **named: plan_cholesky(A, **named),
+    "upper": lambda A, **named: plan_cholesky(A, lower=False, **named),
+    "lu": lambda A, **named: plan_lu(A, **named),
+    "solve": lambda A, **named: plan_solve(A, A, **named),
+    "pos": lambda A, **named: plan_solve(A, A, assume_a="pos", **named),
+    "triangle": lambda A, **named: plan_solve(A, A, assume_a="upper triangular", **named),
+    "substitution": lambda A: plan_solve_triangular(A, A, lower=True),
+}
+
+
+def wide(comm, layout, grid=(2, 2), n=96):
+    """Whose pivots are those of dry runs: the blocks on the diagonal are exchanged with those before."""
+    return on(grid, positive(n, condition=4), layout, comm)
+
+
+def plan_is_exact(name, layout):
+    """LU of panels that are cut exchanges rows between ranks."""
+    return layout != cyclic(8) or name not in ("lu", "solve")
+
+
+@pytest.mark.parametrize("layout", [BLOCKS, cyclic(8), Layout("col")], ids=repr)
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_foretold_is_counted(layout, name):
+    def program(comm):
+        plan = PLANS[name](wide(comm, layout))
+        matrices = [wide(comm, layout) for _ in plan.operands]
+        with pdla.record() as ledger:
+            plan(*matrices)
+        assert plan.stays == (layout == cyclic(8))
+        return plan.predicted, (ledger.bytes_received, ledger.messages, ledger.peak_workspace)
+
+    told, counted = zip(*pdla.run(4, program), strict=True)
+    assert len(set(told)) == 1 and told[0].seconds > 0
+    received, messages, peak = map(max, zip(*counted, strict=True))
+    if plan_is_exact(name, layout):
+        assert (told[0].bytes_received, told[0].messages) == (received, messages)
+    else:  # which rows are exchanged depends on the matrix: of this one, with a large diagonal, none is
+        assert 0.5 * told[0].bytes_received < received < told[0].bytes_received and messages < told[0].messages
+    assert peak <= told[0].peak_workspace < 1.6 * peak  # over MPI, not between threads, parts with gaps travel by way of buffers
+
+
+CALLS = {
+    "cholesky": lambda A, limit: cholesky(A, memory_limit=limit),
+    "cho_factor": lambda A, limit: cho_factor(A, memory_limit=limit),
+    "lu_factor": lambda A, limit: lu_factor(A, memory_limit=limit),
+    "lu": lambda A, limit: lu(A, memory_limit=limit),
+    "solve": lambda A, limit: solve(A, np.ones(A.shape[0]), memory_limit=limit),
+    "pos": lambda A, limit: solve(A, A, assume_a="pos", memory_limit=limit),
+    "triangle": lambda A, limit: solve(A, A, assume_a="lower triangular", memory_limit=limit),
+    "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_memory_limit_is_kept_or_refused_with_what_is_needed(name):
+    def program(comm):
+        A = wide(comm, BLOCKS, n=160)
+        with pytest.raises(PlanError, match=r"^memory_limit=1000: \d+ bytes too few; the leanest plan found, in square ") as error:
+            CALLS[name](A, 1000)
+        needed = int(str(error.value).split("needs ")[1].split(" ")[0])
+        with pytest.raises(PlanError):
+            CALLS[name](A, needed - 1)
+        with pdla.record() as ledger:
+            CALLS[name](A, needed)
+        return needed, ledger.peak_workspace
+
+    ran = pdla.run(4, program)
+    assert len({needed for needed, _ in ran}) == 1 and max(peak for _, peak in ran) <= ran[0][0]
+
+
+def test_what_is_overwritten_needs_panels_alone():
+    def program(comm):
+        A = wide(comm, cyclic(8), n=160)
+        plans = plan_cholesky(A), plan_cholesky(A, overwrite_a=True)
+        return [plan.predicted.peak_workspace for plan in plans], plan_lu(A, memory_limit=10**6).block
+
+    (copied, in_place), _ = pdla.run(4, program)[0]
+    assert copied == in_place + 160 * 160 * 8 // 4
+
+
+def test_explanations():
+    def program(comm):
+        return plan_cholesky(wide(comm, BLOCKS)).explain(), plan_solve(*[wide(comm, cyclic(8))] * 2, assume_a="pos").explain()
+
+    brought, stays = pdla.run(4, program)[0]
+    assert brought.startswith("cholesky of 96 x 96, float64, on ProcessGrid(row=2, col=2)\n  algorithm   right-looking, in square ")
+    assert "Layout(rows='row', cols='col') -> Layout(rows=Cyclic" in brought and "\n  next        in square blocks of" in brought
+    assert "solve of 96 x 96 and 96 x 96" in stays and "->" not in stays and "next" not in stays
+    assert "bytes in" in stays and "flops and" in stays
+
+
+def test_faults_on_every_rank():
+    a = drawn((8, 8), "float64")
+
+    def of(plan, given):
+        return lambda comm: plan(on((2, 1), a, BLOCKS, comm))(given(comm))
+
+    other = raised(of(plan_cholesky, lambda comm: on((2, 1), a, Layout("col"), comm)))
+    assert other[0] is PlanError and other[1].startswith("this plan is for 8 x 8, Layout(rows='row', cols='col')")
+    assert "not for None" in raised(of(plan_lu, lambda comm: None))[1]
+    A = lambda comm: on((2, 1), a, BLOCKS, comm)  # noqa: E731
+    assert "a vector is solved without a plan" in raised(lambda comm: plan_solve(A(comm), np.ones(8)))[1]
+    assert "there is nothing to choose" in raised(lambda comm: plan_solve(A(comm), A(comm), assume_a="diagonal"))[1]
+    assert "memory_limit='much': a number of bytes" in raised(lambda comm: cholesky(A(comm), memory_limit="much"))[1]

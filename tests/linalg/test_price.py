@@ -1,0 +1,78 @@
+"""Prices by closed forms: near those of dry runs of all ranks with clocks, quick for a million ranks, and bounds."""
+
+import time
+
+import numpy as np
+import pytest
+from helpers.systems import cyclic
+
+import pdla
+from pdla import Cyclic, Layout
+from pdla.errors import PlanError, ShapeError
+from pdla.linalg import (
+    cho_factor,
+    cholesky_words,
+    lu_factor,
+    predict_cholesky,
+    predict_lu,
+    predict_solve_triangular,
+    price,
+    solve_triangular,
+)
+
+MACHINE = pdla.Machine(overlap=0.0)
+
+
+def work(comm, routine, shape, n, block):
+    grid = pdla.ProcessGrid(shape, comm=comm)
+    A = pdla.zeros((n, n), grid, cyclic(block))
+    if routine == "cholesky":
+        cho_factor(A, overwrite_a=True, check_finite=False)
+    elif routine == "lu":
+        lu_factor(A, overwrite_a=True, check_finite=False)
+    else:
+        B = pdla.zeros((n, n), grid, Layout(Cyclic("row", block), "col"))
+        solve_triangular(A, B, lower=True, overwrite_b=True, check_finite=False)
+
+
+CASES = [
+    ("cholesky", (2, 1), 2048, 64), ("cholesky", (1, 2), 2048, 128), ("cholesky", (2, 2), 2048, 64), ("cholesky", (3, 3), 2048, 64),
+    ("lu", (1, 2), 2048, 64), ("lu", (1, 4), 4096, 64),
+    ("triangular", (2, 1), 2048, 64), ("triangular", (2, 2), 2048, 64), ("triangular", (3, 3), 4096, 64),
+]
+
+
+@pytest.mark.parametrize(("routine", "shape", "n", "block"), CASES)
+def test_near_a_dry_run_of_all_ranks(routine, shape, n, block):
+    told = price.seconds(price.Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
+    ran = pdla.dry_run_all(shape[0] * shape[1], work, routine, shape, n, block, machine=MACHINE).seconds
+    assert 0.75 < told / ran < 1.15
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 97, 1024, 10**6])
+def test_any_number_of_ranks_in_no_time(ranks):
+    start = time.process_time()
+    for found in (
+        predict_cholesky(10**6, ranks, machine="a100x4"), predict_lu(10**6, 10**5, ranks, machine="a100x4"),
+        predict_solve_triangular(10**6, 1, ranks, machine="a100x4"), predict_solve_triangular(10**6, 10**6, ranks, machine="a100x4"),
+    ):
+        assert found.seconds > 0 and found.ranks_used <= ranks and (ranks == 1) == (found.bytes_received == 0)
+    assert time.process_time() - start < 30  # no deadline: of a loop over all steps or ranks it would be hours
+
+
+def test_figures_are_the_formulas():
+    cost = predict_cholesky(65536, 1024)
+    assert cost.seconds is None and cost.bytes_received == round(8 * cholesky_words(65536, cost.grid, cost.block))
+    assert cost.lower_bound == pytest.approx(8 * 65536**2 / (3 * 32))
+    assert predict_lu(65536, 65536, 1024, dtype="float32").lower_bound == pytest.approx(2 * 4 * 65536**2 / (3 * 32))
+    assert predict_cholesky(0, 4).bytes_received == 0
+
+
+def test_more_ranks_are_not_slower_by_much_and_faults():
+    seconds = [predict_cholesky(32768, P, machine=MACHINE).seconds for P in (1, 4, 16, 64, 256, 1024, 4096)]
+    assert all(after < 1.2 * before for before, after in zip(seconds, seconds[1:], strict=False))
+    for wrong in ((-1, 4), (8, 0), (8, 2.5), ("8", 2)):
+        with pytest.raises(PlanError, match="sizes are whole numbers"):
+            predict_cholesky(*wrong)
+    with pytest.raises(ShapeError, match="LAPACK has"):
+        predict_lu(8, 8, 2, dtype="float16")
