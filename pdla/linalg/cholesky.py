@@ -319,7 +319,9 @@ class Cholesky:
         parts: dict[int, list[slice]] = {}
         for block in self.cols.after(k):
             at, size = self.cols.begins(block) - j, self.cols.width(block)
-            parts.setdefault(self.rows.owner(block), []).append(slice(at, at + size))
+            some = parts.setdefault(self.rows.owner(block), [])
+            start = some.pop().start if some and some[-1].stop == at else at  # what is in one piece need not be packed
+            some.append(slice(start, at + size))
             if self.rows.here == self.rows.owner(block):
                 first = self.rows.begins(block) - i
                 self.xp.copy(right[at : at + size], left[first : first + size], True)

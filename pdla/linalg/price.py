@@ -123,7 +123,7 @@ def _cholesky(step: Step) -> float:
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
         step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire,
-        2 * step.delay(0) + step.delay(1) + step.sent(0, (w + cols) * w) + step.sent(1, rows * w),
+        2 * step.delay(0) + step.delay(1) + step.sent(0, 0 if step.last else w * w) + step.sent(1, rows * w),
     )
 
 
