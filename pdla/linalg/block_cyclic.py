@@ -125,15 +125,16 @@ def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, 
 
 
 def block_size(n: int, ranks: int) -> int:
-    """Blocks so large that a rank's products are, and so small that all ranks have work to the end."""
+    """Blocks so large that a rank's products are, and so small that all ranks have work to the end, as bench/factor.py has it."""
     if ranks == 1:
         return max(1, n)
-    return int(np.clip(n // (8 * ranks) // 32 * 32, 32, 128))
+    return int(np.clip(round(min(n / 21, n / (4 * ranks)) / 32) * 32, 32, 192))
 
 
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
-    X = X if X.dtype == dtype else X.astype(dtype)
+    if X.dtype != dtype:
+        X, overwrite = X.astype(dtype), True
     return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 
