@@ -771,9 +771,13 @@ def divided(x: Any, y: Any) -> Any:
 
 
 def power(x: Any, y: Any, out: Any = None) -> Any:
-    """`x ** y`, as the operator: it squares, and takes roots, where the function would ask for powers."""
+    """`x ** y`, as the operator: it squares, and takes roots, where the function would ask for powers.
+
+    In NumPy's dtype: arrays of other kinds make longer integers of booleans.
+    """
     if out is None:
-        return x**y
+        kind = (np.empty(0, x.dtype) ** (np.empty(0, y.dtype) if getattr(y, "shape", ()) else y)).dtype
+        return (x**y).astype(kind, copy=False)
     out **= y
     return out
 

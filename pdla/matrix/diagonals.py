@@ -97,8 +97,8 @@ def fill_diagonal(A: DistMatrix, val: Any) -> None:
         raise LayoutError(f"fill_diagonal of {A.described}: redistribute A to a layout without partial sums first")
     values = _values(A, val)
     i, j, place = meeting(A.indices, 0)
-    given = values[place] if values.ndim else values[()]
-    A.xp.place(A.stored, i, j, np.conjugate(given) if A.conjugated else given)
+    given = np.conjugate(values) if A.conjugated else values
+    A.xp.place(A.stored, i, j, A.xp.asarray(given[place]) if given.ndim else given[()])
 
 
 def _values(A: DistMatrix, val: Any) -> Any:

@@ -222,3 +222,15 @@ def test_what_is_refused(call, error, match):
             call(pdla.ones((4, 6), ProcessGrid(2), Layout("row")))
 
     pdla.run(2, program)
+
+
+@every
+def test_a_dry_run_knows_the_dtypes_of_elementwise_results(dtype):
+    calls = (abs, lambda X: X**2, lambda X: 1 / X, lambda X: X**X, lambda X: X.real, lambda X: X.imag)
+    calls = calls[:5] if np.dtype(dtype).kind == "V" else calls
+
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid(4), Layout("row"), dtype=dtype)
+        return [call(A).dtype for call in calls]
+
+    assert pdla.dry_run(4, program)[0] == [call(np.ones((4, 4), dtype)).dtype for call in calls]
