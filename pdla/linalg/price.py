@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pdla.array.meta import inner
 from pdla.linalg.block_cyclic import near_square
 from pdla.model.machine import Machine
 
@@ -119,8 +120,7 @@ class Step:
 
 def _cholesky(step: Step) -> float:
     w, rows, cols = step.width, step.rows, step.cols
-    third = -(-w // 3)
-    alone = step.factor(w, w, third) * (1 if step.last else 2)
+    alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
     wire = step.sent(0, w * w / step.shape[1]) + step.sent(1, rows * w) + step.sent(0, cols * w)
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
