@@ -192,8 +192,8 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     """The ways, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long products and messages fail the price
-    less than many short ones. Of LU it is one whose panels lie on one rank each, as its pivots are LAPACK's; of Cholesky it has most
-    rows of ranks, as all that have a part of a panel work on it.
+    less than many short ones. Of LU it is one whose panels lie on one rank each, as its pivots are LAPACK's; of Cholesky it has
+    most rows of ranks, as all that have a part of a panel work on it.
     """
     if ranks == 1:
         return (Way((1, 1), max(1, task.m, task.n)),)
