@@ -1,12 +1,18 @@
-"""Cholesky, LU and triangular systems of all ranks beside SciPy's with two threads, by turns in one run.
+"""Cholesky, LU, triangular systems and inverses of all ranks beside SciPy's with two threads and beside ScaLAPACK's, by turns.
 
 mpirun -n 2 python -m bench.factor [n ...]          1024, 2048 and 4096
 
-float64. SciPy's LAPACK factors in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks (LU: in block
-columns), in place ("own"), and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns. Checked by LAPACK's
-ratios first. Prints median milliseconds of 7 turns, and the ratios of times to SciPy's.
+float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks, in place ("own"),
+and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns; "solve" has one, "refined" solves it by factors
+in float32. Checked by LAPACK's ratios first. ScaLAPACK (apt-get install libscalapack-openmpi2.2) runs in a job of its own, as many
+ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py). Prints median milliseconds of 7 turns, ScaLAPACK's
+best of 3, and the ratios of our times to theirs; for "refined" to those of "solve, own" in its place.
 """
 
+import json
+import os
+import subprocess
+import sys
 import time
 from functools import partial
 from statistics import median
@@ -18,13 +24,15 @@ from threadpoolctl import threadpool_limits
 
 import pdla
 from bench.common.given import say, started
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
-from pdla.linalg import block_cyclic, cho_factor, cholesky, lu_factor, solve_triangular
+from pdla.linalg import block_cyclic, cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
 
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
+OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
 
 
 def quietly(meeting, work):
@@ -47,12 +55,24 @@ def timed(seconds, make, call):
     return seconds(partial(call, make()))
 
 
+def scalapacks(n, ranks):
+    """Its milliseconds by name; empty where there is none."""
+    if no_scalapack():
+        return {}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+    start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    environment = kept | threads(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | core_type()
+    command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(n)]
+    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
 def grids(comm, n):
-    """The matrices' grids and layouts, as pdla chooses them: for Cholesky and triangular systems, and for LU."""
+    """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
     block = block_cyclic.block_size(n, comm.size)
-    shape = block_cyclic.near_square(comm.size)
     square = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
-    return (pdla.ProcessGrid(shape), square), (pdla.ProcessGrid((1, comm.size)), square)
+    shapes = block_cyclic.tall(comm.size), block_cyclic.near_square(comm.size), (1, comm.size)
+    return [pdla.ProcessGrid(shape) for shape in shapes], square
 
 
 def of(n, grid, layout, positive):
@@ -64,48 +84,74 @@ def of(n, grid, layout, positive):
 
 def sides(n, comm):
     """By name: what to make anew before each call, and the call; ours, and SciPy's."""
-    (grid, square), (row, columns) = grids(comm, n)
-    near = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
-    P, Q = of(n, grid, square, True), of(n, near, BLOCKS, True)
-    G, H = of(n, row, columns, False), of(n, near, BLOCKS, False)
-    L, B = cholesky(P), of(n, grid, pdla.Layout(pdla.Cyclic("row", square.rows[0].block), "col"), False)
+    (tall, near, row), square = grids(comm, n)
+    plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+    P, Q = of(n, tall, square, True), of(n, plain, BLOCKS, True)
+    G, H = of(n, row, square, False), of(n, plain, BLOCKS, False)
+    L, B = cholesky(P).redistribute(square, near), of(n, near, pdla.Layout(pdla.Cyclic("row", square.rows[0].block), "col"), False)
+    whole = pdla.random((n, 1), row, pdla.Layout(), seed=3)
+    unchecked = {"overwrite_a": True, "check_finite": False}
     ours = {
-        "Cholesky, own": (P.copy, lambda X: cho_factor(X, overwrite_a=True, check_finite=False)),
+        "Cholesky, own": (P.copy, lambda X: cho_factor(X, **unchecked)),
         "Cholesky, blocks": (Q.copy, lambda X: cholesky(X, check_finite=False)),
-        "LU, own": (G.copy, lambda X: lu_factor(X, overwrite_a=True, check_finite=False)),
-        "LU, blocks": (H.copy, lambda X: lu_factor(X, check_finite=False)[0].redistribute(BLOCKS, near)),
+        "LU, own": (G.copy, lambda X: lu_factor(X, **unchecked)),
+        "LU, blocks": (H.copy, lambda X: lu_factor(X, check_finite=False)[0].redistribute(BLOCKS, plain)),
         "triangular, own": (B.copy, lambda X: solve_triangular(L, X, lower=True, overwrite_b=True, check_finite=False)),
+        "inverse, own": (G.copy, lambda X: inv(X, **unchecked)),
+        "inverse, blocks": (H.copy, lambda X: inv(X, check_finite=False)),
+        "inverse, pos, own": (P.copy, lambda X: inv(X, assume_a="pos", **unchecked)),
+        "solve, own": (G.copy, lambda X: solve(X, whole, **unchecked)),
+        "refined, own": (G.copy, lambda X: solve(X, whole, refine="float32", check_finite=False)),
     }
     p, g, b, l = (X.gather(0) for X in (P, G, B, L))
     p, g, b, l = (None if x is None else np.asfortranarray(x) for x in (p, g, b, l))
     theirs = {
-        "Cholesky": (lambda: p if p is None else p.copy("F"), lambda x: lapack.dpotrf(x, lower=1, overwrite_a=1, clean=0)),
-        "LU": (lambda: g if g is None else g.copy("F"), lambda x: lapack.dgetrf(x, overwrite_a=1)),
-        "triangular": (lambda: b if b is None else b.copy("F"), lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
+        "Cholesky": (p, potrf),
+        "LU": (g, lambda x: lapack.dgetrf(x, overwrite_a=1)),
+        "triangular": (b, lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
+        "inverse": (g, lambda x: lapack.dgetri(*lapack.dgetrf(x, overwrite_a=1)[:2], lwork=64 * n, overwrite_lu=1)),
+        "inverse, pos": (p, lambda x: lapack.dpotri(potrf(x)[0], lower=1, overwrite_c=1)),
+        "solve": (g, lambda x: lapack.dgesv(x, b[:, :1], overwrite_a=1)),
     }
+    theirs = {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
     check(n, P, L, B, solve_triangular(L, B, lower=True))
     return ours, theirs
 
 
+def potrf(x):
+    return lapack.dpotrf(x, lower=1, overwrite_a=1, clean=0)
+
+
 def check(n, P, L, B, X):
-    error = max(float((L @ X - B).norm() / (L.norm() * X.norm())), float((L @ L.T - P).norm() / P.norm()))
+    back = (L @ L.T).redistribute(P.layout, P.grid)
+    error = max(float((L @ X - B).norm() / (L.norm() * X.norm())), float((back - P).norm() / P.norm()))
     if error > 30 * np.finfo(float).eps:
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")
+
+
+def row(name, times, others):
+    """A line of the table."""
+    kind, mine = name.rpartition(",")[0], 1e3 * median(times[name])
+    scipys = 1e3 * median(times["solve" if kind == "refined" else kind])
+    beside = others.get(kind, 1e3 * median(times["solve, own"]) if kind == "refined" else 0)
+    ratio = f"{beside:11.1f}{mine / beside:7.2f}" if beside else ""
+    return f"{name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}{ratio}"
 
 
 def main(*sizes):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     tell = say(comm)
-    tell(f"float64, {comm.size} ranks, median ms of {TURNS} turns\n{'n':>6}  {'':18}{'ours':>8}{'SciPy':>8}{'ratio':>7}")
+    tell(f"float64, {comm.size} ranks, median ms of {TURNS} turns")
+    tell(f"{'n':>6}  {'':18}{'ours':>8}{'SciPy':>8}{'ratio':>7}{'ScaLAPACK':>11}{'ratio':>7}")
     for n in sizes or (1024, 2048, 4096):
         ours, theirs = sides(n, comm)
         turn = {name: partial(timed, meeting.seconds, *way) for name, way in ours.items()}
         turn |= {name: partial(timed, partial(quietly, meeting), *way) for name, way in theirs.items()}
         in_turns(1, turn)
-        times = in_turns(TURNS, turn)
+        times, others = in_turns(TURNS, turn), {}
+        quietly(meeting, lambda n=n, others=others: others.update(scalapacks(n, comm.size)))
         for name in ours if comm.rank == 0 else ():  # which alone has timed theirs
-            mine, scipys = (1e3 * median(times[side]) for side in (name, name.partition(",")[0]))
-            tell(f"{n:6}  {name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}", flush=True)
+            tell(f"{n:6}  {row(name, times, others)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ potrf(a), trtri(a), getrf(a), trsm(t, b, lower, unit, conjugate)   LAPACK's, in 
 known(x, unknown)          x as NumPy's array, to decide by; `unknown` where arrays have no data
 finite(x)                  whether no element is infinite or NaN
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy
+extract(x, rows, cols, target)   the same, copied to target
 takes(x, places)           many of these at once, for pairs (rows, cols)
 put(x, rows, cols, source) the reverse of take
 picked(x, rows, cols)      a copy of single elements, by row and column; place(x, rows, cols, source): the reverse

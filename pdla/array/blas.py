@@ -26,8 +26,9 @@ from pdla.array import cores
 from pdla.errors import DeviceError
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
-ARGUMENTS = {"gemm": 13, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6}
+ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6}
 LAPACK = ("potrf", "trtri", "getrf")  # SciPy has these in another module; a library that is named may lack them
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
@@ -96,7 +97,7 @@ def named(library: str) -> Any:
     scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
         raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
-    for name in (*ROUTINES.values(), *SQUARES.values()):
+    for name in (*ROUTINES.values(), *SQUARES.values(), *VECTORS.values()):
         _exported(loaded, name)
     return loaded
 
@@ -166,15 +167,35 @@ def aside(c: Any, beta: complex) -> bool:
     return beta != 0 or c.dtype.char in ROUTINES
 
 
-def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
-    """`c = alpha a b + beta c` in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c."""
+def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex, alike: bool = False) -> bool:
+    """`c = alpha a b + beta c` in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c.
+
+    alike: the same bits however the factors lie
+    """
     into = orientation(c) if _fits(a, b, c) else None
     if into is None:
         return False
+    if 1 in c.shape and not alike:
+        _times_vector(*((a, b, c) if c.shape[1] == 1 else (b.T, a.T, c.T)), alpha, beta)
+        return True
     if into[0] == b"T":  # c is Fortran-ordered: c^T = b^T a^T is a C-ordered product
         a, b, c = b.T, a.T, c.T
     _call(c.dtype.char, a, orientation(a), b, orientation(b), c, into[1], alpha, beta)
     return True
+
+
+def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, beta: complex) -> None:
+    """`y = alpha a x + beta y`, x and y with one column: gemm would take several times as long."""
+    if beta == 0:
+        y.fill(0)  # some BLAS would read it
+    (how, lda), (m, k) = orientation(a), a.shape  # type: ignore[misc]
+    steps = (each.strides[0] // each.itemsize if len(each) > 1 else 1 for each in (x, y))
+    sizes = (ctypes.c_int * 5)(*((k, m) if how == b"N" else (m, k)), lda, *steps)
+    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta or 1, y.dtype.char)
+    _routine(VECTORS[y.dtype.char], config.settings.blas)(
+        b"T" if how == b"N" else b"N", size, size + 4, scalar, _address(a), size + 8, _address(x), size + 12,
+        scalar + both.itemsize, _address(y), size + 16,
+    )
 
 
 def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:

@@ -272,6 +272,10 @@ def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
     return Meta((m, n), x.dtype)
 
 
+def extract(x: Meta, rows: Selection, cols: Selection, target: Meta) -> None:
+    copy(target, take(x, rows, cols))
+
+
 def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
     return [take(x, rows, cols) for rows, cols in places]
 

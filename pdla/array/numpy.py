@@ -31,6 +31,7 @@ from pdla.indices import IndexSet, Selection
 name = "numpy"
 
 AT_ONCE = 1 << 18  # elements: what is made of one piece is in a cache when it is used
+TURNED, ROWS = 2**12, 32  # elements from which on a matrix is turned round strip by strip, and the rows of a strip
 STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
 
 
@@ -104,8 +105,15 @@ def contiguous(x: np.ndarray) -> bool:
 def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> None:
     if conjugate:
         np.conjugate(source, out=target, casting="same_kind")
+    elif target.ndim == 2 and target.size > TURNED and _by_columns(target) != _by_columns(source):
+        for lo in range(0, len(target), ROWS):  # else each line of the target leaves the cache before its next element comes
+            np.copyto(target[lo : lo + ROWS], source[lo : lo + ROWS], casting="same_kind")
     else:
         np.copyto(target, source, casting="same_kind")
+
+
+def _by_columns(x: np.ndarray) -> bool:
+    return x.strides[0] < x.strides[1]
 
 
 def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -153,7 +161,7 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     found = strips.find(x, rows, cols)
     if found is not None:
         part = np.empty(found.shape, x.dtype)
-        copies((here, there) for there, here in found.beside(part))
+        found.extract(part)
         return part
     if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
         return np.ascontiguousarray(_listed(x.T, cols, rows).T)
@@ -163,6 +171,15 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
 def _listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     """A part by lists, in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order."""
     return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
+
+
+def extract(x: np.ndarray, rows: Selection, cols: Selection, target: np.ndarray) -> None:
+    """`target = x[rows][:, cols]`."""
+    sliced = isinstance(rows, slice) and isinstance(cols, slice)
+    if not sliced and (found := strips.find(x, rows, cols)) is not None:
+        found.extract(target)
+    else:
+        copy(target, take(x, rows, cols))
 
 
 def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
@@ -233,7 +250,7 @@ def gemm(
     if numpys and blas.adds(a, b, c):
         np.matmul(a, b, out=c)
         return
-    if blas.gemm(a, b, c, alpha, beta):
+    if blas.gemm(a, b, c, alpha, beta, alike):
         return
     product = room(c.shape, c.dtype) if blas.aside(c, beta) else c
     np.matmul(a, b, out=product)

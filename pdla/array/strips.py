@@ -60,6 +60,11 @@ class Part(NamedTuple):
                 there, here = in_x.within(there, d), in_part.within(here, d)
             yield there, here
 
+    def extract(self, part: np.ndarray) -> None:
+        """Copy the elements to `part`."""
+        for there, here in self.beside(part):
+            np.copyto(here, there)
+
 
 def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
     """x[rows][:, cols] as strips, where not both are slices; None if it is small, or a list is not a few groups of runs."""

@@ -34,12 +34,15 @@ class DryBuffer(SharedBuffer):
     def seal(self) -> None:
         pass
 
-    def tell(self, pieces: int) -> None:
+    def tell(self, pieces: int, lane: int = 0) -> None:
         pass
 
-    def told(self, rank: int) -> int:
+    def told(self, rank: int, lane: int = 0) -> int:
         """More than any number of pieces that could be waited for."""
         return maxsize
+
+    def until(self, call: str, ready: Callable[[], bool]) -> None:
+        pass
 
     def leave(self) -> None:
         pass
@@ -55,6 +58,7 @@ class DryComm(Communicator):
     """
 
     xp = meta
+    tells = False
 
     def __init__(
         self, rank: int, size: int, axis: str = "all", members: Sequence[int] | None = None, clock: Clock | None = None

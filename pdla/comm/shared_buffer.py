@@ -5,6 +5,7 @@ memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ra
 buffer.seal()                collective: waits until all have written; then all may read
 buffer.tell(3)               or, instead of `seal`: the first 3 pieces that this rank writes can be read
 buffer.told(1)               of how many of its pieces rank 1 has told
+buffer.until(call, ready)    waits for what others tell
 buffer.leave()               ends this rank's reading, without waiting
 buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
 buffer.trim(most)            collective: frees the memory if it is more than `most` bytes a rank
@@ -16,10 +17,13 @@ and its next `open` is an error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from pdla.errors import PdlaError
 
+LANES = 2  # numbers that a rank can tell of, independent of each other
+GONE = 2**32 - 1  # instead of a number of pieces: the rank has left this turn by an error
 HALF = 2**20  # bytes up to which turns alternate between two halves of memory: so none waits for the readers of the one before
 
 
@@ -37,12 +41,16 @@ class SharedBuffer(ABC):
         """Collective: wait until all ranks have written."""
 
     @abstractmethod
-    def tell(self, pieces: int) -> None:
+    def tell(self, pieces: int, lane: int = 0) -> None:
         """The first `pieces` of this rank's pieces of this turn can be read; the number only grows."""
 
     @abstractmethod
-    def told(self, rank: int) -> int:
+    def told(self, rank: int, lane: int = 0) -> int:
         """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
+
+    @abstractmethod
+    def until(self, call: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` is true, which depends on what others tell. call: what for, in words."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -26,7 +26,7 @@ from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
-from pdla.comm.shared_buffer import SharedBuffer
+from pdla.comm.shared_buffer import LANES, SharedBuffer
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
 ENDED = (
@@ -290,25 +290,28 @@ class ThreadBuffer(SharedBuffer):
 
     def __init__(self, comm: ThreadComm) -> None:
         self.comm = comm
-        self.counts: list[int] = []
+        self.counts: list[list[int]] = []
 
     def open(self, size: int) -> Any:
-        mine = (self.comm.xp.memory(size), [0] * self.comm.size) if self.comm.rank == 0 else None
+        mine = (self.comm.xp.memory(size), [[0] * self.comm.size for _ in range(LANES)]) if self.comm.rank == 0 else None
         memory, self.counts = self.comm.share(mine)[0]
         return memory
 
     def seal(self) -> None:
         self.comm.share(None)
 
-    def tell(self, pieces: int) -> None:
+    def tell(self, pieces: int, lane: int = 0) -> None:
         self.comm.xp.finish()
         with self.comm.world.lock:
-            self.counts[self.comm.rank] = pieces
+            self.counts[lane][self.comm.rank] = pieces
             for rank in self.comm.ranks:
                 self.comm.world.notify(rank)
 
-    def told(self, rank: int) -> int:
-        return self.counts[rank]
+    def told(self, rank: int, lane: int = 0) -> int:
+        return self.counts[lane][rank]
+
+    def until(self, call: str, ready: Callable[[], bool]) -> None:
+        self.comm._until(call, ready)
 
     def leave(self) -> None:
         self.comm.xp.finish()  # the memory may be freed now, and used again by another thread

@@ -22,6 +22,7 @@ from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
+FEW = 4  # ranks that have whole rows of a matrix to be factored by Cholesky: they receive up to half as many words more
 NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
 
 
@@ -119,21 +120,28 @@ def near_square(ranks: int) -> tuple[int, int]:
     return short, ranks // short
 
 
+def tall(ranks: int) -> tuple[int, int]:
+    """The same for Cholesky's: few ranks have rows alone, so that all of them work on each panel."""
+    short, long = near_square(ranks)
+    return (ranks, 1) if ranks <= FEW else (long, short)
+
+
 def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
     return Layout(Cyclic("row", block), Cyclic("col", block)), ProcessGrid.trusted(shape, X.grid.comm, None)
 
 
 def block_size(n: int, ranks: int) -> int:
-    """Blocks so large that a rank's products are, and so small that all ranks have work to the end."""
+    """Blocks so large that a rank's products are, and so small that all ranks have work to the end, as bench/factor.py has it."""
     if ranks == 1:
         return max(1, n)
-    return int(np.clip(n // (8 * ranks) // 32 * 32, 32, 128))
+    return int(np.clip(round(min(n / 21, n / (4 * ranks)) / 32) * 32, 32, 192))
 
 
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
-    X = X if X.dtype == dtype else X.astype(dtype)
+    if X.dtype != dtype:
+        X, overwrite = X.astype(dtype), True
     return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 

@@ -8,14 +8,14 @@ panel k + 1 is on its way while the others are updated.
 
 from __future__ import annotations
 
-from math import lcm
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer, held
+from pdla.comm.ledger import held
 from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
@@ -29,7 +29,8 @@ from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
-HEAD = 2  # numbers before each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
+ALL = slice(None)
+HEAD = 2  # numbers behind each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
 
 
 def cholesky(
@@ -217,7 +218,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
         L = in_square_blocks(L, side.dtype)
         regular(L)
         Y = substituted(L, side, True, False)
-        return side.back(substituted(L.H, RightSide(Y, None, side.dtype), False, False))
+        return side.back(substituted(L.H, RightSide(Y, None, side.dtype, True), False, False))
 
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
@@ -238,111 +239,109 @@ class Cholesky:
         self.xp, self.a = L.xp, L.stored
         self.rows, self.cols = dimensions(L)
         (height, width), block = self.a.shape, self.cols.block
-        self.lefts = [buffer(self.xp, (HEAD + height * block,), self.a.dtype) for _ in range(2)]
-        self.right = buffer(self.xp, (width * block,), self.a.dtype)
+        self.along = Slots(self.cols.comm, self.xp, height * block + HEAD, self.a.dtype)  # panels, of the grid row
+        self.down = Slots(self.rows.comm, self.xp, (width + block) * block + HEAD, self.a.dtype)  # what faces columns, and a corner
         ends = [self.cols.begins(k + 1) for k in self.rows.mine]
         self.counts = np.repeat(np.array(ends, np.int64), [self.rows.width(k) for k in self.rows.mine])
 
     def run(self) -> np.ndarray:
         """The order of the first leading minor that is not positive definite, and its pivot; zeros."""
+        with self.along, self.down:
+            head = self._steps()
+        if not head[0]:
+            self._clear()
+        return head
+
+    def _steps(self) -> np.ndarray:
         last = self.cols.count - 1
-        coming = self._panel(0) if last >= 0 else None
+        coming, facing = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
             head, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            right = (facing or self._face(left, k)).wait()
             if head[0]:
                 return head
             if k == last:
                 break
-            right = self._right(left, k)
-            self._update_next(left, right, k)
-            coming = self._panel(k + 1)
+            coming, facing = self._panel(k + 1, self._update_next(left, right, k))
             self._update_rest(left, right, k)
-        self._clear()
+            self.along.release()
+            self.down.release()
         return np.zeros(HEAD)
 
-    def _panel(self, k: int) -> Pending:
-        """Factor block column k, and start sending it along the grid rows: the head, then this rank's rows below block k."""
-        i, j, w = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k)
-        panel = self.lefts[k % 2][: HEAD + (len(self.a) - i) * w]
-        if self.cols.here == self.cols.owner(k):
-            under, x = self.a[i:, j : j + w], panel[HEAD:].reshape(-1, w)
-            corner = self._corner(k)
-            self.xp.copy(panel[:HEAD], corner[:HEAD])
-            if x.size:
-                inverse = self.xp.reinterpret(corner[HEAD:].reshape(w, w), True)
-                multiply(self.xp, under, inverse.T, x, 1, 0)
-                self.xp.copy(under, x)
-        return self.cols.bcast(panel, self.cols.owner(k))
+    def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
+        """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
 
-    def _corner(self, k: int) -> Any:
-        """Factor diagonal block k; on all ranks of the grid column the head and, where anything lies below, the inverse."""
-        w, more = self.cols.width(k), k + 1 < self.cols.count
-        corner = buffer(self.xp, (HEAD + w * w * more,), self.a.dtype)
-        if self.rows.here == self.rows.owner(k):
+        Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the corner.
+        """
+        i, j, w, owner = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k), self.cols.owner(k)
+        size = (len(self.a) - i) * w
+        panel = self.along.take(size + HEAD, coming is not None)
+        if coming is None:
+            return self.along.spread(panel, {owner: (ALL,)}), None
+        under, x, corner = self.a[i:, j : j + w], panel[:size].reshape(-1, w), coming.wait()
+        self.xp.copy(panel[size:], corner[-HEAD:])
+        if x.size:
+            inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
+            for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
+                multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
+        coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k)
+        self.xp.copy(under, x)
+        return coming, facing
+
+    def _corner(self, k: int) -> Pending | None:
+        """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the head."""
+        w, owner, more = self.cols.width(k), self.rows.owner(k), k + 1 < self.cols.count
+        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEAD, True)
+        if self.cols.here != self.cols.owner(k):
+            return None
+        corner = self.column[-(w * w * more + HEAD) :]
+        if self.rows.here == owner:
             i, j = self.rows.begins(k), self.cols.begins(k)
             block = self.a[i : i + w, j : j + w]
             order, pivot = kernels.potrf(self.xp, block)
-            head = [k * self.cols.block + order if order else 0, pivot]
-            self.xp.copy(corner[:HEAD], self.xp.asarray(np.array(head, self.a.dtype)))
             if more:
-                inverse = corner[HEAD:].reshape(w, w)
+                inverse = corner[:-HEAD].reshape(w, w)
                 self.xp.copy(inverse, block)
                 if not order:
                     kernels.trtri(self.xp, inverse)
-        return self.rows.bcast(corner, self.rows.owner(k)).wait()
+            head = [k * self.cols.block + order if order else 0, pivot]
+            self.xp.copy(corner[-HEAD:], self.xp.asarray(np.array(head, self.a.dtype)))
+        return self.down.spread(corner, {owner: (ALL,)})
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
-        head = self.xp.known(panel[:HEAD], np.zeros(HEAD)).real.astype(float)
-        return head, panel[HEAD:].reshape(-1, self.cols.width(k))
+        head = self.xp.known(panel[-HEAD:], np.zeros(HEAD)).real.astype(float)
+        return head, panel[:-HEAD].reshape(-1, self.cols.width(k))
 
-    def _right(self, left: Any, k: int) -> Any:
-        """The conjugated rows of panel k that face this rank's columns after block k.
+    def _face(self, left: Any, k: int) -> Pending:
+        """The conjugated rows of panel k that face this rank's columns after block k, from the ranks that have them."""
+        i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k)
+        right = self.column[: (self.a.shape[1] - j) * w].reshape(-1, w)
+        parts: dict[int, list[slice]] = {}
+        for block in self.cols.after(k):
+            at, size = self.cols.begins(block) - j, self.cols.width(block)
+            parts.setdefault(self.rows.owner(block), []).append(slice(at, at + size))
+            if self.rows.here == self.rows.owner(block):
+                first = self.rows.begins(block) - i
+                self.xp.copy(right[at : at + size], left[first : first + size], True)
+        return self.down.spread(right, parts)
 
-        Each rank of the grid column that has some has every `turns`-th block of them.
-        """
-        j, w = self.cols.begins(k + 1), self.cols.width(k)
-        right = self.right[: (self.a.shape[1] - j) * w].reshape(-1, w)
-        facing = self.cols.after(k)
-        turns = lcm(self.rows.parts, self.cols.parts) // self.cols.parts
-        parts = [part for turn in range(turns) if (part := facing[turn::turns])]
-        coming = [self._part(part, right if turns == 1 else None, left, k) for part in parts]
-        for part, pending in zip(parts, coming, strict=True):
-            piece = pending.wait()
-            if piece is not right:
-                self._copies(part, right, piece, j)
-        return right
-
-    def _part(self, blocks: range, piece: Any, left: Any, k: int) -> Pending:
-        """Rows of panel k on their way from the rank of the grid column that has these blocks."""
-        root = self.rows.owner(blocks[0])
-        if piece is None:
-            piece = buffer(self.xp, (sum(map(self.rows.width, blocks)), left.shape[1]), self.a.dtype)
-        if self.rows.here == root:
-            first, at = self.rows.begins(k + 1), 0
-            for block in blocks:
-                i, w = self.rows.begins(block) - first, self.rows.width(block)
-                self.xp.copy(piece[at : at + w], left[i : i + w], True)
-                at += w
-        return self.rows.bcast(piece, root)
-
-    def _copies(self, blocks: range, right: Any, piece: Any, first: int) -> None:
-        at = 0
-        for block in blocks:
-            j, w = self.cols.begins(block) - first, self.cols.width(block)
-            self.xp.copy(right[j : j + w], piece[at : at + w])
-            at += w
-
-    def _update_next(self, left: Any, right: Any, k: int) -> None:
-        """Block column k + 1, from row k + 1 on."""
-        if self.cols.here == self.cols.owner(k + 1):
-            i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k + 1)
-            multiply(self.xp, left, right[:w].T, self.a[i:, j : j + w], -1, 1)
+    def _update_next(self, left: Any, right: Any, k: int) -> Pending | None:
+        """Block column k + 1, its diagonal block first, so that the corner is on its way while the rest is updated."""
+        i, j = self.rows.begins(k + 1), self.cols.begins(k + 1)
+        here = self.cols.here == self.cols.owner(k + 1)
+        column, top = self.a[i:, j : j + self.cols.width(k + 1)], self.rows.begins(k + 2) - i
+        if here:
+            multiply(self.xp, left[:top], right[: column.shape[1]].T, column[:top], -1, 1)
+        corner = self._corner(k + 1)
+        if here:
+            multiply(self.xp, left[top:], right[: column.shape[1]].T, column[top:], -1, 1)
+        return corner
 
     def _update_rest(self, left: Any, right: Any, k: int) -> None:
         """The block columns after k + 1, as far as each row reaches."""
         i, j = self.rows.begins(k + 2), self.cols.begins(k + 2)
         left, right = left[i - self.rows.begins(k + 1) :], right[j - self.cols.begins(k + 1) :]
-        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1)
+        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1, leaf=self.rows.block)
 
     def _clear(self) -> None:
         """Write zeros above the diagonal; in the blocks on it they are already."""

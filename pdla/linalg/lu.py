@@ -1,8 +1,8 @@
 """LU with row pivoting, P A = L U, and systems that it solves.
 
 Step k: the grid column that has block column k factors it, and sends it with its pivots along the grid rows; rows are exchanged
-along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; and what is below
-is updated, block column k + 1 first, so that panel k + 1 is on its way while the others are updated.
+along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; what lies below is
+updated, block column k + 1 first, so that panel k + 1 is on its way while the others are updated.
 
 In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any number of ranks. Where it is cut
 over several, they are those of a tournament.
@@ -18,6 +18,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import buffer, held
 from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
@@ -31,6 +32,8 @@ from pdla.linalg.ways import copied, limited, to, where
 from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
 
 
 def lu_factor(
@@ -177,7 +180,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
         X = in_square_blocks(X, side.dtype)
         regular(X)
         Y = RightSide(_exchanged(X, pivots, side), None, side.dtype, True)
-        Y = RightSide(substituted(X, Y, True, True), None, side.dtype)
+        Y = RightSide(substituted(X, Y, True, True), None, side.dtype, True)
         return side.back(substituted(X, Y, False, False))
 
 
@@ -229,10 +232,14 @@ class LU:
         self.order, self.numbers = min(X.shape), X.indices[0].indices()
         block = self.cols.block
         self.count = -(-self.order // block)
-        self.panels = [buffer(self.xp, (1 + block + len(self.a) * block,), self.a.dtype) for _ in range(2)]
+        self.along = Slots(self.cols.comm, self.xp, (len(self.a) + 1) * block + 1, self.a.dtype)  # panels, of the grid row
 
     def run(self) -> np.ndarray:
         """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        with self.along:
+            return self._steps()
+
+    def _steps(self) -> np.ndarray:
         numbers = np.zeros(1 + self.order)
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
@@ -246,6 +253,7 @@ class LU:
             coming = self._panel(k + 1) if k + 1 < self.count else None
             exchange.run(self.xp, self.a[:, ahead:], self.a[:, : self.cols.begins(k)])
             self._update(panel, k, slice(ahead, None))
+            self.along.release()
         return numbers
 
     def _width(self, k: int) -> int:
@@ -257,15 +265,17 @@ class LU:
         return dimension.begins(k) + (self._width(k) if dimension.here == dimension.owner(k) else 0)
 
     def _panel(self, k: int) -> Pending:
-        """Factor block column k, and start sending it along the grid rows: the head, then this rank's rows by columns."""
-        i, j, w = self.rows.begins(k), self.cols.begins(k), self._width(k)
-        panel = self.panels[k % 2][: 1 + w + (len(self.a) - i) * w]
-        if self.cols.here == self.cols.owner(k):
-            block = panel[1 + w :].reshape(w, len(self.a) - i).T
-            factor = self._alone if self.rows.comm is None else self._together
-            self.xp.copy(panel[: 1 + w], factor(block, self.a[:, j : j + w], k))
-            self.xp.copy(self.a[i:, j : j + w], block)
-        return self.cols.bcast(panel, self.cols.owner(k))
+        """Factor block column k, and start sending it along the grid rows: this rank's rows by columns, then the head."""
+        i, j, w, owner = self.rows.begins(k), self.cols.begins(k), self._width(k), self.cols.owner(k)
+        panel = self.along.take((len(self.a) - i) * w + 1 + w, self.cols.here == owner)
+        if self.cols.here != owner:
+            return self.along.spread(panel, {owner: (ALL,)})
+        block = panel[: -1 - w].reshape(w, len(self.a) - i).T
+        factor = self._alone if self.rows.comm is None else self._together
+        self.xp.copy(panel[-1 - w :], factor(block, self.a[:, j : j + w], k))
+        coming = self.along.spread(panel, {owner: (ALL,)})
+        self.xp.copy(self.a[i:, j : j + w], block)
+        return coming
 
     def _alone(self, block: Any, x: Any, k: int) -> Any:
         """Factor block column k, x, which this rank has whole, in `block`. Gives the head."""
@@ -320,7 +330,7 @@ class LU:
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
         """The head, and the panel."""
         w = self._width(k)
-        return self._known(panel[: 1 + w], k), panel[1 + w :].reshape(w, len(self.a) - self.rows.begins(k)).T
+        return self._known(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
 
     def _exchange(self, head: np.ndarray, k: int) -> RowExchange:
         return RowExchange(self.rows, *moves(head[1:].astype(np.int64), k * self.cols.block))

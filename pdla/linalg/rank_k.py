@@ -270,23 +270,25 @@ def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
         xp.square(a, x, alpha)
 
 
-def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0, beta: complex = 0) -> None:
+def below(
+    xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0, beta: complex = 0, leaf: int = LEAF
+) -> None:
     """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
 
-    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by itself.
+    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by itself, down to `leaf` rows.
     """
     if not len(counts) or counts[-1] <= done:
         return
     common, last = int(counts[0]), int(counts[-1])
-    if common == last or len(counts) <= LEAF:
+    if common == last or len(counts) <= leaf:
         multiply(xp, a, b[done:last].T, x[:, done:last], alpha, beta)
         return
     if common - done >= LEAF:
         multiply(xp, a, b[done:common].T, x[:, done:common], alpha, beta)
         done = common
-    h = len(counts) // 2
-    below(xp, a[:h], b, x[:h], counts[:h], alpha, done, beta)
-    below(xp, a[h:], b, x[h:], counts[h:], alpha, done, beta)
+    h = -(-len(counts) // leaf) // 2 * leaf
+    below(xp, a[:h], b, x[:h], counts[:h], alpha, done, beta, leaf)
+    below(xp, a[h:], b, x[h:], counts[h:], alpha, done, beta, leaf)
 
 
 def _sums(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:

@@ -7,13 +7,15 @@ A transpose is a view, whose grid rows are T's grid columns.
 
 from __future__ import annotations
 
+from collections import deque
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending, done
+from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
@@ -27,6 +29,7 @@ from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
+ALL = slice(None)
 
 def solve_triangular(
     A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
@@ -225,6 +228,9 @@ class Substitution:
         self.rows, self.cols = dimensions(T)
         steps = range(self.rows.count if T.grid.active else 0)
         self.steps = steps if lower else steps[::-1]
+        block = self.cols.block
+        self.along = Slots(self.cols.comm, self.xp, len(self.t) * block, self.t.dtype)  # panels of T, of the grid row
+        self.down = Slots(self.rows.comm, self.xp, self.x.shape[1] * block, self.x.dtype)  # blocks of X, of the grid column
 
     def _span(self, k: int) -> slice:
         """Where this rank has the rows of block k."""
@@ -247,38 +253,50 @@ class Substitution:
         """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
         if not self.steps:
             return
-        size = 0 if self.cols.comm is None else len(self.t) * self.cols.block
-        self.panels = [buffer(self.xp, (size,), self.t.dtype) for _ in range(2)]
-        coming = self._panel(self.steps[0])
-        for k, following in zip(self.steps, [*self.steps[1:], None], strict=True):
-            panel = coming.wait()
-            if following is not None:
-                coming = self._panel(following)
-            cols = slice(None if filled is None else filled[k])
-            block = self._solved(panel[self._within(self._span(k), k)], k, cols)
-            rest = self._rest(k)
-            multiply(self.xp, panel[self._within(rest, k)], block, self.x[rest, cols], -1, 1)
+        reach = [slice(None if filled is None else filled[k]) for k in range(len(self.steps))]
+        with self.along, self.down:
+            panels = deque(self._panel(k) for k in self.steps[:2])
+            panel = panels.popleft().wait()
+            coming = self._solved(panel, self.steps[0], reach[self.steps[0]])
+            for k, following in zip(self.steps, [*self.steps[1:], None], strict=True):
+                block, here, cols = coming.wait(), panel, reach[k]
+                if following is not None:
+                    self._take(here, k, self._span(following), block, cols)
+                    panel = panels.popleft().wait()
+                    coming = self._solved(panel, following, reach[following])
+                    panels += [self._panel(later) for later in self.steps[self.steps.index(following) + 1 :][:1]]
+                    self._take(here, k, self._rest(following), block, cols)
+                self.along.release()
+                self.down.release()
+
+    def _take(self, panel: Any, k: int, rows: slice, block: Any, cols: slice) -> None:
+        """Subtract panel k's part of these rows times block k of X."""
+        multiply(self.xp, panel[self._within(rows, k)], block, self.x[rows, cols], -1, 1)
 
     def _panel(self, k: int) -> Pending:
         """Block column k of T, this rank's rows of the triangle, on its way."""
         reach, at = self._reach(k), self.cols.begins(k)
         width, owner = self.cols.width(k), self.cols.owner(k)
-        height = len(range(*reach.indices(len(self.t))))
         if self.cols.comm is None:
             return done(self.xp.reinterpret(self.t[reach, at : at + width], self.conjugated))
-        panel = self.panels[k % 2][: height * width].reshape(height, width)
+        height = len(range(*reach.indices(len(self.t))))
+        panel = self.along.take(height * width, self.cols.here == owner).reshape(height, width)
         if self.cols.here == owner:
             self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
-        return self.cols.bcast(panel, owner)
+        return self.along.spread(panel, {owner: (ALL,)})
 
-    def _solved(self, corner: Any, k: int, cols: slice = slice(None)) -> Any:
-        """Block k of X, of these columns, on all ranks of the grid column."""
+    def _solved(self, panel: Any, k: int, cols: slice = ALL) -> Pending:
+        """Block k of X, of these columns, by panel k, on its way to all ranks of the grid column."""
         owner, x = self.rows.owner(k), self.x[self._span(k), cols]
         if self.rows.here == owner:
-            kernels.trsm(self.xp, corner, x, self.lower, self.unit)
-        else:
-            x = buffer(self.xp, (self.rows.width(k), x.shape[1]), self.x.dtype)
-        return self.rows.bcast(x, owner).wait()
+            kernels.trsm(self.xp, panel[self._within(self._span(k), k)], x, self.lower, self.unit)
+        if self.rows.comm is None:
+            return done(x)
+        shape = self.rows.width(k), x.shape[1]
+        block = self.down.take(prod(shape), self.rows.here == owner).reshape(*shape)
+        if self.rows.here == owner:
+            self.xp.copy(block, x)
+        return self.down.spread(block, {owner: (ALL,)})
 
     def few(self) -> None:
         """Of each block k the addends are summed on the rank that solves it, and X is left on these ranks.
@@ -287,14 +305,14 @@ class Substitution:
         """
         if self.cols.here:
             self.xp.scale(self.x, 0)
-        for k in self.steps:
-            self._sum(k)
-            if self.cols.here == self.cols.owner(k):
-                at = self.cols.begins(k)
-                panel = self.t[:, at : at + self.cols.width(k)]
-                corner = self.xp.reinterpret(panel[self._span(k)], self.conjugated)
-                block, rest = self._solved(corner, k), self._rest(k)
-                multiply(self.xp, self.xp.reinterpret(panel[rest], self.conjugated), block, self.x[rest], -1, 1)
+        with self.down:
+            for k in self.steps:
+                self._sum(k)
+                if self.cols.here == self.cols.owner(k):
+                    at = self.cols.begins(k)
+                    panel = self.xp.reinterpret(self.t[self._reach(k), at : at + self.cols.width(k)], self.conjugated)
+                    self._take(panel, k, self._rest(k), self._solved(panel, k).wait(), ALL)
+                    self.down.release()
 
     def _sum(self, k: int) -> None:
         """Sum the addends of block k on the rank that has its diagonal; the others then have 0 there."""

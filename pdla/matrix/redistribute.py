@@ -14,18 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, buffers, takes
+from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
 from pdla.indices import IndexSet, Selection, searched
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
+
+SHOWN = 2**20  # bytes of a matrix from which on ranks of one node read pieces in memory that they share
 
 
 @dataclass(frozen=True)
@@ -105,19 +108,19 @@ class Route:
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
     """Collective: start moving A along its route into `out`, this rank's new block; gives a function that completes the move."""
     xp, me = A.xp, comm.rank
-    taken = takes(xp, A.stored, [(p.rows, p.cols) for p in route.sends])
-    parts = {p.peer: part for p, part in zip(route.sends, taken, strict=True)}
+    sends = [p for p in route.sends if p.peer != me]
+    parts = dict(zip([p.peer for p in sends], takes(xp, A.stored, [(p.rows, p.cols) for p in sends]), strict=True))
     places = {p.peer: p for p in route.recvs}
     # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
     others = {peer: p for peer, p in places.items() if peer != me}
     boxes = iter(buffers(xp, [p.shape for peer, p in others.items() if not direct[peer]], A.dtype))
     arrivals = {peer: xp.take(out, p.rows, p.cols) if direct[peer] else next(boxes) for peer, p in others.items()}
-    pending = comm.alltoall({peer: part for peer, part in parts.items() if peer != me}, arrivals)
+    pending = comm.alltoall(parts, arrivals)
+
+    _keep(A, route, me, out)
 
     def end() -> None:
-        if me in places:
-            xp.put(out, places[me].rows, places[me].cols, parts[me])
         for peer in pending:
             if not direct[peer]:
                 xp.put(out, places[peer].rows, places[peer].cols, arrivals.pop(peer))
@@ -129,9 +132,71 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
 
 def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
-    source, target = (A.layout, A.grid), (layout, grid)
-    route = cached(grid.comm, ("route", A.shape, source, target), lambda: Route.between(A.shape, source, target))
-    start(A, route, grid.comm, out)()
+    comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
+    route = cached(comm, ("route", *between), lambda: Route.between(*between))
+    size = prod(A.shape) * A.dtype.itemsize
+    if comm.tells and comm.size > 1 and SHOWN <= size <= comm.shared_limit and comm.shared_buffer() is not None:
+        _show(A, route, cached(comm, ("places", *between), lambda: Places.of(comm, route)), comm, out)
+    else:
+        start(A, route, comm, out)()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the pieces that go between ranks lie, as they are stored one after another: (giver, taker) -> the first word; words."""
+
+    begins: Mapping[tuple[int, int], int]
+    words: int
+
+    @staticmethod
+    def of(comm: Communicator, route: Route) -> Places:
+        """Collective."""
+        begins, words = {}, 0
+        for giver, sizes in enumerate(comm.share({p.peer: prod(p.shape) for p in route.sends if p.peer != comm.rank})):
+            for taker, size in sizes.items():
+                begins[giver, taker], words = words, words + size
+        return Places(begins, words)
+
+
+def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
+    """Collective: the same by memory that all ranks see, where each puts what others want: it is copied twice, and no message."""
+    xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
+    shared_buffer = comm.shared_buffer()
+    assert shared_buffer is not None
+    with held(places.words * itemsize // comm.size):
+        memory = shared_buffer.open(places.words * itemsize)
+
+        def room(giver: int, taker: int, shape: Shape) -> Any:
+            return xp.look(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
+
+        for p in route.sends:
+            if p.peer != me:
+                xp.extract(A.stored, p.rows, p.cols, room(me, p.peer, p.shape))
+        try:
+            shared_buffer.seal()
+            come = [p for p in route.recvs if p.peer != me]
+            if come:
+                note_read(comm.axis, sum(prod(p.shape) for p in come) * itemsize, len(come))
+            for p in come:
+                xp.put(out, p.rows, p.cols, room(p.peer, me, p.shape))
+        finally:
+            shared_buffer.leave()
+        _keep(A, route, me, out)
+    shared_buffer.trim(config.settings.keep)
+    if A.conjugated:
+        xp.copy(out, out, conjugate=True)
+
+
+def _keep(A: DistMatrix, route: Route, me: int, out: Any) -> None:
+    """Copy what this rank has already."""
+    here = next((p for p in route.sends if p.peer == me), None)
+    there = next((p for p in route.recvs if p.peer == me), None)
+    if here is None or there is None:
+        return
+    if isinstance(there.rows, slice) and isinstance(there.cols, slice):
+        A.xp.extract(A.stored, here.rows, here.cols, out[there.rows, there.cols])
+    else:
+        A.xp.put(out, there.rows, there.cols, take(A.xp, A.stored, here.rows, here.cols))
 
 
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:

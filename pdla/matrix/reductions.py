@@ -86,7 +86,7 @@ def of_columns(A: DistMatrix, op: str) -> np.ndarray:
 def _of_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
     wide, x = np.result_type(A.dtype, np.float64), A.stored
     height = max(1, STRIP // x.shape[1])
-    strips = (np.abs(x[top : top + height].astype(wide)) for top in range(0, x.shape[0], height))
+    strips = (np.abs(x[top : top + height].astype(wide, copy=False)) for top in range(0, x.shape[0], height))
     return functools.reduce(ufunc, (A.xp.host(strip.sum(0) if ufunc is np.add else strip.max(0)) for strip in strips))
 
 

@@ -26,6 +26,16 @@ void dgemm_(const char *how_a, const char *how_b, const INT *m, const INT *n, co
         }
 }
 
+void dgemv_(const char *how, const INT *m, const INT *n, const double *alpha, const double *a, const INT *lda, const double *x,
+            const INT *step, const double *beta, double *y, const INT *stride) {
+    products++;
+    for (INT i = 0; i < (*how == 'N' ? *m : *n); i++) {
+        double sum = 0, *to = y + i * *stride;
+        for (INT l = 0; l < (*how == 'N' ? *n : *m); l++) sum += at(a, *lda, *how, i, l) * x[l * *step];
+        *to = *alpha * sum + (*beta == 0 ? 0 : *beta * *to);
+    }
+}
+
 void dsyrk_(const char *triangle, const char *how, const INT *n, const INT *k, const double *alpha, const double *a, const INT *lda,
             const double *beta, double *c, const INT *ldc) {
     products++;
@@ -41,6 +51,9 @@ void dsyrk_(const char *triangle, const char *how, const INT *n, const INT *k, c
 void sgemm_(void) { abort(); }
 void cgemm_(void) { abort(); }
 void zgemm_(void) { abort(); }
+void sgemv_(void) { abort(); }
+void cgemv_(void) { abort(); }
+void zgemv_(void) { abort(); }
 void ssyrk_(void) { abort(); }
 void csyrk_(void) { abort(); }
 void zsyrk_(void) { abort(); }

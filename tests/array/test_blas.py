@@ -300,3 +300,23 @@ def test_what_is_no_blas_is_refused():
 def test_one_that_is_missing_is_an_error_on_every_rank_when_the_job_begins():
     job = run_job("", ranks=3, PDLA_BLAS="libnone.so")
     assert job.returncode != 0 and job.stdout.count("DeviceError: PDLA_BLAS='libnone.so'") == 3
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_one_column_or_row_of_a_product(dtype):
+    """By gemv, of arrays that lie in any order, with gaps; NaN in c is not read where beta is 0."""
+    rng = np.random.default_rng(0)
+
+    def laid(m, n, how):
+        x = rng.integers(-4, 5, (2 * m + 1, 2 * n + 1)) + (1j * rng.integers(-4, 5, (2 * m + 1, 2 * n + 1)) if dtype in "FD" else 0)
+        x = x.astype(dtype)
+        return (x[:m, :n], np.asfortranarray(x)[:m, :n], x[::2][:m, :n], x.T.copy().T[:m, :n])[how]
+
+    shapes = (5, 7, 1), (1, 7, 5), (1, 1, 1), (6, 1, 1)
+    for (m, k, n), how, (alpha, beta) in product(shapes, range(4), ((-1, 0), (-1, 1), (2, 3))):
+        a, b, c = laid(m, k, how), laid(k, n, how), laid(m, n, how)
+        if beta == 0:
+            c[...] = np.nan
+        wanted = alpha * (a @ b) + (beta * c if beta else 0)
+        numpy.gemm(a, b, c, alpha, beta)
+        assert np.array_equal(c, wanted)

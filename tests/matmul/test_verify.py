@@ -2,7 +2,6 @@
 
 import threading
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest

@@ -227,6 +227,10 @@ def take(x: Any, rows: Selection, cols: Selection) -> Any:
     return takes(x, [(rows, cols)])[0]
 
 
+def extract(x: Any, rows: Selection, cols: Selection, target: Any) -> None:
+    copy(target, take(x, rows, cols))
+
+
 def takes(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
     taken, moves = [], []
     for rows, cols in places:

@@ -13,6 +13,7 @@ ever.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ from pdla.comm.mpi.node import NEAR, Node
 _LINE = 64  # bytes from one rank's words to the next's: each rank has a cache line of its own
 _LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
 _POLLS = 50  # polls of a rank that shares its core, before it sleeps
+_RESTLESS = 10  # polls of one that waits for what another rank tells
+_WORD = 4  # bytes of a word
 _SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
 
 
@@ -62,7 +65,7 @@ class SharedBarrier:
         words, step = memory.data.cast("q"), _LINE // 8
         self.turns, self.asleep, *self.spare = (words[i:-step:step] for i in range(step))
         self.word, self.address = memory[-_LINE:].data.cast("I"), memory[-_LINE:].ctypes.data
-        self.turn = self.turns[comm.rank] = self.asleep[comm.rank] = self.word[0] = 0
+        self.turn = self.turns[comm.rank] = self.asleep[comm.rank] = self.word[0] = self.word[1] = self.word_seen = 0
         for each in self.spare:
             each[comm.rank] = 0
 
@@ -86,6 +89,35 @@ class SharedBarrier:
         """
         self.comm._until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._missing)
         self.window.Sync()
+
+    def tell(self, lane: int, number: int) -> None:
+        """Write one of this rank's spare words, after what it has written before, and wake those that sleep `until` then."""
+        self.window.Sync()
+        self.spare[lane][self.comm.rank] = number
+        if self.comm.node.crowded:
+            self.word[1] = (number * len(self.spare) + lane + self.comm.rank * 2**16) % 2**32  # not what another one writes
+            self.window.Sync()
+            if any(self.asleep):
+                futex.wake(self.address + _WORD)
+
+    def until(self, call: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` is true, which depends on others' spare words."""
+        self.comm._until(call, ready, self._rest)
+        self.window.Sync()
+
+    def _rest(self, polls: int) -> None:
+        """Leave the core to another rank. A rank that sleeps sees what was told since its last poll, as the word has changed."""
+        if polls > _RESTLESS and self.comm.node.crowded:
+            self.asleep[self.comm.rank] = 1
+            self.window.Sync()
+            woken = futex.sleep(self.address + _WORD, self.word_seen, _SLEEP)
+            self.asleep[self.comm.rank] = 0
+        else:
+            woken = polls % _LETS_WORK != 0
+            os.sched_yield()
+        if not woken:
+            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self.word_seen = self.word[1]
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn

@@ -8,6 +8,7 @@ what it waits for.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -74,15 +75,17 @@ class WindowBuffer(Turns):
         self.opened += 1
         return memory
 
-    def tell(self, pieces: int) -> None:
-        self.barrier.window.Sync()
-        self.barrier.spare[0][self.comm.rank] = self.opened * _MOST + pieces
+    def tell(self, pieces: int, lane: int = 0) -> None:
+        self.barrier.tell(lane, self.opened * _MOST + pieces)
 
-    def told(self, rank: int) -> int:
+    def told(self, rank: int, lane: int = 0) -> int:
         """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
-        count = self.barrier.spare[0][rank]
+        count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()
         return count - self.opened * _MOST
+
+    def until(self, call: str, ready: Callable[[], bool]) -> None:
+        self.barrier.until(call, ready)
 
     def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
         """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.

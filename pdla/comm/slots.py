@@ -1,0 +1,158 @@
+"""Slots: memory in which arrays are broadcast, one after another, while other ranks still read those before.
+
+slots = Slots(comm, xp, size, dtype)   for arrays of up to `size` elements; comm=None: this rank is alone
+with slots:                            collective
+    x = slots.take(n, writes)          n elements of the next slot, to be written by ranks that say so; to others they will come
+    pending = slots.spread(x, parts)   collective: each rank in `parts` has written these rows of x; more may be spread of one slot
+    ...                                                                             after pending.wait() all of x may be read
+    slots.release()                    this rank has read the slot that it took first of those that it has not released
+
+Where ranks see the same memory, a rank that has written tells, and the others read in place: nothing is copied, no message is sent,
+and who writes goes on at once. It waits only before it writes to a slot again, until all have released it. Elsewhere each rank has
+slots of its own, and parts are broadcast, while it goes on. The ledger counts the same words.
+
+A rank that leaves the with-block by an error tells that, too: whoever waits for it gets an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, held
+from pdla.comm.pending import Pending, done
+from pdla.comm.shared_buffer import GONE, SharedBuffer
+from pdla.comm.workspace import aligned
+from pdla.errors import PdlaError
+
+COUNT = 4  # slots: one is read, the next two written, and a rank may be one behind
+WRITTEN, RELEASED = 0, 1  # what ranks tell: of how many spreads they have written their parts; how many slots they have released
+Parts = Mapping[int, Sequence[slice]]  # rank -> the rows of an array that it writes
+
+
+class Slots:
+    """COUNT slots of a communicator, whose ranks take, spread and release alike."""
+
+    def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype) -> None:
+        self.comm, self.xp, self.dtype = comm, xp, dtype
+        self.size = aligned(size * dtype.itemsize)
+        self.taken = self.released = self.spreads = 0
+        self.seen: SharedBuffer | None = None
+        self.own: list[Any] = []
+        self.ends = ExitStack()
+
+    def __enter__(self) -> Slots:
+        comm, size = self.comm, COUNT * self.size
+        if comm is None or not comm.tells or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
+            self.own = [buffer(self.xp, (self.size // self.dtype.itemsize,), self.dtype) for _ in range(COUNT)]
+            return self
+        self.ends.enter_context(held(size // comm.size))
+        self.memory, self.seen = seen.open(size), seen
+        seen.tell(0, WRITTEN)
+        seen.tell(0, RELEASED)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        seen, self.seen, self.own, self.memory = self.seen, None, [], None
+        self.ends.close()
+        if seen is None:
+            return
+        if error is not None:
+            seen.tell(GONE, WRITTEN)
+            seen.tell(GONE, RELEASED)
+        seen.leave()
+        if error is None:
+            seen.trim(config.settings.keep)
+
+    def take(self, n: int, writes: bool) -> Any:
+        """The first n elements of the next slot; writes: this rank is going to write to it."""
+        number, self.taken = self.taken, self.taken + 1
+        if self.seen is None:
+            return self.own[number % COUNT][:n]
+        if writes:
+            self._until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
+        return self.xp.look(self.memory, number % COUNT * self.size, (n,), self.dtype)
+
+    def spread(self, x: Any, parts: Parts) -> Pending:
+        """Tell the others that this rank has written its rows of x, of the slot that was taken last, or send them."""
+        if self.comm is None or not x.size:
+            return done(x)
+        if self.seen is None:
+            return self._sent(x, parts)
+        self.spreads += 1
+        if self.comm.rank in parts:
+            self.seen.tell(self.spreads, WRITTEN)
+        others = [rank for rank in parts if rank != self.comm.rank]
+        words = sum(_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
+        event = ("bcast", self.comm.axis, words * x.itemsize, len(others), "slots", 0)
+        return Pending(self._arrivals(others, self.spreads), lambda: x, event)
+
+    def release(self) -> None:
+        """Tell that this rank reads no more of the slot that it took first of those that it has not released."""
+        self.released += 1
+        if self.seen is not None:
+            self.seen.tell(self.released, RELEASED)
+
+    def _arrivals(self, ranks: Sequence[int], number: int) -> Iterator[int]:
+        self._until("bcast", WRITTEN, ranks, number)
+        yield from ranks
+
+    def _until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
+        """Wait until these ranks have told of so many; PdlaError where one has left by an error instead."""
+        seen, behind = self.seen, [*ranks]
+        assert seen is not None
+
+        def ready() -> bool:
+            while behind and seen.told(behind[-1], lane) >= count:
+                if seen.told(behind[-1], lane) == GONE:
+                    return True
+                behind.pop()
+            return not behind
+
+        seen.until(call, ready)
+        if behind:
+            assert self.comm is not None
+            raise PdlaError(f"{call} on {self.comm.axis!r}: rank {behind[-1]} of {self.comm.size} has left this call by an error")
+
+    def _sent(self, x: Any, parts: Parts) -> Pending:
+        """The same by broadcasts, of what each rank has written in one piece."""
+        assert self.comm is not None
+        coming: list[tuple[Pending, Callable[[], None]]] = []
+        for root, rows in parts.items():
+            piece, pack, unpack = self._piece(x, rows)
+            if root == self.comm.rank:
+                pack()
+            coming.append((self.comm.bcast(piece, root), unpack if root != self.comm.rank else _nothing))
+
+        def arrivals() -> Iterator[int]:
+            for pending, land in coming:
+                yield from pending
+                land()
+
+        return Pending(arrivals(), lambda: x)
+
+    def _piece(self, x: Any, rows: Sequence[slice]) -> tuple[Any, Callable[[], None], Callable[[], None]]:
+        """Rows of x as one array without gaps, and what copies them there, and back."""
+        if len(rows) == 1:
+            return x[rows[0]], _nothing, _nothing
+        ends = [0]
+        for each in rows:
+            ends.append(ends[-1] + _rows(x, each))
+        piece = buffer(self.xp, (ends[-1], *x.shape[1:]), x.dtype)
+        pairs = [(piece[lo:hi], x[each]) for lo, hi, each in zip(ends, ends[1:], rows, strict=False)]
+        return piece, lambda: self.xp.copies(pairs), lambda: self.xp.copies((there, here) for here, there in pairs)
+
+
+def _rows(x: Any, rows: slice) -> int:
+    return len(range(*rows.indices(len(x))))
+
+
+def _nothing() -> None:
+    pass

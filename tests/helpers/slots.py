@@ -1,0 +1,36 @@
+"""What ranks write to slots, and what each of them should read there."""
+
+import time
+
+import numpy as np
+
+from pdla.comm.slots import COUNT, Slots
+
+ALL = slice(None)
+
+
+def written(comm, turns=3 * COUNT, haste=lambda rank, k: 0):
+    """What this rank reads: in turn arrays of one rank, and arrays of which each rank has written every P-th row."""
+    read = []
+    with Slots(comm, comm.xp, 12 * comm.size, np.dtype(float)) as slots:
+        for k in range(turns):
+            root = k % comm.size
+            x = slots.take(5, comm.rank == root)
+            if comm.rank == root:
+                comm.xp.copy(x, comm.xp.asarray(np.arange(5.0) + k))
+            read.append(slots.spread(x, {root: (ALL,)}).wait().copy())
+            time.sleep(haste(comm.rank, k))
+            y = slots.take(12 * comm.size, True).reshape(4 * comm.size, 3)
+            rows = {r: [slice(i, i + 1) for i in range(r, 4 * comm.size, comm.size)] for r in range(comm.size)}
+            for row in rows[comm.rank]:
+                comm.xp.copy(y[row], comm.xp.asarray(np.full((1, 3), 100.0 * k + row.start)))
+            read.append(slots.spread(y, rows).wait().copy())
+            slots.release()
+            slots.release()
+    return read
+
+
+def wanted(size, turns=3 * COUNT):
+    for k in range(turns):
+        yield np.arange(5.0) + k
+        yield np.full((4 * size, 3), 100.0 * k) + np.arange(4.0 * size)[:, None]
