@@ -1,4 +1,4 @@
-"""Predicted beside measured, in one run: products by messages and transformer layers, forward and backward.
+"""Predicted beside measured, in one run: products by messages, factorizations, and transformer layers, forward and backward.
 
 mpirun -n 2 python -m bench.predicted [rounds]        5 rounds
 
@@ -17,9 +17,10 @@ import numpy as np
 
 import pdla
 from bench.common.given import started
-from pdla import nn
+from pdla import linalg, nn
 from pdla.bench.arguments import positive
 from pdla.bench.measure import calibration
+from pdla.linalg import price
 
 LAYOUT = pdla.Layout("row", "col")
 
@@ -30,6 +31,20 @@ def product(comm, n, algorithm, dtype):
     A, C = pdla.zeros((n, n), grid, LAYOUT, dtype=dtype), pdla.zeros((n, n), grid, LAYOUT, dtype=dtype)
     plan = pdla.plan_matmul(A, A, algorithm=algorithm, out=C)
     return lambda: plan(A, A, out=C)
+
+
+def factored(comm, name, n, dtype):
+    """A function to time: a factorization, or a system with as many right-hand sides, in square blocks as pdla chooses."""
+    kind = np.dtype(dtype)
+    shape, block = price.cheapest(price.Task(name, n, n, kind, pdla.Machine()), comm.size)[0]
+    grid, blocks = pdla.ProcessGrid(shape, comm=comm), pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
+    A = pdla.random((n, n), grid, blocks, dtype=dtype) + n * pdla.eye(n, grid, blocks, dtype=dtype)
+    B = pdla.ones((n, n), grid, pdla.Layout(pdla.Cyclic("row", block), "col"), dtype=dtype)
+    return {
+        "cholesky": lambda: linalg.cho_factor(A, check_finite=False),
+        "lu": lambda: linalg.lu_factor(A, check_finite=False),
+        "triangular": lambda: linalg.solve_triangular(A, B, lower=True, check_finite=False),
+    }[name]
 
 
 def layer(comm, kind, hidden, dtype):
@@ -45,6 +60,8 @@ def layer(comm, kind, hidden, dtype):
 CASES = {
     **{f"{algorithm} {n} {dtype}": (product, n, algorithm, dtype)
        for algorithm in ("summa", "gather") for n in (512, 1024, 2048) for dtype in ("float64", "float32")},
+    **{f"{name} {n} {dtype}": (factored, name, n, dtype)
+       for name in ("cholesky", "lu", "triangular") for n in (1024, 2048) for dtype in ("float64", "float32")},
     **{f"{kind.__name__} layer of {hidden} {dtype}": (layer, kind, hidden, dtype)
        for kind in (nn.Megatron1D, nn.Summa2D, nn.Tensor3D) for hidden in (256, 512) for dtype in ("float64", "float32")},
 }

@@ -46,9 +46,9 @@ class Settings:
     shared : bool
         PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send
         messages (0).
-    keep : int
-        PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
-        The same on every rank, as ranks must free together what they share.
+    verify : bool
+        PDLA_VERIFY: check every product after it was computed (1), as ``matmul(verify=True)`` does. The
+        same on every rank.
     pblas_flops : float
         PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from
         which it gets a plan.
@@ -73,7 +73,7 @@ class Settings:
     progress: float = 1e-3
     crowded: float = 1.0
     shared: bool = True
-    keep: int = 64 * 2**20
+    verify: bool = False
     pblas_flops: float = 4e9
     machine: str = ""
     array: str = "numpy"
@@ -130,7 +130,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
         crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=given.switch("SHARED", default.shared),
-        keep=int(given.number("KEEP", int, default.keep)),
+        verify=given.switch("VERIFY", default.verify),
         pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
         machine=given.text("MACHINE", default.machine),
         array=given.word("ARRAY", ARRAYS, default.array),

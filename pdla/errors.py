@@ -50,6 +50,10 @@ class DeadlockError(PdlaError, RuntimeError):
     """Every rank waits for another one; the text names each rank's call."""
 
 
+class VerificationError(PdlaError, ArithmeticError):
+    """A product that was computed wrongly; the text names the ranks, and where in the matrix."""
+
+
 class LinAlgError(PdlaError, np.linalg.LinAlgError):
     """A matrix that is singular, or not positive definite.
 

@@ -179,7 +179,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "box": lambda here: (None, (1, 1, 2)),
     "schedule": lambda here: (None, "gather"),
     "panel": lambda here: (None, 2),
-    "memory_limit": lambda here: (None, 10**9),
+    "memory_limit": lambda here: (None, 10**9), "verify": lambda here: (True, False, "keep", None),
     "refine": lambda here: (None, "float32"), "p": lambda here: (1, np.inf), "ord": lambda here: (None, "fro", 1, np.inf),
     "assume_a": lambda here: ("gen", "pos"),
     "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,

@@ -15,8 +15,8 @@ def test_override_is_undone():
 
 
 def test_settings_are_read_from_the_environment():
-    settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_KEEP": "64"})
-    assert settings == config.Settings(check=False, timeout=2.5, keep=64)
+    settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_THREADS": "64"})
+    assert settings == config.Settings(check=False, timeout=2.5, threads=64)
     assert config.read({}) == config.Settings()
     wrong = (
         ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number"),

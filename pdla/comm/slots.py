@@ -24,12 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, held
 from pdla.comm.pending import Pending, done
 from pdla.comm.shared_buffer import GONE, SharedBuffer
-from pdla.comm.workspace import aligned
+from pdla.comm.workspace import KEPT, aligned
 from pdla.errors import PdlaError
 
 COUNT = 4  # slots: one is read, the next two written, and a rank may be one behind
@@ -69,7 +68,7 @@ class Slots:
             seen.tell(GONE, RELEASED)
         seen.leave()
         if error is None:
-            seen.trim(config.settings.keep)
+            seen.trim(KEPT)
 
     def take(self, n: int, writes: bool) -> Any:
         """The first n elements of the next slot; writes: this rank is going to write to it."""

@@ -1,4 +1,4 @@
-"""Matrices from files and to files: .npy, Matrix Market, HDF5.
+"""Matrices from files and to files: .npy, .npz, Matrix Market, HDF5, and those of MATLAB and netCDF that are HDF5.
 
 Each format has a module with three functions:
 
@@ -17,14 +17,19 @@ from pdla.array.dtypes import check_numbers
 from pdla.comm.agreement import agree, agreed
 from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
-from pdla.io import hdf5, mtx, npy
+from pdla.io import foreign, hdf5, mtx, npy, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
-FORMATS = {".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".h5": hdf5, ".hdf5": hdf5}
+FORMATS = {
+    ".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".mtx.bz2": mtx, ".mtx.xz": mtx, ".h5": hdf5, ".hdf5": hdf5,
+    ".npz": npz, ".mat": foreign, ".nc": foreign,
+}
+NAMED = (hdf5, npz, foreign)  # files of several matrices, which have names
+READ_ONLY = (npz, foreign)
 
 
 def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dataset: str | None = None) -> DistMatrix:
@@ -40,15 +45,21 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
         * ``.npy``: C or Fortran order, any byte order; each rank reads its own block through a
           memory map (a file that is shortened just then ends the rank: SIGBUS).
-        * ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0 reads
-          it and deals it out.
+        * ``.npz``: one of its arrays; each rank reads its own block, or where it is compressed
+          rank 0 reads it and deals it out.
+        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: Matrix Market, sparse or dense; the
+          matrix is dense; rank 0 reads it and deals it out.
         * ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
+        * ``.mat``: MATLAB's since 7.3, which are HDF5 files of transposes; ``.nc``: netCDF-4, which
+          are HDF5 files, too.
+
+        A vector is a column. Pairs named real and imag are complex numbers.
     grid : ProcessGrid
         What the matrix is cut over.
     layout : Layout
         How it is cut, without partial sums.
     dataset : str, optional
-        HDF5 only: the name of the dataset; by default the only one in the file.
+        Of HDF5 and ``.npz``: the name of the dataset; by default the only one in the file.
 
     Returns
     -------
@@ -88,8 +99,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         in_layout("load", layout)
         path, form = known(path)
-        if dataset is not None and form is not hdf5:
-            raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files; this one holds one matrix")
+        if dataset is not None and form not in NAMED:
+            raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files and .npz; this one holds one matrix")
         if dataset is not None and not (isinstance(dataset, str) and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name of one in the file, as 'matrix'")
         if layout.partial:
@@ -122,8 +133,9 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         * ``.npy``: C order; each block is written once, by a rank that holds it, through a memory
           map. Across nodes this needs a file system that keeps the nodes' maps coherent, as Lustre
           does and NFS does not.
-        * ``.mtx``, ``.mtx.gz``: gathered on rank 0 and written there, dense; bool and short dtypes
-          are loaded again as 64-bit integers and double precision; long doubles are refused.
+        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: gathered on rank 0 and written
+          there, dense; bool and short dtypes are loaded again as 64-bit integers and double
+          precision; long doubles are refused.
         * ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks where h5py is
           built with MPI. The file's other datasets stay, and the attributes of this one.
     A : DistMatrix
@@ -167,6 +179,9 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = known(path)
+        if form in READ_ONLY:
+            others = [ending for ending, other in FORMATS.items() if other not in READ_ONLY]
+            raise FileError(f"{path}: {path.suffix} is read only; save to {', '.join(others)}")
         if form is hdf5 and not (isinstance(dataset, str) and dataset.strip("/") and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name that it is to have in the file, as 'matrix'")
     with together(comm, path):

@@ -1,4 +1,6 @@
-"""bfloat16 in HDF5: a float of that form, which HDF5 converts for any reader; h5py takes it for float32.
+"""Dtypes in HDF5 that h5py does not read as numbers: bfloat16, and complex numbers as pairs named real and imag.
+
+bfloat16 is a float of that form, which HDF5 converts for any reader; h5py takes it for float32.
 
 What h5py itself makes of it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5 converts but 10
 million a second.
@@ -28,7 +30,15 @@ def is_short(x: Any) -> bool:
 
 
 def dtype_in(x: Any) -> np.dtype:
-    return bfloat16() if is_short(x) else x.dtype
+    return bfloat16() if is_short(x) else complex_in(x.dtype) or x.dtype
+
+
+def complex_in(dtype: np.dtype) -> np.dtype | None:
+    """The complex dtype of pairs named real and imag, as MATLAB, Julia and others write them; h5py knows but r and i."""
+    parts = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else []
+    if dtype.names != ("real", "imag") or parts[0] != parts[1] or parts[0].kind != "f" or parts[0].itemsize not in (4, 8):
+        return None
+    return np.result_type(parts[0], np.complex64) if dtype.itemsize == 2 * parts[0].itemsize else None
 
 
 def has_dtype(x: Any, dtype: np.dtype) -> bool:
@@ -49,12 +59,27 @@ def for_h5py(dtype: np.dtype) -> Any:
 
 
 def get(x: Any, rows: slice, cols: slice) -> np.ndarray:
-    """`x[rows, cols]`, read."""
-    if not is_short(x):
-        return x[rows, cols]
-    shape = tuple(len(range(some.start, some.stop, some.step or 1)) for some in (rows, cols))
+    """`x[rows, cols]`, read; of a vector its rows, as a column."""
+    if x.ndim == 1:
+        return _numbers(x[rows])[:, None] if not is_short(x) else _short(x, (rows,))[:, None]
+    return _short(x, (rows, cols)) if is_short(x) else _numbers(x[rows, cols])
+
+
+def _numbers(found: np.ndarray) -> np.ndarray:
+    """Pairs named real and imag as complex numbers, others as they are."""
+    kind = complex_in(found.dtype)
+    if kind is None:
+        return found
+    made = np.empty(found.shape, kind)
+    made.real, made.imag = found["real"], found["imag"]
+    return made
+
+
+def _short(x: Any, some: tuple[slice, ...]) -> np.ndarray:
+    """Elements of bfloat16."""
+    shape = tuple(len(range(part.start, part.stop, part.step or 1)) for part in some)
     bits = np.empty(shape, _bits(x))
-    _move(x.id.read, x, rows, cols, bits)
+    _move(x.id.read, x, some, bits)
     return bits.astype(np.uint16, copy=False).view(bfloat16())
 
 
@@ -63,7 +88,7 @@ def put(x: Any, rows: slice, cols: slice, block: np.ndarray) -> None:
     if not is_short(x):
         x[rows, cols] = block
     elif block.size:
-        _move(x.id.write, x, rows, cols, np.ascontiguousarray(block).view(np.uint16).astype(_bits(x), copy=False))
+        _move(x.id.write, x, (rows, cols), np.ascontiguousarray(block).view(np.uint16).astype(_bits(x), copy=False))
 
 
 def _bits(x: Any) -> np.dtype:
@@ -71,9 +96,9 @@ def _bits(x: Any) -> np.dtype:
     return np.dtype(np.uint16).newbyteorder(x.dtype.byteorder)
 
 
-def _move(move: Callable[..., None], x: Any, rows: slice, cols: slice, bits: np.ndarray) -> None:
+def _move(move: Callable[..., None], x: Any, some: tuple[slice, ...], bits: np.ndarray) -> None:
     import h5py
 
     there = x.id.get_space()
-    there.select_hyperslab((rows.start, cols.start), bits.shape, (rows.step or 1, cols.step or 1))
+    there.select_hyperslab(tuple(part.start for part in some), bits.shape, tuple(part.step or 1 for part in some))
     move(h5py.h5s.create_simple(bits.shape), there, bits, mtype=x.id.get_type())

@@ -69,11 +69,14 @@ def bfloat16() -> np.dtype:
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dtype]:
-    """Shape and dtype of what a header describes, in this machine's byte order; ValueError unless it is a matrix of numbers."""
+    """Shape and dtype of what a header describes, in this machine's byte order; ValueError unless it is a matrix of numbers.
+
+    A vector is a column, as for matvec and solve.
+    """
     check_dtype(dtype)
+    shape = (*shape, 1) if len(shape) == 1 else shape
     if len(shape) != 2:
-        advice = ": save x[:, None] for a column or x[None, :] for a row" if len(shape) == 1 else ""
-        raise ValueError(f"the array has shape {shape}; a matrix has two dimensions{advice}")
+        raise ValueError(f"the array has shape {shape}; a matrix has two dimensions, a vector one")
     if min(shape) < 0:
         raise ValueError(f"the array has shape {shape}; sizes are 0 or more")
     return (int(shape[0]), int(shape[1])), dtype.newbyteorder("=")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -32,10 +32,12 @@ def _h5py() -> ModuleType:
     return h5py
 
 
-def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
+def header(path: Path, dataset: str | None, check: Callable[[Any], None] | None = None) -> tuple[Shape, np.dtype]:
     with _h5py().File(path, "r") as file:
         found = _dataset(file, dataset)
         check_sources(found)
+        if check is not None:
+            check(found)
         return check_matrix(found.shape or (), dtype_in(found))
 
 
@@ -45,11 +47,16 @@ def _dataset(file: Any, name: str | None) -> Any:
     names: list[str] = []
     if name is not None and isinstance(found := file.get(name), kind):
         return found
-    file.visititems(lambda key, item: names.extend([key] if isinstance(item, kind) else []))
+    file.visititems(lambda key, item: names.extend([key] if isinstance(item, kind) and not _is_scale(item) else []))
     if name is None and len(names) == 1:
         return file[names[0]]
     asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r}"
     raise ValueError(f"{asked}; the file has {', '.join(names) or 'none'}")
+
+
+def _is_scale(x: Any) -> bool:
+    """Whether a dataset has but the coordinates along a dimension of others, as netCDF writes them."""
+    return x.attrs.get("CLASS") == b"DIMENSION_SCALE"
 
 
 # ---------------------------------------------------------------------------------------------- reading

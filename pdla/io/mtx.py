@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+from collections.abc import Callable
 from io import BufferedIOBase
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,7 @@ DTYPES = {
     "unsigned-integer": np.uint64,
     "complex": np.complex128,
 }
+PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 FIELDS = {"b": "integer", "i": "integer", "u": "unsigned-integer", "f": "real", "c": "complex"}  # by the kind of a dtype
 
 
@@ -41,11 +46,12 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
 
 def _opened(path: Path) -> BufferedIOBase:
     """The file's text, unpacked here: scipy unpacks a file only if its ending is in lower case."""
-    return gzip.open(path) if _packed(path) else path.open("rb")
+    return _opener(path)(path, "rb")
 
 
-def _packed(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
+def _opener(path: Path) -> Callable[..., Any]:
+    """What opens a file of this ending, packed or not."""
+    return PACKED.get(path.suffix.lower(), open)
 
 
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -84,9 +90,10 @@ def _write(part: Path, path: Path, whole: Any) -> None:
 
     # In double precision, as they will be read: scipy writes only the digits that a shorter dtype needs, and float16 not at all.
     numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if has_fractions(whole.dtype) else whole
-    with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
+    with _opener(path)(part, "xb") as file:
         if numbers.size:
-            mmwrite(file, numbers, symmetry="general")
+            plain = SimpleNamespace(write=file.write, flush=file.flush)  # scipy would seek, which some packed files cannot
+            mmwrite(plain, numbers, symmetry="general")
         else:  # scipy never returns from writing a complex matrix without rows
             rows, cols = numbers.shape
             file.write(f"%%MatrixMarket matrix array {FIELDS[numbers.dtype.kind]} general\n{rows} {cols}\n".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,16 +22,21 @@ READERS[3, 0] = READERS[2, 0]  # its header is UTF-8, not Latin-1, which only na
 
 
 def _fields(path: Path) -> dict[str, Any]:
-    """What the header says, as arguments of np.memmap; ValueError where it is damaged."""
     with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version not in READERS:
-            raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
-        with READING:
-            shape, fortran, dtype = READERS[version](file)
-        if dtype == np.void(2).dtype:  # as np.save writes bfloat16
-            dtype = bfloat16()
-        return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
+        return fields(file)
+
+
+def fields(file: IO[bytes]) -> dict[str, Any]:
+    """What the header at a file's place says, as arguments of np.memmap, a vector as a column; ValueError where it is damaged."""
+    version = np.lib.format.read_magic(file)
+    if version not in READERS:
+        raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
+    with READING:
+        shape, fortran, dtype = READERS[version](file)
+    if dtype == np.void(2).dtype:  # as np.save writes bfloat16
+        dtype = bfloat16()
+    shape = (*shape, 1) if len(shape) == 1 else shape
+    return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
 
 
 def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
@@ -45,13 +50,17 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
 
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
-        x = np.memmap(path, mode="r", **_fields(path))
-        if x.flags.c_contiguous:
-            _read(x, block, rows, cols)
-        else:
-            _read(x.T, block.T, cols, rows)
+        read_part(np.memmap(path, mode="r", **_fields(path)), block, rows, cols)
 
     return filled(path, shape, dtype, grid, layout, read)
+
+
+def read_part(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
+    """x[rows][:, cols] into block, for x in C or Fortran order."""
+    if x.flags.c_contiguous:
+        _read(x, block, rows, cols)
+    else:
+        _read(x.T, block.T, cols, rows)
 
 
 def _read(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array.composed import summing
+from pdla.comm import workspace
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
@@ -177,7 +177,7 @@ class BlockExchange:
                     yield peer, room(peer, comm.rank, _words(coming))
             finally:
                 shared_buffer.leave()
-        shared_buffer.trim(config.settings.keep)
+        shared_buffer.trim(workspace.KEPT)
 
     def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
         """What goes to each peer, packed into the memory that room(peer, words) gives."""

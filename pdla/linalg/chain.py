@@ -136,7 +136,8 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     Parameters
     ----------
     subscripts : str
-        Two letters for each matrix and for the result. Each letter is either in two matrices, and
+        Two letters for each matrix and for the result, which without ``->`` are those that occur
+        once, in alphabetical order. Each letter is either in two matrices, and
         summed over, or in one matrix and the result: so the matrices, in any order and transposed
         (as views) where needed, make one chain.
     *matrices : DistMatrix
@@ -193,9 +194,11 @@ def parsed(subscripts: str, count: int) -> Chain:
         raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     operands = inputs.split(",")
+    if not arrow:  # the letters that are not summed over, in alphabetical order
+        result = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))
     letters = "".join(operands) + result
-    if not arrow or not all(len(word) == 2 and word.isalpha() for word in (*operands, result)):
-        raise ShapeError(f"einsum({subscripts!r}): {TAKEN}, and the result after ->")
+    if not all(len(word) == 2 and word.isalpha() for word in (*operands, result)):
+        raise ShapeError(f"einsum({subscripts!r}): {TAKEN}, and two in the result")
     if len(operands) != count:
         raise ShapeError(f"einsum({subscripts!r}) names {len(operands)} matrices, {count} are given")
     for letter in letters:

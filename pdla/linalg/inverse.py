@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import held
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -23,8 +24,10 @@ from pdla.linalg.cholesky import factored
 from pdla.linalg.diagonal import inverse_of_diagonal
 from pdla.linalg.lu import regular_factors
 from pdla.linalg.row_exchange import order
+from pdla.linalg.solve import ROUTINES
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
+from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -35,7 +38,7 @@ ALL = slice(None)
 
 def inv(
     A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, memory_limit: int | None = None,
 ) -> DistMatrix:
     """Invert a matrix. Collective over A's grid, idle ranks included.
 
@@ -55,6 +58,9 @@ def inv(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of the inverse; by default A's.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copies of A and of its inverse that are worked on
+        included.
 
     Returns
     -------
@@ -70,9 +76,9 @@ def inv(
 
     Notes
     -----
-    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the
-    general inverse, and about n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite
-    one, besides what brings A to the layout of its factor, and the inverse back.
+    After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
+    pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
+    its factor, and the inverse back.
 
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
 
@@ -86,12 +92,21 @@ def inv(
     array([[0.  , 0.25],
            [0.5 , 0.  ]])
     """
-    said = checks.words("inv", A, assume_a=assume_a, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
+    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("inv", A, assume_a=assume_a, **named)
     with agreed(communicator((A,)), said):
         checks.assumed("inv", assume_a)
         dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
-    return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+        routine = ROUTINES[assume_a]
+
+        def run(A: DistMatrix) -> DistMatrix:
+            with held(0 if routine == "diagonal" else 2 * copied(routine, A, dtype, overwrite_a)):
+                return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+        way = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
+    with to(way):
+        return run(A)
 
 
 def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:

@@ -1,4 +1,4 @@
-"""LU with partial pivoting, P A = L U, and systems that it solves.
+"""LU with row pivoting, P A = L U, and systems that it solves.
 
 Step k: the grid column that has block column k factors it, and sends it with its pivots along the grid rows; rows are exchanged
 along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; what lies below is
@@ -39,7 +39,7 @@ ALL = slice(None)
 def lu_factor(
     A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
 ) -> tuple[DistMatrix, np.ndarray]:
-    """Factor a matrix with partial pivoting: P A = L U. Collective over A's grid, idle ranks included.
+    """Factor a matrix with row pivoting: P A = L U. Collective over A's grid, idle ranks included.
 
     Parameters
     ----------
@@ -55,8 +55,7 @@ def lu_factor(
     Returns
     -------
     LU : DistMatrix
-        L below the diagonal, whose ones are not stored, and U above it, in block columns over a row
-        of ranks.
+        L below the diagonal, whose ones are not stored, and U above it, in square blocks.
     pivots : array
         For i below min(m, n) the row pivots[i] with which row i was exchanged: NumPy's, on every
         rank.
@@ -75,11 +74,15 @@ def lu_factor(
 
     Notes
     -----
-    Columns that lie `Cyclic` along one axis of the grid, rows whole, are worked on where they are;
-    else A is brought there, in the blocks that `plan_lu` finds cheapest. A singular U is warned of,
-    as by SciPy.
+    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
+    of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
+    cheapest. A singular U is warned of, as by SciPy.
 
-    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl).
+    Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
+    tournament, and depend on the grid.
+
+    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
+    Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
 
     Examples
     --------

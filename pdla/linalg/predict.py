@@ -33,7 +33,8 @@ class FactorPrediction:
     bytes_received : int
         Bytes that a rank receives, in the mean.
     lower_bound : float
-        Bytes that a rank must receive at least where it has room for its share of the matrix alone.
+        Bytes that a rank must receive at least where it has room for its share of the matrix alone;
+        0 for a triangular system.
     seconds : float or None
         None without a machine.
     """

@@ -21,6 +21,7 @@ SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192, 256)
 FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
 LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by rank_k.below
+LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
 Shape = tuple[int, int]
 
@@ -59,12 +60,13 @@ class Task:
 
 
 def bound(task: Task, ranks: int) -> float:
-    """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
+    """Words that a rank must receive at least for a factor: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
 
-    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021.
+    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of triangular systems 0.
     """
-    share = task.m * (task.m if task.routine == "triangular" else task.n) / ranks
-    return 2 * task.multiplications / (ranks * sqrt(share)) if share and ranks > 1 else 0.0
+    share = task.m * task.n / ranks
+    moves = share and ranks > 1 and task.routine != "triangular"
+    return 2 * task.multiplications / (ranks * sqrt(share)) if moves else 0.0
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def shapes(ranks: int) -> list[Shape]:
     while pr % 2 == 0:
         pr, pc = pr // 2, 2 * pc
         found += [(pr, pc), (pc, pr)]
-    return list(dict.fromkeys([*found, *([(ranks, 1), (1, ranks)] if ranks <= 8 else [])]))
+    return list(dict.fromkeys([*found, *([(ranks, 1), (1, ranks)] if ranks <= LONG else [(1, ranks)])]))
 
 
 @lru_cache(maxsize=1024)
@@ -190,7 +192,8 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     """The ways, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long products and messages fail the price
-    less than many short ones. For Cholesky it has most rows of ranks, as all that have a part of a panel work on it.
+    less than many short ones; of LU one whose panels lie on one rank each, as its pivots are LAPACK's; for Cholesky one with most
+    rows of ranks, as all that have a part of a panel work on it.
     """
     if ranks == 1:
         return (Way((1, 1), max(1, task.m, task.n)),)
@@ -198,6 +201,6 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     ways = [Way(shape, block) for shape in shapes(ranks) for block in blocks]
     ways.sort(key=lambda way: seconds(task, *way))
     good = [way for way in ways if seconds(task, *way) <= GOOD * seconds(task, *ways[0])]
-    tall = task.routine == "cholesky"
-    first = max(good, key=lambda way: (way.block, way.shape[0] if tall else 0))
+    alone, tall = task.routine == "lu", task.routine == "cholesky"
+    first = max(good, key=lambda way: (alone and way.shape[0] == 1, way.block, way.shape[0] if tall else 0))
     return (first, *(way for way in ways if way != first))

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array.composed import summing
+from pdla.comm import workspace
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.cache import cached
 from pdla.comm.ledger import buffer, held, note_read, timed
@@ -229,7 +229,7 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
                 shared_buffer.leave()
             else:
                 shared_buffer.finish()
-    shared_buffer.trim(config.settings.keep)
+    shared_buffer.trim(workspace.KEPT)
 
 
 def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:

@@ -1,10 +1,11 @@
-"""Exchanges of rows, told as pivots, as moves or as an order; and the moves of rows that lie in turns on the ranks of a grid column.
+"""Exchanges of rows, told as pivots, as moves or as an order; and moves of rows that lie in turns on the ranks of a grid column.
 
 All exchanges of a panel are one move: each row that is written gets what another row had before, in one message a peer.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,4 +93,4 @@ def _box(xp: Any, count: int, parts: tuple[Any, ...]) -> Any:
 def _pieces(box: Any, parts: tuple[Any, ...]) -> list[Any]:
     """What of it is of each part."""
     count, ends = box.size // sum(x.shape[1] for x in parts), np.cumsum([0, *(x.shape[1] for x in parts)]).tolist()
-    return [box[count * lo : count * hi].reshape(count, hi - lo) for lo, hi in zip(ends, ends[1:], strict=False)]
+    return [box[count * lo : count * hi].reshape(count, hi - lo) for lo, hi in pairwise(ends)]

@@ -7,6 +7,7 @@ to the rank that has the panel's diagonal block. Grigori, Demmel, Xiang, CALU: S
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]
     """Pick among the rows that this rank has picked and those that come, so many from each rank."""
     ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
     stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)
-    parts = [stack[lo:hi] for lo, hi in zip(ends, ends[1:], strict=False)]
+    parts = [stack[lo:hi] for lo, hi in pairwise(ends)]
     arriving = [rows.comm.recv(part, rank) for part, (rank, _) in zip(parts, coming, strict=True)]  # type: ignore[union-attr]
     xp.copy(stack[: ends[0]], picked.offer)
     for pending in arriving:

@@ -94,7 +94,8 @@ def limited(
     others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]
 
     def found() -> Way:
-        cols = A.shape[1] if routine != "triangular" else more[0].shape[1] if operands[1:] else 1
+        sides = more[0].shape[1:] if more and routine == "triangular" else A.shape[1:]
+        cols = sides[0] if sides else 1
         machine = Machine.chosen()
         return fitting(
             ways(routine, A, cols, dtype), limit,

@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
-from pdla.comm import cache
+from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
@@ -19,6 +19,7 @@ from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, planner
+from pdla.matmul import verify as verified
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
@@ -185,6 +186,7 @@ def matmul(
     schedule: str | None = None,
     panel: int | None = None,
     memory_limit: int | None = None,
+    verify: bool | str | None = None,
 ) -> DistMatrix:
     """Multiply: C = alpha A B + beta C. Collective, idle ranks included.
 
@@ -222,6 +224,10 @@ def matmul(
         Width of panels (summa, cannon, fetch), in indices, at most.
     memory_limit : int, optional
         Bytes of workspace a rank, at most.
+    verify : bool or "keep", optional
+        Compare C x with A (B x) for two vectors of 1 and -1, and compute a wrong product once more,
+        with a warning; what is wrong in an `out` is an error, or "keep" keeps what is in `out` to
+        compute it again. By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -240,6 +246,8 @@ def matmul(
     PlanError
         For an algorithm or option that is unknown or cannot run here, and a memory_limit that no
         plan keeps.
+    VerificationError
+        For a product that `verify` found wrong, and could not compute again.
     AgreementError
         Where ranks give different arguments. All of these are raised on every rank.
 
@@ -270,10 +278,13 @@ def matmul(
            [ 52.,  80., 108.]])
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
-    plan, kept = _agreed(A, B, layout, out, alpha, beta, options)
-    C = plan.run(A, B, out, alpha, beta, kept.workspace)
-    kept.workspace.trim(config.settings.keep)
-    plan.how.trim(A.grid.comm, config.settings.keep)
+    plan, kept = _agreed(A, B, layout, out, alpha, beta, options, verify)
+    if config.settings.verify if verify is None else verify:
+        C = verified.run(plan, A, B, out, alpha, beta, kept.workspace, keep=verify == "keep")
+    else:
+        C = plan.run(A, B, out, alpha, beta, kept.workspace)
+    kept.workspace.trim(workspace.KEPT)
+    plan.how.trim(A.grid.comm, workspace.KEPT)
     return C
 
 
@@ -351,12 +362,14 @@ def _plans_of(comm: Communicator) -> Plans:
 
 def _agreed(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex,
-    options: Options,
+    options: Options, verify: Any = None,
 ) -> tuple[Plan, Plans]:
     """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
-    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, options)):
+    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, options, verify)):
         _check(A, B, out, layout)
         _check_options(options, A, B, out)
+        if verify is not None:
+            verified.check_asked(verify)
         dtype = promoted(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
@@ -380,10 +393,11 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
-def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options) -> str:
+def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
     """The call in words that are the same on every rank."""
     words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
-    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {options!r})"
+    asked = "" if verify is None else f"; verify={verify!r}"
+    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {options!r}{asked})"
 
 
 DistMatrix.multiply = matmul  # A @ B

@@ -11,7 +11,7 @@ not only those whose sides divide P, is what keeps primes near the lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil, isqrt, prod
@@ -23,16 +23,15 @@ from pdla.comm.collectives import circulant
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-# Of `price`:
+# What each earns is in docs/choosing.md, under "The constants". Of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
-SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
-NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, a box with more than NEAR times the least faces costs so many times as much
+SUMS = 1e-3  # added where C is summed over ranks: of boxes that are alike otherwise, as of a cube on two ranks, one without sums
+NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, faces above NEAR times the least cost so much more: 2 or 100 choose alike
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
 EVERY = 4096  # ranks up to which all boxes are looked at
 ABOUT = 1.02  # so many times the fewest words are as good, if they come in fewer messages
-TRIED = 8  # boxes whose C is tried to be cut evenly
 LOOKS = 257, 128  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
 
 
@@ -223,10 +222,9 @@ def cheapest(
     fewer = _fewer(*sides, search.ranks_at(np.sort(prices)[:count][-1]))
     sides = tuple(np.concatenate(both) for both in zip(sides, fewer, strict=True))  # type: ignore[assignment]
     prices = np.append(prices, search.prices(*fewer, None if in_two else fewer[2]))
-    if in_two:
-        for box, price_ in search.evened(sides, prices):
-            sides = tuple(np.append(side, new) for side, new in zip(sides, box, strict=True))  # type: ignore[assignment]
-            prices = np.append(prices, price_)
+    if in_two and (even := search.evened(sides, prices)):
+        sides = tuple(np.append(side, new) for side, new in zip(sides, even[0], strict=True))  # type: ignore[assignment]
+        prices = np.append(prices, even[1])
     order = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(*(int(side[i]) for side in sides)) for i in order]
 
@@ -273,24 +271,25 @@ class Search:
         least = np.where(ranks * d2 <= d1, d1 * (d2 + d3) / ranks + d2 * d3, least)
         return (m * k * boxes.pn + k * n * boxes.pm + m * n * boxes.pk) / ranks > NEAR * least
 
-    def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
-        """The few boxes that might be cheapest if C's faces were cut evenly, with some ranks less along k.
+    def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> tuple[Box, float] | None:
+        """The box that might be cheapest if C's faces were cut evenly, with some ranks less along k, and its price.
 
-        Each with its price, where there are such ranks. A prime number of ranks, for instance, cuts faces along one dimension
-        alone.
+        A prime number of ranks, for instance, cuts faces along one dimension alone. None: no box might be.
         """
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):
-            return
+            return None
         boxes = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
         least = self._priced(boxes, boxes.words - boxes.summed + boxes.bm * boxes.bn, 0)  # without a message
-        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < prices.min()))]]:
-            pm, pn, most = (int(side[i]) for side in sides)
-            rows = np.arange(1, min(most, LONGEST) + 1)
-            pk = rows * (most // rows)
-            found = self.prices(pm, pn, pk, rows)
-            best = int(np.argmin(found))
-            yield Box(pm, pn, int(pk[best])), float(found[best])
+        i = int(np.argmin(least))
+        if least[i] >= prices.min():
+            return None
+        pm, pn, most = (int(side[many[i]]) for side in sides)
+        rows = np.arange(1, min(most, LONGEST) + 1)
+        pk = rows * (most // rows)
+        found = self.prices(pm, pn, pk, rows)
+        best = int(np.argmin(found))
+        return Box(pm, pn, int(pk[best])), float(found[best])
 
 
 def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:

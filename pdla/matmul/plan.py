@@ -12,6 +12,7 @@ from weakref import ref
 
 import numpy as np
 
+from pdla import config
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
@@ -22,7 +23,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
-from pdla.matmul import checks, roles
+from pdla.matmul import checks, roles, verify
 from pdla.matmul.choose import problem
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.schedules import SCHEDULES, shared, walk
@@ -225,7 +226,7 @@ class Plan:
         except BaseException as error:
             failed(self.grid.comm, "a plan's call", error)
             raise
-        return self.run(A, B, out, alpha, beta, self.workspace)
+        return (verify.run if config.settings.verify else Plan.run)(self, A, B, out, alpha, beta, self.workspace)
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
         """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""

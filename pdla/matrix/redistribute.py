@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
+from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
@@ -182,7 +182,7 @@ def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: 
         finally:
             shared_buffer.leave()
         _keep(A, route, me, out)
-    shared_buffer.trim(config.settings.keep)
+    shared_buffer.trim(KEPT)
     if A.conjugated:
         xp.copy(out, out, conjugate=True)
 

@@ -5,9 +5,10 @@ Each axis carries what it does where matrices are gathered whole (`linear.py`), 
 
 from __future__ import annotations
 
+from pdla import config
 from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
-from pdla.matmul import builder
+from pdla.matmul import builder, verify
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
 from pdla.matmul.roles import Roles
@@ -46,7 +47,8 @@ class Panels:
             self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*lying), self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
-        return self.plans[key].run(A, B, None, 1, 0, Workspace())
+        run = verify.run if config.settings.verify else Plan.run
+        return run(self.plans[key], A, B, None, 1, 0, Workspace())
 
     def _roles(self, *lying: Layout) -> Roles:
         """The roles that these layouts give the axes."""

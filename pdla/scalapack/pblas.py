@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.numpy import at
-from pdla.comm import cache, from_fortran
+from pdla.comm import cache, from_fortran, workspace
 from pdla.comm.agreement import agree
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
@@ -25,7 +25,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
-from pdla.matmul import planner
+from pdla.matmul import planner, verify
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
@@ -100,7 +100,7 @@ class Context:
     def run(self, run: Run, *arguments: Any) -> None:
         with within(self.workspace):
             run(*arguments)
-        self.workspace.trim(config.settings.keep)
+        self.workspace.trim(workspace.KEPT)
 
 
 def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Context:
@@ -154,7 +154,8 @@ def gemm(context: Context, windows: list[Window], call: Call) -> Run:
     plan = _planned(context, turn_a(A.like), turn_b(B.like), C.like)
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
-        plan.run(turn_a(A.at(a)), turn_b(B.at(b)), C.at(c), alpha, beta, context.workspace)
+        checked = verify.run if config.settings.verify else Plan.run
+        checked(plan, turn_a(A.at(a)), turn_b(B.at(b)), C.at(c), alpha, beta, context.workspace)
 
     return run
 
@@ -168,7 +169,8 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         whole, other = mirrored(A.at(a), lower, hermitian), B.at(b)
-        plan.run(*((whole, other) if left else (other, whole)), C.at(c), alpha, beta, context.workspace)
+        checked = verify.run if config.settings.verify else Plan.run
+        checked(plan, *((whole, other) if left else (other, whole)), C.at(c), alpha, beta, context.workspace)
 
     return run
 

@@ -312,10 +312,10 @@ def test_a_word_that_is_moved_counts_as_200_operations(programs, tmp_path):
 
 def test_where_python_does_not_start_one_line_says_so_and_scalapack_does_all(programs, tmp_path):
     program = compiled(WORDS, programs, tmp_path, PBLAS)
-    output = run([program], 1, PDLA_KEEP="wide", **ALL)
+    output = run([program], 1, PDLA_TIMEOUT="wide", **ALL)
     assert "0 0\n" in output
     said = output.replace("0 0\n", "")  # which mpirun may put amid a line of what went wrong
-    assert "PDLA_KEEP='wide' is not a number" in said and said.count("the Python inside did not start") == 1
+    assert "PDLA_TIMEOUT='wide' is not a number" in said and said.count("the Python inside did not start") == 1
     assert "initialization code failed" not in said
 
 

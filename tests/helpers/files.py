@@ -1,6 +1,9 @@
 """Files that tests write and read: as pdla does on some ranks, and as other programs would."""
 
+
+import bz2
 import gzip
+import io
 
 import h5py
 import ml_dtypes
@@ -13,7 +16,7 @@ from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.errors import DeadlockError, FileError, RemoteError
 from pdla.io import load, save
 
-ENDINGS = (".npy", ".mtx", ".mtx.gz", ".h5", ".hdf5")
+ENDINGS = (".npy", ".mtx", ".mtx.gz", ".mtx.bz2", ".h5", ".hdf5")
 LAYOUTS = {
     "blocks": Layout("row", "col"),
     "swapped": Layout("col", "row"),
@@ -43,9 +46,10 @@ def write(path, x):
         with h5py.File(path, "w") as file:
             file["matrix"] = x
     else:
-        with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
+        with {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)(path, "wb") as file:
             if x.size:
-                scipy.io.mmwrite(file, x, symmetry="general")
+                scipy.io.mmwrite(text := io.BytesIO(), x, symmetry="general")
+                file.write(text.getvalue())
             else:  # from which SciPy 1.14 to 1.16 do not come back
                 file.write("%%MatrixMarket matrix array real general\n{} {}\n".format(*x.shape).encode())
 

@@ -185,10 +185,10 @@ def test_damaged_header(tmp_path, header):
     load_error(path)
 
 
-@pytest.mark.parametrize("ending", (".txt", "", ".npz", ".mtx.bz2"))
+@pytest.mark.parametrize("ending", (".txt", "", ".csv", ".mtx.zst"))
 def test_unknown_endings(tmp_path, ending):
     for text in (load_error(tmp_path / f"x{ending}"), save_error(tmp_path / f"x{ending}")):
-        assert ".npy, .mtx, .mtx.gz, .h5, .hdf5" in text
+        assert ".npy, .mtx, .mtx.gz, .mtx.bz2, .mtx.xz, .h5, .hdf5, .npz, .mat, .nc" in text
 
 
 @pytest.mark.parametrize("path", [3, None, b"x.npy"])

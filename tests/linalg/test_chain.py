@@ -99,7 +99,7 @@ def test_addends_that_are_summed_first_leave_the_default_layout_as_it_is():
 @pytest.mark.parametrize(
     "subscripts, text",
     [
-        ("ij,jk", "the result after ->"),
+        ("ij,ji", "two in the result"),
         ("ij,jk,kl->il", "names 3 matrices, 2 are given"),
         ("ijk,kl->il", "two letters an operand"),
         ("ij,jk->ij", "'j' occurs 3 times"),
@@ -118,3 +118,14 @@ def test_sums_that_are_no_chain_are_refused(subscripts, text):
         return str(raised.value)
 
     assert len(set(pdla.run(2, program))) == 1
+
+
+def test_a_sum_without_a_result_is_of_the_letters_that_occur_once_as_in_numpy():
+    a, b = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(4, 2)
+
+    def program(comm):
+        A, B = (pdla.from_global(x, ProcessGrid((1, 2)), BLOCKS) for x in (a, b))
+        return [pdla.einsum(word, *some).gather() for word, *some in (("ij,jk", A, B), ("ba", A), ("cb,ba", A, B), ("ji,kj", B, A))]
+
+    want = [np.einsum(word, *some) for word, *some in (("ij,jk", a, b), ("ba", a), ("cb,ba", a, b), ("ji,kj", b, a))]
+    assert all(np.array_equal(*pair) for pair in zip(pdla.run(2, program)[1], want, strict=True))

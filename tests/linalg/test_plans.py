@@ -1,4 +1,4 @@
-"""Plans of factorizations and solutions: what they foretell is what is counted, memory limits are kept, and others' matrices refused."""
+"""Plans of factorizations and solutions: what they foretell is counted, memory limits are kept, other matrices refused."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from pdla.errors import PlanError
 from pdla.linalg import (
     cho_factor,
     cholesky,
+    inv,
     lu,
     lu_factor,
     plan_cholesky,
@@ -30,22 +31,17 @@ PLANS = {
 }
 
 
-def wide(comm, layout, grid=(2, 2), n=96):
-    """Whose pivots are those of dry runs: the blocks on the diagonal are exchanged with those before."""
+def sample(comm, layout, grid=(2, 2), n=96):
+    """Positive definite."""
     return on(grid, positive(n, condition=4), layout, comm)
-
-
-def plan_is_exact(name, layout):
-    """LU of panels that are cut exchanges rows between ranks."""
-    return layout != cyclic(8) or name not in ("lu", "solve")
 
 
 @pytest.mark.parametrize("layout", [BLOCKS, cyclic(8), Layout("col")], ids=repr)
 @pytest.mark.parametrize("name", PLANS)
 def test_what_is_foretold_is_counted(layout, name):
     def program(comm):
-        plan = PLANS[name](wide(comm, layout))
-        matrices = [wide(comm, layout) for _ in plan.operands]
+        plan = PLANS[name](sample(comm, layout))
+        matrices = [sample(comm, layout) for _ in plan.operands]
         with pdla.record() as ledger:
             plan(*matrices)
         assert plan.stays == (layout == cyclic(8))
@@ -54,10 +50,10 @@ def test_what_is_foretold_is_counted(layout, name):
     told, counted = zip(*pdla.run(4, program), strict=True)
     assert len(set(told)) == 1 and told[0].seconds > 0
     received, messages, peak = map(max, zip(*counted, strict=True))
-    if plan_is_exact(name, layout):
+    if name in ("lu", "solve") and layout == cyclic(8):  # which rows are exchanged depends on A: foretold are random ones
+        assert told[0].bytes_received > received and told[0].messages > messages
+    else:
         assert (told[0].bytes_received, told[0].messages) == (received, messages)
-    else:  # which rows are exchanged depends on the matrix: of this one, with a large diagonal, none is
-        assert 0.5 * told[0].bytes_received < received < told[0].bytes_received and messages < told[0].messages
     assert peak <= told[0].peak_workspace < 1.6 * peak  # over MPI, not between threads, parts with gaps travel by way of buffers
 
 
@@ -69,6 +65,8 @@ CALLS = {
     "solve": lambda A, limit: solve(A, np.ones(A.shape[0]), memory_limit=limit),
     "pos": lambda A, limit: solve(A, A, assume_a="pos", memory_limit=limit),
     "triangle": lambda A, limit: solve(A, A, assume_a="lower triangular", memory_limit=limit),
+    "inv": lambda A, limit: inv(A, memory_limit=limit),
+    "inv of a triangle": lambda A, limit: inv(A, assume_a="upper triangular", memory_limit=limit),
     "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
 }
 
@@ -76,7 +74,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_a_memory_limit_is_kept_or_refused_with_what_is_needed(name):
     def program(comm):
-        A = wide(comm, BLOCKS, n=160)
+        A = sample(comm, BLOCKS, n=160)
         with pytest.raises(PlanError, match=r"^memory_limit=1000: \d+ bytes too few; the leanest plan found, in square ") as error:
             CALLS[name](A, 1000)
         needed = int(str(error.value).split("needs ")[1].split(" ")[0])
@@ -92,7 +90,7 @@ def test_a_memory_limit_is_kept_or_refused_with_what_is_needed(name):
 
 def test_what_is_overwritten_needs_panels_alone():
     def program(comm):
-        A = wide(comm, cyclic(8), n=160)
+        A = sample(comm, cyclic(8), n=160)
         plans = plan_cholesky(A), plan_cholesky(A, overwrite_a=True)
         return [plan.predicted.peak_workspace for plan in plans], plan_lu(A, memory_limit=10**6).block
 
@@ -102,7 +100,7 @@ def test_what_is_overwritten_needs_panels_alone():
 
 def test_explanations():
     def program(comm):
-        return plan_cholesky(wide(comm, BLOCKS)).explain(), plan_solve(*[wide(comm, cyclic(8))] * 2, assume_a="pos").explain()
+        return plan_cholesky(sample(comm, BLOCKS)).explain(), plan_solve(*[sample(comm, cyclic(8))] * 2, assume_a="pos").explain()
 
     brought, stays = pdla.run(4, program)[0]
     assert brought.startswith("cholesky of 96 x 96, float64, on ProcessGrid(row=2, col=2)\n  algorithm   right-looking, in square ")

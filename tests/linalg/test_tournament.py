@@ -1,4 +1,4 @@
-"""LU of panels that are cut over several ranks: LAPACK's ratios of the zoo on every grid, singular and scaled matrices, NaN, words."""
+"""LU of panels that are cut over several ranks: LAPACK's ratios of the zoo on every grid, zero pivots by name, NaN, words."""
 
 import warnings
 
@@ -29,9 +29,10 @@ def zoo():
     return {
         "random": a, "Wilkinson": wilkinson(24), "Kahan": kahan(N), "Hilbert": hilbert(N), "identity": np.eye(N)[::-1],
         "graded rows": a * np.geomspace(1e-12, 1e12, N)[:, None], "graded columns": a * np.geomspace(1e12, 1e-12, N),
-        "rank 9": a[:, :9] @ a[:9], "rank 1": np.ones((N, N)), "nearly zero": np.eye(N, k=5) * 1e-300, "twins": twins, "zero columns": zeros,
-        "integers of rank 40": integers, "large": a * 1e307, "small": a * 1e-300, "diagonal": np.diag(np.arange(1.0, N + 1)),
-        "sorted": np.sort(a, 0), "orthogonal": np.linalg.qr(a)[0], "tall": a[:, :13], "wide": a[:13],
+        "rank 9": a[:, :9] @ a[:9], "rank 1": np.ones((N, N)), "nearly zero": np.eye(N, k=5) * 1e-300, "twins": twins,
+        "zero columns": zeros, "integers of rank 40": integers, "large": a * 1e307, "small": a * 1e-300,
+        "diagonal": np.diag(np.arange(1.0, N + 1)), "sorted": np.sort(a, 0), "orthogonal": np.linalg.qr(a)[0],
+        "tall": a[:, :13], "wide": a[:13],
     }
 
 
@@ -128,7 +129,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(grid, m, n):
     size, program = grid[0] * grid[1], wandering(m, n, grid, 8)
     ran = pdla.run(size, program)
     dry = [pdla.dry_run(size, program, rank=rank)[0] for rank in range(size)]
-    assert [(sent, offered, flops) for sent, offered, _, flops in ran] == [(sent, offered, flops) for sent, offered, _, flops in dry]
+    assert all(mine[i] == theirs[i] for mine, theirs in zip(ran, dry, strict=True) for i in (0, 1, 3))
     total, foretold = (sum(sum(words[:3]) for words in ranks) for ranks in (ran, dry))
     assert 0.9 < foretold / total < 1.1
     assert 0.9 < 8 * size * lu_words(m, n, grid, 8) / total < 1.1

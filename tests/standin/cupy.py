@@ -189,6 +189,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def max(self, axis=None, keepdims=False):
         return _up(self._x.max(axis=axis, keepdims=keepdims))
 
+    def min(self, axis=None, keepdims=False):
+        return _up(self._x.min(axis=axis, keepdims=keepdims))
+
     def all(self):
         return _up(self._x.all())
 

@@ -18,3 +18,4 @@ FILES = (  # in the order of --help
     "report",
 )
 COMMANDS: dict[str, Command] = {name: import_module(f"{__name__}.{name}").COMMAND for name in FILES}
+COMMANDS |= {command.name: command for command in import_module(f"{__name__}.factor").ALL}

@@ -36,6 +36,7 @@ from pdla.matmul.choose.problem import Problem, Sizes
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 
 ALGORITHMS = (*ON_GRID, *NAMED)
+# What each earns is in docs/choosing.md, under "The constants".
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions, and of these tables tried with the ranks relabelled
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
 WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer

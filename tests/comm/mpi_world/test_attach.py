@@ -10,7 +10,7 @@ from helpers.jobs import LONGEST, mpirun
 @pytest.mark.parametrize(
     ("variable", "told"),
     [
-        ("PDLA_KEEP=0", "67108864 on ranks 0, 1; 0 on rank 2"),
+        ("PDLA_SHARED=0", "1 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_CHECK=0", "differs between ranks: 1 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_MACHINE=v100x9", "name='', source='') on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
     ],

@@ -1,6 +1,7 @@
 """The rest of level 3 over MPI."""
 
 import itertools
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from helpers.level3 import VIEWS, check_matvec, check_rank_k, check_stack, check
 from helpers.matmuls import DTYPES, exact, needs_a_board
 
 import pdla
-from pdla import Cyclic, Layout, config
+from pdla import Cyclic, Layout
+from pdla.comm import workspace
 
 pytestmark = pytest.mark.mpi
 
@@ -48,7 +50,7 @@ def test_no_more_memory_in_common_is_kept_than_is_told(comm):
     """What holds A while it is read, 12 MB, and what holds a triangle on its way, 9 MB."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
     wide, tall = pdla.zeros((1500, 1000), grid, BLOCKS), pdla.zeros((1500, 1), grid, BLOCKS)
-    with config.override(keep=2**20):
+    with patch.object(workspace, "KEPT", 2**20):
         for product in (lambda: pdla.syrk(wide, layout=TURNS), lambda: pdla.syrk(tall, mirror=True)):
             product()
             assert comm.size == 1 or comm.shared_buffer().size <= comm.size * 2**20

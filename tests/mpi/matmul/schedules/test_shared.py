@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mpi4py import MPI
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.array import numpy
+from pdla.comm import workspace
 from pdla.comm.mpi import shared_buffer
 from pdla.matmul.schedules import shared
 
@@ -144,7 +146,7 @@ def test_what_lies_otherwise_is_read_in_place_too(comm, k):
     B = exact((k, 5), other, Layout("row"), seed=2)
     expected, shared_buffer = A.gather() @ B.gather(), comm.shared_buffer()
     for _ in range(2):
-        with pdla.record() as ledger, config.override(keep=2**20):
+        with pdla.record() as ledger, patch.object(workspace, "KEPT", 2**20):
             C = pdla.matmul(A, B, layout="native", schedule="shared", algorithm="3d", box=(1, 1, comm.size))
         assert np.array_equal(C.gather(), expected)
         assert set(ledger.by_verb()) <= {"read", "reduce_scatter"}

@@ -1,0 +1,214 @@
+"""`cholesky`, `lu`, `solve` and `trsm`: random matrices factored and systems solved, checked, timed, and beside what must move.
+
+Matrices lie in square blocks, and are worked on in place. Checked is LAPACK's ratio, the residual over n eps and the norms, which
+is right below 30: of a factorization for the products with COLUMNS random vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla import Cyclic, Layout
+from pdla.bench.arguments import Parser, add_machine, grid_shape, machine, positive, positives
+from pdla.bench.commands.command import Command
+from pdla.bench.measure.peak import elapsed
+from pdla.bench.stop import FAILED, refuse
+from pdla.linalg import cho_factor, lu_factor, norm, predict, price, solve, solve_triangular
+from pdla.linalg.price import Task, Way
+from pdla.linalg.triangle import triangle
+from pdla.model.machine import Machine
+
+SIZE, COLUMNS, THRESHOLD = 4096, 4, 30.0
+DTYPES = ("float32", "float64", "complex64", "complex128")
+HEAD = (
+    f"{'n':>8}{'columns':>9}{'block':>7}{'grid':>9}{'seconds':>12}{'GFLOP/s':>10}{'predicted':>11}{'bytes received':>16}"
+    f"{'by formula':>14}{'x bound':>9}{'ratio':>8}"
+)
+ROUTINES = {"cholesky": "cholesky", "lu": "lu", "solve": "lu", "trsm": "triangular"}  # that are priced
+
+
+def add(to: Parser, name: str) -> None:
+    """Add the command's arguments."""
+    to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"rows and columns (default {SIZE})")
+    if name in ("solve", "trsm"):
+        to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
+    to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: as pdla chooses)")
+    to.add_argument("--dtype", choices=DTYPES, default="float64", help="element type (default float64)")
+    to.add_argument("--repeats", type=positive, metavar="N", default=5, help="how often to time it (default 5)")
+    add_machine(to)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises Stop where the command has no use for an option."""
+    if arguments.json:
+        raise refuse(f"--json {arguments.json}: {arguments.command.name} prints its own table")
+
+
+@dataclass(frozen=True)
+class System:
+    """What is done: the command's name, n, and how many right-hand sides; where."""
+
+    name: str
+    n: int
+    m: int
+    dtype: np.dtype
+    way: Way
+
+    @property
+    def task(self) -> Task:
+        return Task(ROUTINES[self.name], self.n, self.m if self.name == "trsm" else self.n, self.dtype, Machine.chosen())
+
+    def tasks(self, on: Machine) -> Iterator[Task]:
+        """What it consists of, for their prices and bounds."""
+        yield Task(self.task.routine, self.n, self.task.n, self.dtype, on)
+        if self.name == "solve":
+            yield from 2 * [Task("triangular", self.n, self.m, self.dtype, on)]
+
+    @property
+    def flops(self) -> float:
+        """Additions and multiplications, in real arithmetic."""
+        return sum(2 * each.multiplications for each in self.tasks(Machine())) * (4 if self.dtype.kind == "c" else 1)
+
+    def words(self) -> float:
+        """By formula, in the mean."""
+        return sum(predict.words(each, self.way) for each in self.tasks(Machine()))
+
+    def bound(self) -> float:
+        """Words that a rank must receive."""
+        return sum(price.bound(each, self.way.shape[0] * self.way.shape[1]) for each in self.tasks(Machine()))
+
+
+def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: work through all sizes and print the table. Gives the exit status."""
+    on = None if arguments.machine is None else machine(arguments.machine)
+    if comm.rank == 0:
+        print(HEAD)
+    wrong = 0
+    for n in arguments.n:
+        system = _system(arguments, n, comm.size)
+        seconds, received, ratio = _measured(comm, system, 0 if arguments.dry_run else arguments.repeats)
+        wrong += not (ratio is None or ratio < THRESHOLD)
+        if comm.rank == 0:
+            print(_line(system, seconds, received, ratio, on), flush=True)
+    if comm.rank == 0 and wrong:
+        print(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more")
+    return FAILED if wrong else 0
+
+
+def _system(arguments: argparse.Namespace, n: int, ranks: int) -> System:
+    name, dtype = arguments.command.name, np.dtype(arguments.dtype)
+    m = getattr(arguments, "m", None) or n
+    best = price.cheapest(System(name, n, m, dtype, Way((1, 1), 1)).task, ranks)[0]
+    grid, block = arguments.grid or best.shape, arguments.nb or best.block
+    if grid[0] * grid[1] > ranks:
+        raise refuse(f"--grid {grid[0]}x{grid[1]} needs {grid[0] * grid[1]} ranks, there are {ranks}")
+    return System(name, n, m, dtype, Way(grid, block))
+
+
+def _measured(comm: pdla.Communicator, system: System, repeats: int) -> tuple[list[float], float, float | None]:
+    """Collective: seconds of each repeat, bytes that a rank receives in the mean, and the ratio; None of a dry run."""
+    A, B = _drawn(comm, system)
+    X, Y = A.copy(), None if B is None else B.copy()
+    with pdla.record() as ledger:
+        done = _work(system, X, Y)
+    received = ledger.total(comm)["bytes_received"] / comm.size
+    ratio = _ratio(system, A, B, done) if repeats else None
+    seconds = []
+    for _ in range(repeats):
+        X, Y = A.copy(), None if B is None else B.copy()
+        seconds.append(elapsed(comm, partial(_work, system, X, Y)))
+    return seconds, received, ratio
+
+
+def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
+    """Collective: A, for Cholesky Hermitian and positive definite, for trsm well-conditioned; and B, where there is one."""
+    (pr, pc), block, n = system.way.shape, system.way.block, system.n
+    grid = pdla.ProcessGrid((pr, pc), comm=comm)
+    layout = Layout(Cyclic("row", block), Cyclic("col", block))
+    A = pdla.random((n, n), grid, layout, low=-0.5, high=0.5, dtype=system.dtype, seed=1)
+    if system.name == "cholesky":
+        A = (A + A.H.redistribute(layout)) * 0.5
+    if system.name in ("cholesky", "trsm"):
+        A += pdla.eye(n, grid, layout, dtype=system.dtype) * n
+    if system.name in ("cholesky", "lu"):
+        return A, None
+    return A, pdla.random((n, system.m), grid, Layout(Cyclic("row", block), "col"), dtype=system.dtype, seed=2)
+
+
+def _work(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None) -> Any:
+    """Collective: what is timed; A and B are overwritten."""
+    how: dict[str, Any] = {"check_finite": False}
+    by: dict[str, Callable[[], Any]] = {
+        "cholesky": lambda: cho_factor(A, overwrite_a=True, **how)[0],
+        "lu": lambda: lu_factor(A, overwrite_a=True, **how),
+        "solve": lambda: solve(A, B, overwrite_a=True, overwrite_b=True, **how),
+        "trsm": lambda: solve_triangular(A, B, lower=True, overwrite_b=True, **how),
+    }
+    return by[system.name]()
+
+
+def _ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None, done: Any) -> float:
+    """Collective: LAPACK's ratio."""
+    size = norm(A, 1)
+    if system.name in ("cholesky", "lu"):
+        given, found, length = _applied(system, A, done)
+        return float(np.abs(found - given).sum(0).max()) / (size * length * system.n * np.finfo(system.dtype).eps)
+    T = triangle(A, True) if system.name == "trsm" else A
+    return norm(B - T @ done, 1) / (size * norm(done, 1) * system.n * np.finfo(system.dtype).eps)
+
+
+def _applied(system: System, A: pdla.DistMatrix, done: Any) -> tuple[np.ndarray, np.ndarray, float]:
+    """Collective: A x and the product of its factors with x, for some random columns x, and the norm of x."""
+    x = pdla.random((system.n, COLUMNS), A.grid, Layout(), low=-1, high=1, dtype=system.dtype, seed=3)
+    given = _host(A @ x)
+    if system.name == "cholesky":
+        return given, _host(done @ (done.H @ x)), norm(x, 1)
+    X, pivots = done
+    for i, j in enumerate(pivots.tolist()):
+        given[[i, j]] = given[[j, i]]
+    return given, _host(triangle(X, True, True) @ (triangle(X, False) @ x)), norm(x, 1)
+
+
+def _host(X: pdla.DistMatrix) -> np.ndarray:
+    return X.xp.host(X.gather())
+
+
+def _line(system: System, seconds: list[float], received: float, ratio: float | None, on: Machine | None) -> str:
+    bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.way
+    taken = median(seconds) if seconds else None
+    told = None if on is None else sum(price.seconds(each, shape, block) for each in system.tasks(on))
+    return "".join([
+        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{f'{shape[0]}x{shape[1]}':>9}",
+        f"{taken:>12.4g}{system.flops / taken / 1e9:>10.1f}" if taken else f"{'':>22}", f"{told:>11.4g}" if told else f"{'':>11}",
+        f"{received:>16.0f}{size * system.words():>14.0f}", f"{received / bound / size:>9.2f}" if bound else f"{'':>9}",
+        "" if ratio is None else f"{ratio:>8.2g}",
+    ])
+
+
+def _command(name: str, about: str, example: str) -> Command:
+    return Command(name, about, example, run, partial(add, name=name), check, refuses=("json",))
+
+
+ALL = [
+    _command("cholesky", "factor a random positive definite matrix: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+  mpirun -n 4 python -m pdla.bench cholesky -n 4096,8192    Cholesky factors: checked, timed, and the bytes beside the bound
+"""),
+    _command("lu", "factor a random matrix with partial pivoting: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+  python -m pdla.bench lu --dry-run -P 1024 -n 65536        what LU of 65536 rows moves on 1024 ranks
+"""),
+    _command("solve", "solve a random system by LU: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+  mpirun -n 4 python -m pdla.bench solve -n 4096 -m 1       one right-hand side
+"""),
+    _command("trsm", "solve a random triangular system: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+  mpirun -n 4 python -m pdla.bench trsm -n 4096 --grid 2x2 --nb 64
+"""),
+]

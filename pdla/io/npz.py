@@ -1,0 +1,70 @@
+"""NumPy's .npz, read only: a zip archive of .npy files, of which `dataset` names one.
+
+What np.savez has stored as it is, every rank maps into memory, as an .npy file; what np.savez_compressed has packed,
+rank 0 unpacks.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+
+from pdla.grid import ProcessGrid
+from pdla.indices import Selection
+from pdla.io.files import check_matrix, filled
+from pdla.io.npy import fields, read_part
+from pdla.layout import Layout, Shape
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
+
+LOCAL = struct.Struct("<26x2H")  # of the header before a member: the lengths of its name and of its extra field
+
+
+def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
+    try:
+        with ZipFile(path) as archive, archive.open(_member(archive, dataset)) as file:
+            found = fields(file)
+    except BadZipFile as error:
+        raise ValueError(f"no .npz archive: {error}") from None
+    return check_matrix(found["shape"], found["dtype"])
+
+
+def _member(archive: ZipFile, name: str | None) -> ZipInfo:
+    """The array of this name, or for None the only one in the archive; else ValueError, which lists all."""
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
+    if name is None and len(members) == 1:
+        return next(iter(members.values()))
+    if name in members:
+        return members[name]
+    asked = "which array? Give dataset=name" if name is None else f"no array {name!r}"
+    raise ValueError(f"{asked}; the file has {', '.join(members) or 'none'}")
+
+
+def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
+        read_part(_array(path, dataset), block, rows, cols)
+
+    with ZipFile(path) as archive:
+        if _member(archive, dataset).compress_type == ZIP_STORED:
+            return filled(path, shape, dtype, grid, layout, read)
+    alone = ProcessGrid.trusted((1,), grid.comm, [0])
+    return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
+
+
+def _array(path: Path, dataset: str | None) -> np.ndarray:
+    """The array: where it is stored as it is, a memory map."""
+    with ZipFile(path) as archive:
+        info = _member(archive, dataset)
+        with archive.open(info) as file:
+            found: dict[str, Any] = fields(file)
+            if info.compress_type != ZIP_STORED:
+                found.pop("offset")
+                return np.ndarray(buffer=file.read(), **found)
+    with path.open("rb") as whole:
+        whole.seek(info.header_offset)
+        begin = info.header_offset + LOCAL.size + sum(LOCAL.unpack(whole.read(LOCAL.size)))
+    return np.memmap(path, mode="r", **(found | {"offset": begin + found["offset"]}))

@@ -1,0 +1,244 @@
+"""Products that are checked after they were computed: C x against A (B x), for vectors x of 1 and -1 that nobody foresees.
+
+Freivalds, Probabilistic machines can use less running time, IFIP 1977. What C x and alpha A (B x) + beta C0 x may differ by is
+bounded for each row from |A| (|B| |x|), which are row sums of |B|, by the terms that are added up in any order. One wrong element
+shows in its row with either sign of x: so one that is wrong by more than twice the bound is always found. Several wrong ones in a
+row may cancel for a vector, and then do so for at most half of all vectors.
+
+A rank receives a few vectors of the lengths of A's, B's and C's dimensions. Only if something is wrong, the columns of each of C's
+blocks are looked at alone, which says whose block it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.array.composed import summing
+from pdla.array.dtypes import promoted
+from pdla.comm.agreement import collective_section
+from pdla.comm.communicator import Communicator
+from pdla.errors import PlanError, VerificationError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of, points, share
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
+
+VECTORS = 2
+
+
+def check_asked(verify: Any) -> None:
+    """PlanError unless this is one of the values of matmul's argument."""
+    if not any(verify is way for way in (True, False, None)) and not (isinstance(verify, str) and verify == "keep"):
+        raise PlanError(f"verify={verify!r}: True, False, 'keep' or None")
+
+
+def run(
+    plan: Any, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, *rest: Any, keep: bool = False
+) -> DistMatrix:
+    """Collective: Plan.run, and a check of what it gave; computed once more, or VerificationError on every rank, if it is wrong.
+
+    keep: C is kept before it is written to, so that it can be computed again.
+    """
+    wide = summing(promoted(A.dtype, B.dtype))
+    if wide.kind not in "fciu":  # booleans are not added up, and NumPy has no sums of ml_dtypes' integers
+        return plan.run(A, B, out, alpha, beta, *rest)
+    before = out.copy() if keep and out is not None and beta != 0 else None
+    check = Check(A, B, alpha, beta, wide, _seed(A.grid.comm), out)
+    with collective_section(A.grid.comm, "the check of a product"):
+        check.begin()
+    C = plan.run(A, B, out, alpha, beta, *rest)
+    if not (wrong := check.faults(C)):
+        return C
+    if out is not None and not keep:
+        raise VerificationError(f"{wrong}; what was in out is lost: verify='keep' keeps it, and computes the product again")
+    if before is not None:
+        C.xp.copy(C.stored, before.stored)
+    plan.run(A, B, C, alpha, beta, *rest)
+    if again := check.faults(C):
+        raise VerificationError(f"{wrong}; computed again: {again}")
+    if A.grid.comm.rank == 0:
+        warnings.warn(f"{wrong}; computed again, it was right", RuntimeWarning, stacklevel=3)
+    return C
+
+
+def _seed(comm: Communicator) -> int:
+    """A number that differs from product to product, and is the same on every rank."""
+    comm.verified = getattr(comm, "verified", 0) + 1  # type: ignore[attr-defined]
+    return comm.verified  # type: ignore[attr-defined]
+
+
+@dataclass
+class Check:
+    """The check of one product C = alpha A B + beta C, in the dtype in which it is added up."""
+
+    A: DistMatrix
+    B: DistMatrix
+    alpha: complex
+    beta: complex
+    wide: np.dtype
+    seed: int
+    out: DistMatrix | None
+    before: Any = None  # of C's block before the product: its image, not added up over ranks
+
+    def begin(self) -> None:
+        """Local: remember what the product is added to."""
+        if self.beta != 0 and self.out is not None:
+            self.before = self._image(self.out, *self._vectors)
+
+    @cached_property
+    def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The x, one a column, and a column of |x|."""
+        signs = np.random.default_rng([0x5EED, self.seed]).integers(0, 2, (self.B.shape[1], VECTORS))
+        return (2 * signs - 1).astype(self.wide), np.ones((self.B.shape[1], 1), self._real)
+
+    @property
+    def _real(self) -> np.dtype:
+        return np.empty(0, self.wide).real.dtype
+
+    def faults(self, C: DistMatrix) -> str:
+        """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
+        comm = C.grid.comm
+        with collective_section(comm, "the check of a product"), np.errstate(all="ignore"):
+            expected, size = self._product(*self._vectors)
+            found, beside = self._image(C, *self._vectors), self.before
+            along = C.grid[axes_of(C.layout.cols)] if C.layout.cols else None
+            if along is not None and along.size > 1:
+                found = _summed(found, along)
+                beside = None if beside is None else _summed(beside, along)
+            rows = self._wrong(C, found, beside, expected, size)
+            text = "" if rows is None else f"rank {comm.rank}"
+            if comm.same(text) and not text:
+                return ""
+            return "; ".join([said for said in comm.share("; ".join(self._blocks(C))) if said]) or _in_rows(comm.share(rows))
+
+    def _blocks(self, C: DistMatrix) -> Iterator[str]:
+        """Collective: whether this rank's block is wrong, and in which rows, in words; each block's columns are looked at alone."""
+        mine, own = C.indices[1], self._image(C, *self._vectors)
+        for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
+            cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
+            kept = np.zeros((C.shape[1], 1), bool)
+            kept[cols.indices()] = True
+            expected, size = self._product(*(np.where(kept, x, x.dtype.type(0)) for x in self._vectors))
+            if C.grid.coords is not None and all(C.grid.coords[axis] == place for axis, place in at.items()):
+                rows = self._wrong(C, own, self.before, expected, size)
+                if rows is not None and len(mine):
+                    place = f"rows {rows[0]} to {rows[1]}, columns {mine.starts[0]} to {mine.stops[-1] - 1}"
+                    yield f"rank {C.grid.comm.rank} has wrong elements in {place}"
+
+    def _wrong(self, C: DistMatrix, found: Any, before: Any, expected: Any, size: Any) -> tuple[int, int] | None:
+        """The first and the last row of this rank's in which C x is too far from what it should be; None: there is none."""
+        xp, wide = C.xp, self.wide
+        if xp.name == "meta" or not C.stored.size:
+            return None
+        held = C.indices[0].indices()
+        found, want, most = found[0], xp.host(expected)[held], np.abs(self.alpha) * xp.host(size)[held]
+        found, want = xp.host(found), want * wide.type(self.alpha)
+        if before is not None:
+            want = want + wide.type(self.beta) * xp.host(before[0])
+            most = most + np.abs(self.beta) * xp.host(before[1])
+        if wide.kind in "iu":
+            wrong = (found.astype(C.dtype) != want.astype(C.dtype)).any(axis=1)
+        else:
+            apart = np.abs(found - want)
+            apart = np.where(np.isfinite(found), apart, np.inf)
+            known = most < float(_largest(C.dtype)) / 4  # else it may well be infinite; NaN where an operand has one
+            wrong = (known & ~(apart <= self._bound(C, most))).any(axis=1)
+        rows = held[wrong]
+        return (int(rows[0]), int(rows[-1])) if len(rows) else None
+
+    def _bound(self, C: DistMatrix, most: np.ndarray) -> np.ndarray:
+        """How far apart a right product's may be: of each sum all terms, and what is rounded to 16 bits."""
+        n, k = self.B.shape[1], self.A.shape[1]
+        kind = np.finfo(self._real)
+        eps = float(kind.eps) if not (config.settings.tf32 and C.xp.name == "cupy") else 2.0**-9
+        each = (n + k + C.grid.comm.size + 8) * eps * (2 if self.wide.kind == "c" else 1)
+        each += 0 if C.dtype == self.wide else 4 * float(_finfo(C.dtype).eps)
+        return most * each + float(kind.tiny) * (n + 1) * (k + 2) * (1 + abs(self.alpha) + abs(self.beta))
+
+    # ------------------------------------------------------------------ products with vectors
+
+    def _product(self, x: np.ndarray, ones: np.ndarray) -> tuple[Any, Any]:
+        """Collective: A (B x) and |A| (|B| ones), whole on every rank."""
+        y = _everywhere(self.B, self._image(self.B, x, ones))
+        return _everywhere(self.A, self._image(self.A, *y))
+
+    def _image(self, X: DistMatrix, x: Any, ones: Any) -> tuple[Any, Any]:
+        """Give this rank's addends of X x and |X| ones, for its rows of X."""
+        xp, cols = X.xp, X.indices[1].indices()
+        shape = X.stored.shape[0], x.shape[1]
+        made, size = xp.filled(shape, self.wide, _clear), xp.filled((shape[0], 1), self._real, _clear)
+        if xp.name == "meta" or not X.stored.size:
+            return made, size
+        x, ones = (xp.asarray(given[cols]) for given in (x, ones))
+        x = xp.reinterpret(x, X.conjugated)
+        for rows, across, part in self._strips(X):
+            made[rows] += part @ x[across]
+            if self.wide.kind in "fc":
+                size[rows] += _magnitudes(part) @ ones[across]
+        return xp.reinterpret(made, X.conjugated), size
+
+    def _strips(self, X: DistMatrix) -> Iterator[tuple[slice, slice, Any]]:
+        """X's block, a few rows of what is stored at a time, in the dtype of sums: rows, columns and elements."""
+        height = max(1, X.xp.AT_ONCE // 4 // max(1, X.base.shape[1]))
+        for top in range(0, X.base.shape[0], height):
+            some, part = slice(top, top + height), X.base[top : top + height].astype(self.wide, copy=False)
+            yield (slice(None), some, part.T) if X.transposed else (some, slice(None), part)
+
+
+def _clear(x: Any) -> None:
+    x.fill(0)
+
+
+def _magnitudes(part: Any) -> Any:
+    """|x| of each element, of complex ones at most 1.42 times as much."""
+    return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
+
+
+def _summed(pair: tuple[Any, Any], comm: Communicator) -> tuple[Any, Any]:
+    """Collective: both added up over the ranks."""
+    made = []
+    for x in pair:
+        total = x.copy()
+        for half in comm.halves(x, total) if x.size else ():
+            half.wait()
+        made.append(total)
+    return made[0], made[1]
+
+
+def _everywhere(X: DistMatrix, addends: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
+    comm, axes = X.grid.comm, (*axes_of(X.layout.cols), *X.layout.partial)
+    everyone = ProcessGrid.trusted((comm.size,), comm, None)
+    along = X.grid[axes] if axes else None
+    if along is not None and along.size > 1:
+        addends = _summed(addends, along)
+    a, b = (
+        converted(DistMatrix(x, (X.shape[0], x.shape[1]), X.grid, Layout(X.layout.rows)), Layout(), everyone).local
+        for x in addends
+    )
+    return a, b
+
+
+def _finfo(dtype: np.dtype) -> Any:
+    if dtype.kind != "V":
+        return np.finfo(dtype)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)
+
+
+def _largest(dtype: np.dtype) -> Any:
+    return _finfo(dtype).max
+
+
+def _in_rows(found: list[tuple[int, int] | None]) -> str:
+    """Where blocks looked at alone are right: in words, for the rows that each rank found wrong."""
+    rows = [rows for rows in found if rows is not None]
+    return f"the product is wrong in rows {min(lo for lo, _ in rows)} to {max(hi for _, hi in rows)}"
