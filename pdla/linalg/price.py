@@ -192,8 +192,8 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     """The ways, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long products and messages fail the price
-    less than many short ones. Of LU it is one whose panels lie on one rank each, as its pivots are LAPACK's; of Cholesky it has
-    most rows of ranks, as all that have a part of a panel work on it.
+    less than many short ones; of LU one whose panels lie on one rank each, as its pivots are LAPACK's; for Cholesky one with most
+    rows of ranks, as all that have a part of a panel work on it.
     """
     if ranks == 1:
         return (Way((1, 1), max(1, task.m, task.n)),)
@@ -201,6 +201,6 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     ways = [Way(shape, block) for shape in shapes(ranks) for block in blocks]
     ways.sort(key=lambda way: seconds(task, *way))
     good = [way for way in ways if seconds(task, *way) <= GOOD * seconds(task, *ways[0])]
-    wide, tall = (lambda way: task.routine == "lu" and way.shape[0] == 1), (lambda way: task.routine == "cholesky" and way.shape[0])
-    first = max(good, key=lambda way: (wide(way), way.block, tall(way)))
+    alone, tall = task.routine == "lu", task.routine == "cholesky"
+    first = max(good, key=lambda way: (alone and way.shape[0] == 1, way.block, way.shape[0] if tall else 0))
     return (first, *(way for way in ways if way != first))

@@ -313,8 +313,8 @@ def test_one_column_or_row_of_a_product(dtype):
         ways = x, np.asfortranarray(x), x[::2], x.T.copy().T
         return ways[how][:m, :n]
 
-    sizes, scalars = ((5, 7, 1), (1, 7, 5), (1, 1, 1), (6, 1, 1)), ((-1, 0), (-1, 1), (2, 3))
-    for (m, k, n), how, (alpha, beta) in product(sizes, range(4), scalars):
+    shapes = (5, 7, 1), (1, 7, 5), (1, 1, 1), (6, 1, 1)
+    for (m, k, n), how, (alpha, beta) in product(shapes, range(4), ((-1, 0), (-1, 1), (2, 3))):
         a, b, c = laid(m, k, how), laid(k, n, how), laid(m, n, how)
         if beta == 0:
             c[...] = np.nan
