@@ -106,7 +106,7 @@ def test_messages_with_gaps_need_memory():
 
 
 def test_what_is_picked_out_to_travel_is_workspace():
-    """Rows that lie apart are copied to be sent, all of this rank's block."""
+    """Rows that lie apart are copied to be sent, those that this rank does not keep: half of its block."""
 
     def program(comm):
         A = pdla.ones((60, 50), pdla.ProcessGrid(2), pdla.Layout("row"))
@@ -115,7 +115,7 @@ def test_what_is_picked_out_to_travel_is_workspace():
             assert ledger.workspace == 0
         return ledger.peak_workspace
 
-    assert pdla.run(2, program) == [pdla.dry_run(2, program, rank=r)[0] for r in range(2)] == 2 * [8 * 30 * 50]
+    assert pdla.run(2, program) == [pdla.dry_run(2, program, rank=r)[0] for r in range(2)] == 2 * [8 * 15 * 50]
 
 
 def test_matrices_without_data():

@@ -21,10 +21,13 @@ class Counted(Turns):
     def _await(self):
         self.waits += 1
 
-    def tell(self, pieces):
+    def tell(self, pieces, lane=0):
         raise NotImplementedError
 
-    def told(self, rank):
+    def told(self, rank, lane=0):
+        raise NotImplementedError
+
+    def until(self, call, ready):
         raise NotImplementedError
 
     def trim(self, most):

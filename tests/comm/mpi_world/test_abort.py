@@ -113,7 +113,7 @@ def test_an_interruption_of_one_rank_is_told_by_that_rank_and_ends_the_job():
 
 
 def test_an_interruption_that_the_program_catches_ends_nothing():
-    job = run_job(INTERRUPTS + "try: interrupts()\nexcept KeyboardInterrupt: print('caught')\ncomm.barrier()", ranks=2)
+    job = run_job(INTERRUPTS + "try: interrupts()\nexcept KeyboardInterrupt: os.write(1, b'caught\\n')\ncomm.barrier()", ranks=2)
     assert (job.returncode, job.stdout) == (0, "caught\ncaught\n")
 
 

@@ -8,8 +8,7 @@ def test_memory_that_one_rank_may_not_map_is_an_error_on_every_rank_and_then_the
         """
 import resource, pdla
 grid = pdla.ProcessGrid(2)
-A, C = (pdla.ones((2000, 2000), grid, pdla.Layout("row")) for _ in range(2))
-B = A.redistribute(pdla.Layout(None, "row"))
+A, B, C = (pdla.ones((2000, 2000), grid, layout) for layout in map(pdla.Layout, ("row", None, "row"), (None, "row", None)))
 plan = pdla.plan_matmul(A, B, schedule="shared")
 pages = int(open("/proc/self/statm").read().split()[0])
 if comm.rank == 1:
