@@ -29,7 +29,7 @@ from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
 from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
-from pdla.linalg.price import Task, cheapest
+from pdla.linalg.factorizations.price import Task, cheapest
 from pdla.model.machine import Machine
 
 TURNS = 7

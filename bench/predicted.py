@@ -20,7 +20,7 @@ from bench.common.given import started
 from pdla import linalg, nn
 from pdla.bench.arguments import positive
 from pdla.bench.measure import calibration
-from pdla.linalg import price
+from pdla.linalg.factorizations import price
 
 LAYOUT = pdla.Layout("row", "col")
 

@@ -11,8 +11,8 @@ import numpy as np
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
-from pdla.linalg.lu import factored, solved_by_adjoint, solved_by_lu
-from pdla.linalg.right_side import RightSide
+from pdla.linalg.factorizations.lu import factored, solved_by_adjoint, solved_by_lu
+from pdla.linalg.factorizations.right_side import RightSide
 from pdla.matmul.checks import communicator, matrix
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import check_summed, frobenius, of_columns

@@ -10,7 +10,7 @@ import numpy as np
 from pdla.comm.agreement import agreed
 from pdla.linalg import checks
 from pdla.linalg.diagonal import whole_diagonal
-from pdla.linalg.lu import factored
+from pdla.linalg.factorizations.lu import factored
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 

@@ -9,9 +9,9 @@ import numpy as np
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
-from pdla.linalg.block_cyclic import diagonal
-from pdla.linalg.rank_k import zeros_in
-from pdla.linalg.right_side import RightSide
+from pdla.linalg.factorizations.block_cyclic import diagonal
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.products.rank_k import zeros_in
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 

@@ -19,15 +19,15 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.block_cyclic import dimensions, laid
-from pdla.linalg.cholesky import factored
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.lu import regular_factors
-from pdla.linalg.row_exchange import order
+from pdla.linalg.factorizations.block_cyclic import dimensions, laid
+from pdla.linalg.factorizations.cholesky import factored
+from pdla.linalg.factorizations.lu import regular_factors
+from pdla.linalg.factorizations.row_exchange import order
+from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks, regular
+from pdla.linalg.factorizations.ways import copied, limited, to
+from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.solve import ROUTINES
-from pdla.linalg.symmetrize import make_real, symmetrize
-from pdla.linalg.triangular import Substitution, in_square_blocks, regular
-from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye

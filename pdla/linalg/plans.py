@@ -1,4 +1,4 @@
-"""Plans: where a factorization or a solution works, what that costs, and how it is run; pdla.linalg.price compares the ways."""
+"""Plans: where a factorization or a solution works, what that costs, and how it is run. The ways are compared by their price."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pdla.cuts import Cyclic
 from pdla.errors import PlanError
 from pdla.grid import one_communicator
 from pdla.layout import Layout
-from pdla.linalg import checks, price
-from pdla.linalg.block_cyclic import square_blocks
-from pdla.linalg.cholesky import cholesky
-from pdla.linalg.foretold import figures
-from pdla.linalg.lu import lu_factor
-from pdla.linalg.price import Task, Way
-from pdla.linalg.right_side import RightSide
+from pdla.linalg import checks
+from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.block_cyclic import square_blocks
+from pdla.linalg.factorizations.cholesky import cholesky
+from pdla.linalg.factorizations.foretold import figures
+from pdla.linalg.factorizations.lu import lu_factor
+from pdla.linalg.factorizations.price import Task, Way
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.triangular import solve_triangular
+from pdla.linalg.factorizations.ways import by, limited, task, to, ways
 from pdla.linalg.solve import ROUTINES, solve
-from pdla.linalg.triangular import solve_triangular
-from pdla.linalg.ways import by, limited, task, to, ways
 from pdla.matmul.checks import communicator
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import PlanError
-from pdla.linalg import price
 from pdla.linalg.checks import worked_on
-from pdla.linalg.cholesky import cholesky_words
-from pdla.linalg.lu import lu_words
-from pdla.linalg.price import Task, Way
+from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.cholesky import cholesky_words
+from pdla.linalg.factorizations.lu import lu_words
+from pdla.linalg.factorizations.price import Task, Way
 from pdla.matmul import checks
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine

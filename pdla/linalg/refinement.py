@@ -21,11 +21,11 @@ import numpy as np
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.cholesky import factored, solved_by
-from pdla.linalg.lu import factored as factored_by_lu
-from pdla.linalg.lu import solved_by_lu
-from pdla.linalg.right_side import RightSide
-from pdla.linalg.symmetric import mirrored
+from pdla.linalg.factorizations.cholesky import factored, solved_by
+from pdla.linalg.factorizations.lu import factored as factored_by_lu
+from pdla.linalg.factorizations.lu import solved_by_lu
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.products.symmetric import mirrored
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import of_columns

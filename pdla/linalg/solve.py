@@ -9,13 +9,13 @@ from pdla.comm.agreement import agreed
 from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.cholesky import factored, solved_by
 from pdla.linalg.diagonal import solved_by_diagonal
-from pdla.linalg.lu import solved_by_factoring
+from pdla.linalg.factorizations.cholesky import factored, solved_by
+from pdla.linalg.factorizations.lu import solved_by_factoring
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.triangular import solved
+from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.refinement import lower_dtype, refined
-from pdla.linalg.right_side import RightSide
-from pdla.linalg.triangular import solved
-from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 

@@ -23,8 +23,8 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
-from pdla.linalg.rank_k import fill
-from pdla.linalg.symmetric import mirrored
+from pdla.linalg.products.rank_k import fill
+from pdla.linalg.products.symmetric import mirrored
 from pdla.matmul import planner, verify
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand

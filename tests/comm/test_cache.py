@@ -8,7 +8,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm import cache
 from pdla.comm.cache import cached
-from pdla.linalg import rank_k_plan
+from pdla.linalg.products import rank_k_plan
 from pdla.matrix import redistribute
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))

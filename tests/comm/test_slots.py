@@ -8,7 +8,7 @@ import pdla
 from pdla.comm.slots import COUNT, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import cholesky, lu_factor, solve_triangular
-from pdla.linalg.lu import LU
+from pdla.linalg.factorizations.lu import LU
 
 SEEN = pytest.mark.parametrize("limit", [0, 2**30], ids=["messages", "memory"])
 

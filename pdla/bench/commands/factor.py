@@ -21,9 +21,10 @@ from pdla.bench.arguments import Parser, add_machine, grid_shape, machine, posit
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
-from pdla.linalg import cho_factor, lu_factor, norm, predict, price, solve, solve_triangular
-from pdla.linalg.price import Task, Way
-from pdla.linalg.triangle import triangle
+from pdla.linalg import cho_factor, lu_factor, norm, predict, solve, solve_triangular
+from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.price import Task, Way
+from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
 
 SIZE, COLUMNS, THRESHOLD = 4096, 4, 30.0

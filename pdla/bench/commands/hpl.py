@@ -18,7 +18,7 @@ from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import solve
-from pdla.linalg.block_cyclic import block_size
+from pdla.linalg.factorizations.block_cyclic import block_size
 
 SIZE = 4096  # equations, where their number is not given
 EPS, THRESHOLD = 2.0**-53, 16.0

@@ -12,7 +12,7 @@ from pdla import Cyclic, Layout, config
 from pdla.comm.slots import COUNT, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import lu_factor
-from pdla.linalg.lu import LU
+from pdla.linalg.factorizations.lu import LU
 
 pytestmark = pytest.mark.mpi
 needs_memory = pytest.mark.skipif(not config.settings.shared or config.settings.array != "numpy", reason="no shared memory")

@@ -18,7 +18,7 @@ from helpers.matmuls import LAYOUT, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.errors import AgreementError, PdlaError
-from pdla.linalg import rank_k, rank_k_plan, stationary
+from pdla.linalg.products import rank_k, rank_k_plan, stationary
 from pdla.matmul.schedules import shared
 
 pytestmark = [

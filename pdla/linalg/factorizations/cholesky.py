@@ -1,0 +1,386 @@
+"""Cholesky factors of positive definite matrices in square blocks over a grid, and systems that they solve.
+
+Step k of the right-looking factorization: the rank that has diagonal block k factors it, and sends its inverse along the grid
+column; there panel k, what lies below, is multiplied by it, and sent along the grid rows; the rows of the panel that face a rank's
+columns come to it along its grid column; then the rest of the triangle is updated. Of that block column k + 1 comes first, so that
+panel k + 1 is on its way while the others are updated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import held
+from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import LinAlgError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.factorizations import kernels
+from pdla.linalg.factorizations.block_cyclic import brought, dimensions, laid, told
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
+from pdla.linalg.factorizations.ways import copied, limited, to, where
+from pdla.linalg.products.rank_k import below
+from pdla.matmul.checks import communicator
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
+HEAD = 2  # numbers behind each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
+
+
+def cholesky(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None,
+) -> DistMatrix:
+    """Factor a positive definite matrix: A = L L^H. Collective over A's grid, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian and positive definite, in any layout. Only one triangle is read.
+    lower : bool, optional
+        Whether it is the lower one, for L; else the upper one, for U of A = U^H U.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of the factor; by default A's.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+
+    Returns
+    -------
+    DistMatrix
+        L, or U, with zeros in the other triangle.
+
+    Raises
+    ------
+    LinAlgError
+        For a matrix that is not positive definite, with the order of the first leading minor that
+        is not; for NaN and infinity.
+    PlanError
+        For a memory_limit that cannot be kept.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    See Also
+    --------
+    cholesky_words : The words that a rank receives.
+
+    Notes
+    -----
+    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
+    of these) where it lies so, or else it is brought to the grid and blocks that `plan_cholesky`
+    finds cheapest, and back.
+
+    Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
+    panels by the diagonal block's inverse.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[4., 2], [2, 10]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.cholesky(A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[2., 0.],
+           [1., 3.]])
+    """
+    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("cholesky", A, **named)
+    with agreed(communicator((A,)), said):
+        dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, lower=lower)
+        checks.result(A, A.shape, dtype, None, layout)
+
+        def run(A: DistMatrix) -> DistMatrix:
+            with held(copied("cholesky", A, dtype, overwrite_a)):
+                return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A)
+
+
+def cho_factor(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> tuple[DistMatrix, bool]:
+    """Factor a positive definite matrix for `cho_solve`. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian and positive definite, in any layout. Only one triangle is read.
+    lower : bool, optional
+        Whether it is the lower one.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+
+    Returns
+    -------
+    C : DistMatrix
+        The factor of `cholesky`, left in square blocks, so that `cho_solve` moves no factor.
+    lower : bool
+        As given.
+
+    Raises
+    ------
+    LinAlgError, PlanError, ShapeError, AgreementError
+        As by `cholesky`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(3, pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     C, lower = pdla.linalg.cho_factor(A)
+    ...     return C.trace(), lower
+    >>> pdla.run(2, program)[0]
+    (np.float64(6.0), True)
+    """
+    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    with agreed(communicator((A,)), said):
+        dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
+
+        def run(A: DistMatrix) -> DistMatrix:
+            with held(copied("cholesky", A, dtype, overwrite_a)):
+                return _factor(A, dtype, lower, overwrite_a)
+
+        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A), lower
+
+
+def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
+    """Collective: L, or U, in square blocks."""
+    return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
+
+
+def cho_solve(
+    c_and_lower: tuple[DistMatrix, bool], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
+    """Solve A X = B by A's Cholesky factor. Collective over its grid, idle ranks included.
+
+    Parameters
+    ----------
+    c_and_lower : tuple of DistMatrix and bool
+        As `cho_factor` gives it.
+    B : DistMatrix or array
+        n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, as B is.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(3, pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     return pdla.linalg.cho_solve(pdla.linalg.cho_factor(A), np.array([4., 8, 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2., 3.])
+    """
+    C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
+    said = checks.words("cho_solve", C, B, lower=lower, over=overwrite_b, finite=check_finite, layout=layout)
+    with agreed(communicator((C, B), "c_and_lower"), said):
+        checks.flags(lower=lower, overwrite_b=overwrite_b, check_finite=check_finite)
+        checks.square("cho_solve", C)
+        side = RightSide.of("cho_solve", C, B, layout, overwrite_b)
+        if check_finite:
+            checks.finite(C, B)
+    return solved_by(C if lower else C.H, side)
+
+
+def solved_by(L: DistMatrix, side: RightSide) -> Any:
+    """Collective: X of L L^H X = B, as its right-hand side wants it."""
+    with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
+        L = in_square_blocks(L, side.dtype)
+        regular(L)
+        Y = substituted(L, side, True, False)
+        return side.back(substituted(L.H, RightSide(Y, None, side.dtype, True), False, False))
+
+
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
+    with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
+        L = brought(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
+        steps = Cholesky(L)
+        order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
+    if order:
+        raise LinAlgError(f"the leading minor of order {int(order)} is not positive definite (pivot {pivot:.3g})")
+    return L
+
+
+class Cholesky:
+    """One rank's work: L in place of the lower triangle of A, in blocks."""
+
+    def __init__(self, L: DistMatrix) -> None:
+        self.xp, self.a = L.xp, L.stored
+        self.rows, self.cols = dimensions(L)
+        (height, width), block = self.a.shape, self.cols.block
+        self.along = Slots(self.cols.comm, self.xp, height * block + HEAD, self.a.dtype)  # panels, of the grid row
+        self.down = Slots(self.rows.comm, self.xp, (width + block) * block + HEAD, self.a.dtype)  # what faces columns, and a corner
+        ends = [self.cols.begins(k + 1) for k in self.rows.mine]
+        self.counts = np.repeat(np.array(ends, np.int64), [self.rows.width(k) for k in self.rows.mine])
+
+    def run(self) -> np.ndarray:
+        """The order of the first leading minor that is not positive definite, and its pivot; zeros."""
+        with self.along, self.down:
+            head = self._steps()
+        if not head[0]:
+            self._clear()
+        return head
+
+    def _steps(self) -> np.ndarray:
+        last = self.cols.count - 1
+        coming, facing = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
+        for k in range(last + 1):
+            head, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            right = (facing or self._face(left, k)).wait()
+            if head[0]:
+                return head
+            if k == last:
+                break
+            coming, facing = self._panel(k + 1, self._update_next(left, right, k))
+            self._update_rest(left, right, k)
+            self.along.release()
+            self.down.release()
+        return np.zeros(HEAD)
+
+    def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
+        """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
+
+        Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the corner.
+        """
+        i, j, w, owner = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k), self.cols.owner(k)
+        size = (len(self.a) - i) * w
+        panel = self.along.take(size + HEAD, coming is not None)
+        if coming is None:
+            return self.along.spread(panel, {owner: (ALL,)}), None
+        under, x, corner = self.a[i:, j : j + w], panel[:size].reshape(-1, w), coming.wait()
+        self.xp.copy(panel[size:], corner[-HEAD:])
+        if x.size:
+            inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
+            for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
+                multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
+        coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k) if self.cols.comm is None else None
+        self.xp.copy(under, x)
+        return coming, facing
+
+    def _corner(self, k: int) -> Pending | None:
+        """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the head."""
+        w, owner, more = self.cols.width(k), self.rows.owner(k), k + 1 < self.cols.count
+        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEAD, True)
+        if self.cols.here != self.cols.owner(k):
+            return None
+        corner = self.column[-(w * w * more + HEAD) :]
+        if self.rows.here == owner:
+            i, j = self.rows.begins(k), self.cols.begins(k)
+            block = self.a[i : i + w, j : j + w]
+            order, pivot = kernels.potrf(self.xp, block)
+            if more:
+                inverse = corner[:-HEAD].reshape(w, w)
+                self.xp.copy(inverse, block)
+                if not order:
+                    kernels.trtri(self.xp, inverse)
+            head = [k * self.cols.block + order if order else 0, pivot]
+            self.xp.copy(corner[-HEAD:], self.xp.asarray(np.array(head, self.a.dtype)))
+        return self.down.spread(corner, {owner: (ALL,)})
+
+    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
+        head = self.xp.known(panel[-HEAD:], np.zeros(HEAD)).real.astype(float)
+        return head, panel[:-HEAD].reshape(-1, self.cols.width(k))
+
+    def _face(self, left: Any, k: int) -> Pending:
+        """The conjugated rows of panel k that face this rank's columns after block k, from the ranks that have them."""
+        i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k)
+        right = self.column[: (self.a.shape[1] - j) * w].reshape(-1, w)
+        parts: dict[int, list[slice]] = {}
+        for block in self.cols.after(k):
+            at, size = self.cols.begins(block) - j, self.cols.width(block)
+            some = parts.setdefault(self.rows.owner(block), [])
+            start = some.pop().start if some and some[-1].stop == at else at  # what is in one piece need not be packed
+            some.append(slice(start, at + size))
+            if self.rows.here == self.rows.owner(block):
+                first = self.rows.begins(block) - i
+                self.xp.copy(right[at : at + size], left[first : first + size], True)
+        return self.down.spread(right, parts)
+
+    def _update_next(self, left: Any, right: Any, k: int) -> Pending | None:
+        """Block column k + 1, its diagonal block first, so that the corner is on its way while the rest is updated."""
+        i, j = self.rows.begins(k + 1), self.cols.begins(k + 1)
+        here = self.cols.here == self.cols.owner(k + 1)
+        column, top = self.a[i:, j : j + self.cols.width(k + 1)], self.rows.begins(k + 2) - i
+        if here:
+            multiply(self.xp, left[:top], right[: column.shape[1]].T, column[:top], -1, 1)
+        corner = self._corner(k + 1)
+        if here:
+            multiply(self.xp, left[top:], right[: column.shape[1]].T, column[top:], -1, 1)
+        return corner
+
+    def _update_rest(self, left: Any, right: Any, k: int) -> None:
+        """The block columns after k + 1, as far as each row reaches."""
+        i, j = self.rows.begins(k + 2), self.cols.begins(k + 2)
+        left, right = left[i - self.rows.begins(k + 1) :], right[j - self.cols.begins(k + 1) :]
+        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1, leaf=self.rows.block)
+
+    def _clear(self) -> None:
+        """Write zeros above the diagonal; in the blocks on it they are already."""
+        for k in self.rows.mine:
+            i = self.rows.begins(k)
+            self.xp.scale(self.a[i : i + self.rows.width(k), self.cols.begins(k + 1) :], 0)
+
+
+def cholesky_words(n: int, grid: tuple[int, int], block: int) -> float:
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    grid : tuple of two int
+        pr and pc.
+    block : int
+        Rows of a square block.
+
+    Returns
+    -------
+    float
+        Exact where blocks divide n.
+
+    Notes
+    -----
+    With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
+    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P).
+
+    Examples
+    --------
+    >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
+    261144.0
+    """
+    pr, pc = grid
+    ranks, steps = pr * pc, n / block
+    panels = (pr + pc - 2) * (n * n - n * block) / 2
+    return (panels + (pr - 1) * block**2 * (steps - 1) + HEAD * steps * (ranks - 1)) / ranks

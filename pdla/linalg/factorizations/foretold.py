@@ -1,0 +1,60 @@
+"""What a routine costs on matrices like these: dry runs of the routine itself, on a described machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.dry import DryComm, dry_run
+from pdla.errors import PlanError
+from pdla.linalg.factorizations.price import Way
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.plan import Figures, ghost
+from pdla.model.machine import Machine
+
+EVERY_RANK = 16  # ranks up to which all are run dry, beyond only a few: in square blocks they are nearly alike
+Run = Callable[..., Any]
+
+
+def figures(operands: Sequence[Operand], run: Run, machine: Machine) -> Figures:
+    """Of each figure the most that any of the sampled ranks has. Not collective.
+
+    run  what is done with matrices like the operands
+    """
+    told = [_dry(operands, run, machine, rank) for rank in _sample(operands[0].grid.comm.size)]
+    received, messages, peak, seconds = (max(each) for each in zip(*told, strict=True))
+    return Figures(received, messages, peak, seconds)
+
+
+def _sample(ranks: int) -> Sequence[int]:
+    side = max(1, round(ranks**0.5))
+    return range(ranks) if ranks <= EVERY_RANK else sorted({0, 1, side - 1, side, ranks // 2, ranks - 1})
+
+
+def _dry(operands: Sequence[Operand], run: Run, machine: Machine, rank: int) -> tuple[int, int, int, float]:
+    here = operands[0].grid.comm
+
+    def program(comm: DryComm) -> None:
+        comm.homes, comm.shared_limit = here.homes, here.shared_limit  # on which figures depend
+        grids = {X.grid: X.grid.over(comm) for X in operands}
+        run(*(ghost(replace(X, grid=grids[X.grid]), grids[X.grid], X.dtype or np.dtype(float)) for X in operands))
+
+    _, ledger = dry_run(here.size, program, rank=rank, machine=machine)
+    return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.seconds
+
+
+def fitting(ways: Sequence[Way], limit: float, peak_of: Callable[[Way], int]) -> Way:
+    """The first way within the limit (bytes of workspace a rank); PlanError, as by matmul, if none is."""
+    peaks = {}
+    for way in ways:
+        peaks[way] = peak_of(way)
+        if peaks[way] <= limit:
+            return way
+    leanest = min(peaks, key=lambda way: peaks[way])
+    raise PlanError(
+        f"memory_limit={limit}: {peaks[leanest] - limit} bytes too few; the leanest plan found, {leanest}, "
+        f"needs {peaks[leanest]} bytes a rank"
+    )

@@ -1,0 +1,389 @@
+"""LU with row pivoting, P A = L U, and systems that it solves.
+
+Step k: the grid column that has block column k factors it, and sends it with its pivots along the grid rows; rows are exchanged
+along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; what lies below is
+updated, block column k + 1 first, so that panel k + 1 is on its way while the others are updated.
+
+In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any number of ranks. Where it is cut
+over several, they are those of a tournament.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import buffer, held
+from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import LinAlgError, ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.factorizations import kernels
+from pdla.linalg.factorizations.block_cyclic import Dimension, brought, dimensions, told
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
+from pdla.linalg.factorizations.tournament import winners
+from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
+from pdla.linalg.factorizations.ways import copied, limited, to, where
+from pdla.matmul.checks import communicator
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
+
+
+def lu_factor(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> tuple[DistMatrix, np.ndarray]:
+    """Factor a matrix with row pivoting: P A = L U. Collective over A's grid, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+
+    Returns
+    -------
+    LU : DistMatrix
+        L below the diagonal, whose ones are not stored, and U above it, in square blocks.
+    pivots : array
+        For i below min(m, n) the row pivots[i] with which row i was exchanged: NumPy's, on every
+        rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, PlanError, AgreementError
+        For what is no matrix, or of a dtype that LAPACK has not, and for a memory_limit that cannot
+        be kept, on every rank, as all of these.
+
+    See Also
+    --------
+    lu_words : The words that a rank receives.
+
+    Notes
+    -----
+    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
+    of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
+    cheapest. A singular U is warned of, as by SciPy.
+
+    Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
+    tournament, and depend on the grid.
+
+    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
+    Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     LU, pivots = pdla.linalg.lu_factor(A)
+    ...     return LU.gather(), pivots
+    >>> pdla.run(2, program)[0]
+    (array([[4.  , 4.  ],
+           [0.25, 1.  ]]), array([1, 1]))
+    """
+    said = checks.words("lu_factor", A, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    with agreed(communicator((A,)), said):
+        dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
+
+        def run(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int]:
+            with held(copied("lu", A, dtype, overwrite_a)):
+                return factored(A, dtype, overwrite_a)
+
+        way = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        X, pivots, singular = run(A)
+    if singular:
+        warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
+    return X, pivots
+
+
+def lu_solve(
+    lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
+    """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
+
+    Parameters
+    ----------
+    lu_and_piv : tuple of DistMatrix and array
+        As `lu_factor` gives it.
+    B : DistMatrix or array
+        n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, as B is.
+
+    Raises
+    ------
+    LinAlgError
+        Where U is singular; for NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank, as all of these.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.lu_solve(pdla.linalg.lu_factor(A), np.array([5., 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
+    """
+    X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
+    said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout)
+    with agreed(communicator((X, B), "lu_and_piv"), said):
+        checks.flags(overwrite_b=overwrite_b, check_finite=check_finite)
+        checks.square("lu_solve", X)
+        _pivots(X, pivots)
+        side = RightSide.of("lu_solve", X, B, layout, overwrite_b)
+        if check_finite:
+            checks.finite(X, B)
+    return solved_by_lu(X, np.asarray(pivots), side)
+
+
+def _pivots(X: DistMatrix, pivots: Any) -> None:
+    n = X.shape[0]
+    kept = isinstance(pivots, np.ndarray) and pivots.dtype.kind in "iu" and pivots.shape == (n,)
+    if not kept or not (0 <= pivots.min(initial=0) <= pivots.max(initial=0) < max(1, n)):
+        raise ShapeError(f"lu_solve: pivots={pivots!r}: {n} numbers of rows, as lu_factor gives them")
+
+
+def _zero(singular: int) -> str:
+    return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
+
+
+def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: X of L U X = P B, as its right-hand side wants it."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        X = in_square_blocks(X, side.dtype)
+        regular(X)
+        Y = RightSide(_exchanged(X, pivots, side), None, side.dtype, True)
+        Y = RightSide(substituted(X, Y, True, True), None, side.dtype, True)
+        return side.back(substituted(X, Y, False, False))
+
+
+def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: x of A^H x = b from the factors of A, b a vector."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        T = in_square_blocks(X, side.dtype).H
+        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
+        x = side.back(substituted(T, Y, False, True))
+    return x[np.argsort(order(pivots, len(x)))]
+
+
+def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
+    """Collective: B with its rows exchanged, lying as X's factors take it."""
+    Y = side.brought(lying(X, side), X.grid)
+    if X.grid.active:
+        RowExchange(dimensions(X)[0], *moves(pivots, 0)).run(Y.xp, Y.stored)
+    return Y
+
+
+def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
+    """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
+    return solved_by_lu(*regular_factors(A, side.dtype, overwrite), side)
+
+
+def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray]:
+    """Collective: L and U in one matrix, and the pivots; LinAlgError, on every rank, for a singular A."""
+    X, pivots, singular = factored(A, dtype, overwrite)
+    if singular:
+        raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
+    return X, pivots
+
+
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
+        X = brought(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
+        steps = LU(X)
+        numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
+    return X, numbers[1:].astype(np.int64), int(numbers[0])
+
+
+class LU:
+    """One rank's work: L and U in place of its blocks of A."""
+
+    def __init__(self, X: DistMatrix) -> None:
+        self.xp, self.a = X.xp, X.stored
+        self.rows, self.cols = dimensions(X)
+        self.order, self.numbers = min(X.shape), X.indices[0].indices()
+        block = self.cols.block
+        self.count = -(-self.order // block)
+        self.along = Slots(self.cols.comm, self.xp, (len(self.a) + 1) * block + 1, self.a.dtype)  # panels, of the grid row
+
+    def run(self) -> np.ndarray:
+        """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        with self.along:
+            return self._steps()
+
+    def _steps(self) -> np.ndarray:
+        numbers = np.zeros(1 + self.order)
+        coming = self._panel(0) if self.count else None
+        for k in range(self.count):
+            head, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            i, w = k * self.cols.block, self._width(k)
+            numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or head[0], head[1:]
+            exchange, after = self._exchange(head, k), self._after(self.cols, k)
+            ahead = after + self.cols.width(k + 1) if self.cols.here == self.cols.owner(k + 1) and k + 1 < self.count else after
+            exchange.run(self.xp, self.a[:, after:ahead])
+            self._update(panel, k, slice(after, ahead))
+            coming = self._panel(k + 1) if k + 1 < self.count else None
+            exchange.run(self.xp, self.a[:, ahead:], self.a[:, : self.cols.begins(k)])
+            self._update(panel, k, slice(ahead, None))
+            self.along.release()
+        return numbers
+
+    def _width(self, k: int) -> int:
+        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        return min(self.cols.block, self.order - k * self.cols.block)
+
+    def _after(self, dimension: Dimension, k: int) -> int:
+        """Where this rank's rows, or columns, after panel k begin."""
+        return dimension.begins(k) + (self._width(k) if dimension.here == dimension.owner(k) else 0)
+
+    def _panel(self, k: int) -> Pending:
+        """Factor block column k, and start sending it along the grid rows: this rank's rows by columns, then the head."""
+        i, j, w, owner = self.rows.begins(k), self.cols.begins(k), self._width(k), self.cols.owner(k)
+        panel = self.along.take((len(self.a) - i) * w + 1 + w, self.cols.here == owner)
+        if self.cols.here != owner:
+            return self.along.spread(panel, {owner: (ALL,)})
+        block = panel[: -1 - w].reshape(w, len(self.a) - i).T
+        factor = self._alone if self.rows.comm is None else self._together
+        self.xp.copy(panel[-1 - w :], factor(block, self.a[:, j : j + w], k))
+        coming = self.along.spread(panel, {owner: (ALL,)})
+        self.xp.copy(self.a[i:, j : j + w], block)
+        return coming
+
+    def _alone(self, block: Any, x: Any, k: int) -> Any:
+        """Factor block column k, x, which this rank has whole, in `block`. Gives the head."""
+        i = k * self.cols.block
+        self.xp.copy(block, x[i:])
+        pivots, singular = kernels.getrf(self.xp, block)
+        return self._head(i + pivots, singular, i)
+
+    def _together(self, block: Any, x: Any, k: int) -> Any:
+        """Collective along the grid column: the same of a block column that is cut, by a tournament."""
+        w, i = x.shape[1], self.rows.begins(k)
+        corner = self._corner(x[i:], k)
+        head, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
+        self._exchange(self._known(head, k), k).run(self.xp, x)
+        after = self._after(self.rows, k) - i
+        self.xp.copy(block[after:], x[i + after :])
+        if after:
+            self.xp.copy(block[:w], factors)
+        kernels.trsm(self.xp, self._regular(factors).T, block[after:].T, True)
+        return head
+
+    def _corner(self, x: Any, k: int) -> Any:
+        """Collective along the grid column: the head, and L and U of the rows that win the tournament."""
+        i, w = k * self.cols.block, x.shape[1]
+        corner = buffer(self.xp, (1 + w + w * w,), x.dtype)
+        won = winners(self.xp, self.rows, k, x, self.numbers[self.rows.begins(k) :])
+        if won is not None:
+            fine = self.xp.finite(won.offer)
+            self.xp.copy(corner[: 1 + w], self._head(pivots_of(won.numbers, i), won.singular or int(not fine), i))
+            self.xp.copy(corner[1 + w :].reshape(w, w), won.factors[:w])
+            if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+                self.xp.scale(corner[1 + w :], np.nan)
+        return self.rows.bcast(corner, self.rows.owner(k)).wait()
+
+    def _head(self, pivots: np.ndarray, singular: int, first: int) -> Any:
+        return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))
+
+    def _regular(self, factors: Any) -> Any:
+        """U with 1 instead of each zero pivot: below it there is nothing but rounding errors, which L is not to magnify."""
+        at = np.arange(len(factors))
+        zeros = at[self.xp.known(self.xp.picked(factors, at, at), at + 1) == 0]
+        if len(zeros):
+            self.xp.place(factors, zeros, zeros, 1)
+        return factors
+
+    def _known(self, head: Any, k: int) -> np.ndarray:
+        """The head; of arrays without data pivots as of random elements, spread over the rows that are left."""
+        i, w = k * self.cols.block, self._width(k)
+        unknown = np.array([0, *(i + np.arange(w) * (self.rows.n - i) // w)])
+        return self.xp.known(head, unknown).real.astype(float)
+
+    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
+        """The head, and the panel."""
+        w = self._width(k)
+        return self._known(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
+
+    def _exchange(self, head: np.ndarray, k: int) -> RowExchange:
+        return RowExchange(self.rows, *moves(head[1:].astype(np.int64), k * self.cols.block))
+
+    def _update(self, panel: Any, k: int, cols: slice) -> None:
+        """Solve for U's part of some columns after the panel, and update what lies below it."""
+        x, w, i = self.a[:, cols], panel.shape[1], self.rows.begins(k)
+        if not x.shape[1]:
+            return
+        if self.rows.here == self.rows.owner(k):
+            top = x[i : i + w]
+            kernels.trsm(self.xp, panel[:w], top, True, True)
+        else:
+            top = buffer(self.xp, (w, x.shape[1]), x.dtype)
+        if k * self.cols.block + w < self.rows.n:
+            top = self.rows.bcast(top, self.rows.owner(k)).wait()
+        after = self._after(self.rows, k)
+        multiply(self.xp, panel[after - i :], top, x[after:], -1, 1)
+
+
+def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
+    """Words that a rank receives, in the mean, for LU of an m x n matrix on a pr x pc grid.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    grid : tuple of two int
+        pr and pc.
+    block : int
+        Rows of a square block.
+
+    Returns
+    -------
+    float
+        Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
+        A: as many as of random matrices.
+
+    Notes
+    -----
+    Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
+    2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc.
+
+    Examples
+    --------
+    >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
+    418572.0
+    """
+    pr, pc = grid
+    i = np.arange(0, min(m, n), block)
+    w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)
+    panels = (pc - 1) * ((m - i) * w + pr * (1 + w)) + (pr - 1) * w * np.where(m > i + w, n - i - w, 0)
+    pivots = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)
+    exchanged = 2 * n * w * (1 - -(-blocks // pr) / blocks)  # the share of the rows left that are not on the rank of the pivots
+    return float((panels + (pivots if pr > 1 else 0) + exchanged).sum() / (pr * pc))

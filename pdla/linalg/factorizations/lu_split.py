@@ -1,0 +1,91 @@
+"""L and U of an LU factorization as matrices of their own, and the permutation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.factorizations.block_cyclic import laid
+from pdla.linalg.factorizations.lu import factored
+from pdla.linalg.factorizations.row_exchange import order
+from pdla.linalg.factorizations.ways import copied, limited, to
+from pdla.linalg.products.triangle import triangle
+from pdla.matmul.checks import communicator
+from pdla.matrix.core import DistMatrix
+
+
+def lu(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None,
+) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
+
+    To solve systems, `lu_factor` is faster.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of L and U; by default A's.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+
+    Returns
+    -------
+    p : array
+        m numbers, on every rank: row i of A is row p[i] of L U. As by scipy.linalg.lu with
+        p_indices=True.
+    L : DistMatrix
+        m x k, k the smaller of m and n: ones on the diagonal, zeros above it.
+    U : DistMatrix
+        k x n, zeros below the diagonal. A singular A has a zero on it; no warning tells.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     p, L, U = pdla.linalg.lu(A)
+    ...     return p, L.gather(), U.gather()
+    >>> pdla.run(2, program)[0]
+    (array([1, 0]), array([[1.  , 0.  ],
+           [0.25, 1.  ]]), array([[4., 4.],
+           [0., 1.]]))
+    """
+    named = {"over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
+    said = checks.words("lu", A, **named)
+    with agreed(communicator((A,)), said):
+        dtype = checks.to_factor("lu", A, overwrite_a, check_finite, rectangular=True)
+        (m, n), wanted = A.shape, A.layout.summed if layout is None else layout
+        for shape in ((m, min(m, n)), (min(m, n), n)):
+            checks.result(A, shape, dtype, None, wanted)
+
+        def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+            with held(copied("lu", A, dtype, overwrite_a)):
+                return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
+
+        way = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(way):
+        return run(A)
+
+
+def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective: from the factors in one matrix, X."""
+    k = min(X.shape)
+    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
+    return np.argsort(order(pivots, X.shape[0])), laid(L, layout, A.grid), laid(U, layout, A.grid)

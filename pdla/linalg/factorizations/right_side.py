@@ -1,0 +1,71 @@
+"""The right-hand sides of systems: matrices, or vectors that all ranks have; and solutions in their form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import LayoutError, ShapeError
+from pdla.grid import ProcessGrid, one_communicator
+from pdla.layout import Layout, Shape
+from pdla.linalg import checks
+from pdla.linalg.factorizations.block_cyclic import brought, laid
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import whole_array
+from pdla.matrix.redistribute import converted
+
+
+@dataclass(frozen=True)
+class RightSide:
+    """B of A X = B: a matrix, or an array (a vector).
+
+    With it the layout of X (None: B's), the dtype in which both are worked on, and whether B may be written to.
+    """
+
+    B: Any
+    layout: Layout | None
+    dtype: np.dtype
+    overwrite: bool = False
+
+    @staticmethod
+    def of(name: str, A: DistMatrix, B: Any, layout: Layout | None, overwrite: bool = False) -> RightSide:
+        """Local, inside `agreed`: ShapeError, GridError or LayoutError for a B, or a layout, that does not go with A."""
+        if not isinstance(B, DistMatrix):
+            B = whole_array(name, A.grid.comm, B)
+            if B.shape != A.shape[:1]:
+                raise ShapeError(
+                    f"{name}: A is {A.shape[0]} x {A.shape[1]}, B has shape {tuple(B.shape)}: a vector has {A.shape[0]} numbers; "
+                    "of several columns make a DistMatrix by pdla.from_global"
+                )
+            if layout is not None:
+                raise LayoutError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
+            return RightSide(B, None, checks.worked_on(name, A.dtype, B.dtype))
+        one_communicator(A.grid, B.grid, "B")
+        if B.shape[0] != A.shape[0]:
+            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
+        checks.result(B, B.shape, B.dtype, None, layout)
+        if overwrite:
+            checks.overwritten("B", B, A)
+        return RightSide(B, layout, checks.worked_on(name, A.dtype, B.dtype), overwrite)
+
+    @property
+    def shape(self) -> Shape:
+        return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
+
+    def brought(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+        """Collective: a new matrix, in this layout and the dtype of both."""
+        if isinstance(self.B, DistMatrix):
+            return brought(self.B, layout, grid, self.dtype, self.overwrite)
+        xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
+        block = xp.empty((len(rows), len(cols)), self.dtype)
+        xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
+        return DistMatrix(block, self.shape, grid, layout)
+
+    def back(self, X: DistMatrix) -> Any:
+        """Collective: X as it is asked for."""
+        if isinstance(self.B, DistMatrix):
+            return laid(X, self.layout or self.B.layout.summed, self.B.grid)
+        everyone = ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None)
+        return converted(X, Layout(), everyone).local.reshape(len(self.B))

@@ -1,0 +1,326 @@
+"""Triangular systems T X = B, T in square blocks over a grid, in place in B.
+
+Many columns: T's panels travel along the grid rows, the next one while this one is used, and the solved blocks of X along the grid
+columns (right-looking). Few columns: T stays, addends of B's blocks are summed along the grid rows instead.
+A transpose is a view, whose grid rows are T's grid columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.pending import Pending, done
+from pdla.comm.slots import Slots
+from pdla.comm.workspace import Workspace, within
+from pdla.cuts import Block
+from pdla.errors import LinAlgError, ShapeError
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg import checks
+from pdla.linalg.factorizations import kernels
+from pdla.linalg.factorizations.block_cyclic import brought, diagonal, dimensions, square_blocks
+from pdla.linalg.factorizations.price import FEW
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.ways import where
+from pdla.matmul.checks import communicator, one_of, scalars
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
+
+
+def solve_triangular(
+    A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
+    """Solve A X = B, A triangular. Collective over A's grid, idle ranks included.
+
+    A is never written to.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout; only one triangle is read. For A^T or A^H give A.T or A.H, views,
+        whose other triangle it is.
+    B : DistMatrix or array
+        n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
+        ranks.
+    lower : bool
+        Whether it is the lower triangle; else the upper one.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones; it is not read then.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on:
+        its rows cut as A's are.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity in A and B first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, n x m, as B is; a vector on every rank.
+
+    Raises
+    ------
+    LinAlgError
+        For a zero on the diagonal; for NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Notes
+    -----
+    In square blocks (`Cyclic` along one axis for rows, one for columns, or only one of these) A is
+    worked on where it lies, else it is brought to such a layout. On a pr x pc grid a rank receives
+    about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, n m (1 + 1/pc) for up
+    to 32.
+
+    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[2., 0], [1, 3]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.solve_triangular(A, np.array([2., 7]), lower=True)
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
+    """
+    named = {"lower": lower, "unit": unit_diagonal, "over": overwrite_b, "finite": check_finite, "layout": layout}
+    with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, **named)):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite)
+        checks.square("solve_triangular", A)
+        side = RightSide.of("solve_triangular", A, B, layout, overwrite_b)
+        if check_finite:
+            checks.finite(A, B)
+    return solved(A, side, lower, unit_diagonal)
+
+
+def trsm(
+    A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
+    overwrite_b: bool = False, layout: Layout | None = None,
+) -> DistMatrix:
+    """Solve A X = alpha B or X A = alpha B, A triangular. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n; see `solve_triangular`. NaN is not looked for.
+    B : DistMatrix
+        n x m (left) or m x n (right).
+    lower : bool
+        Whether A's lower triangle is read; else the upper one.
+    side : "left" or "right", optional
+        "left": A X = alpha B; "right": X A = alpha B.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones.
+    alpha : number, optional
+        Factor of B.
+    overwrite_b : bool, optional
+        Whether B may be written to; see `solve_triangular`.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix
+        X.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[2., 0], [1, 4]]), grid, layout)
+    ...     return pdla.linalg.trsm(A, pdla.eye(2, grid, layout), lower=True, side="right").gather()
+    >>> pdla.run(2, program)[0]
+    array([[ 0.5  ,  0.   ],
+           [-0.125,  0.25 ]])
+    """
+    said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, over=overwrite_b, layout=layout)
+    with agreed(communicator((A, B)), said):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b)
+        checks.square("trsm", A)
+        if not one_of(side, ("left", "right")):
+            raise ShapeError(f"trsm: side={side!r}: 'left' for A X = alpha B, 'right' for X A = alpha B")
+        right = side == "right"
+        if not isinstance(B, DistMatrix):
+            raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
+        turned = layout.T if right and isinstance(layout, Layout) else layout
+        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned, overwrite_b)
+        scalars(over.dtype, alpha, 0, B)
+    X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
+    return X.T if right else X
+
+
+def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
+    """Collective: X of A X = alpha B, as its right-hand side wants it."""
+    with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+        T = in_square_blocks(A, side.dtype, side.shape[1])
+        if not unit:
+            regular(T)
+        X = substituted(T, side, lower, unit, alpha)
+        return side.back(X)
+
+
+def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) -> DistMatrix:
+    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy.
+
+    cols: of the right-hand sides, by default as many as A's
+    """
+    if square_blocks(A) and A.dtype == dtype:
+        return A
+    return brought(A, *where("triangular", A, A.shape[0] if cols is None else cols, dtype), dtype)
+
+
+def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
+    """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
+    X = side.brought(lying(T, side), T.grid)
+    X.xp.scale(X.stored, alpha)
+    steps = Substitution(T, X, lower, unit)
+    if not _few(side):
+        steps.many()
+        return X
+    steps.few()
+    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
+    return X._like(X.base, layout=Layout.trusted(X.layout.rows, (), columns)) if columns else X
+
+
+def lying(T: DistMatrix, side: RightSide) -> Layout:
+    """How B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
+    return Layout.trusted(T.layout.rows, () if _few(side) else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
+
+
+def _few(side: RightSide) -> bool:
+    return side.shape[1] <= FEW
+
+
+def regular(T: DistMatrix) -> None:
+    """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
+    numbers, elements = diagonal(T)
+    least = _least(T, int(numbers[elements == 0].min(initial=T.shape[0])))
+    if least < T.shape[0]:
+        raise LinAlgError(f"the triangular matrix is singular: element ({least}, {least}) of its diagonal is 0")
+
+
+def _least(T: DistMatrix, number: int) -> int:
+    """Collective: the least of the ranks' numbers."""
+    comm = T.grid.comm
+    mine = comm.xp.asarray(np.array([-float(number)]))
+    for half in comm.halves(mine.copy(), mine, "maximum"):
+        half.wait()
+    return int(-comm.xp.known(mine, np.array([-float(T.shape[0])]))[0])
+
+
+class Substitution:
+    """One rank's work: T X = B, in place in X's block, which begins as B."""
+
+    def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
+        self.xp, self.t, self.x = T.xp, T.stored, X.stored
+        self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
+        self.rows, self.cols = dimensions(T)
+        steps = range(self.rows.count if T.grid.active else 0)
+        self.steps = steps if lower else steps[::-1]
+        block = self.cols.block
+        self.along = Slots(self.cols.comm, self.xp, len(self.t) * block, self.t.dtype)  # panels of T, of the grid row
+        self.down = Slots(self.rows.comm, self.xp, self.x.shape[1] * block, self.x.dtype)  # blocks of X, of the grid column
+
+    def _span(self, k: int) -> slice:
+        """Where this rank has the rows of block k."""
+        return slice(self.rows.begins(k), self.rows.begins(k + 1))
+
+    def _rest(self, k: int) -> slice:
+        """Its rows that block k is still to be taken from."""
+        return slice(self.rows.begins(k + 1), None) if self.lower else slice(0, self.rows.begins(k))
+
+    def _reach(self, k: int) -> slice:
+        """Both: the rows of panel k."""
+        return slice(self.rows.begins(k), None) if self.lower else slice(0, self.rows.begins(k + 1))
+
+    def _within(self, rows: slice, k: int) -> slice:
+        """Rows as positions in panel k."""
+        start = self._reach(k).start
+        return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
+
+    def many(self, filled: list[int] | None = None) -> None:
+        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
+        if not self.steps:
+            return
+        reach = [slice(None if filled is None else filled[k]) for k in range(len(self.steps))]
+        with self.along, self.down:
+            panels = deque(self._panel(k) for k in self.steps[:2])
+            panel = panels.popleft().wait()
+            coming = self._solved(panel, self.steps[0], reach[self.steps[0]])
+            for k, following in zip(self.steps, [*self.steps[1:], None], strict=True):
+                block, here, cols = coming.wait(), panel, reach[k]
+                if following is not None:
+                    self._take(here, k, self._span(following), block, cols)
+                    panel = panels.popleft().wait()
+                    coming = self._solved(panel, following, reach[following])
+                    panels += [self._panel(later) for later in self.steps[self.steps.index(following) + 1 :][:1]]
+                    self._take(here, k, self._rest(following), block, cols)
+                self.along.release()
+                self.down.release()
+
+    def _take(self, panel: Any, k: int, rows: slice, block: Any, cols: slice) -> None:
+        """Subtract panel k's part of these rows times block k of X."""
+        multiply(self.xp, panel[self._within(rows, k)], block, self.x[rows, cols], -1, 1)
+
+    def _panel(self, k: int) -> Pending:
+        """Block column k of T, this rank's rows of the triangle, on its way."""
+        reach, at = self._reach(k), self.cols.begins(k)
+        width, owner = self.cols.width(k), self.cols.owner(k)
+        if self.cols.comm is None:
+            return done(self.xp.reinterpret(self.t[reach, at : at + width], self.conjugated))
+        height = len(range(*reach.indices(len(self.t))))
+        panel = self.along.take(height * width, self.cols.here == owner).reshape(height, width)
+        if self.cols.here == owner:
+            self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
+        return self.along.spread(panel, {owner: (ALL,)})
+
+    def _solved(self, panel: Any, k: int, cols: slice = ALL) -> Pending:
+        """Block k of X, of these columns, by panel k, on its way to all ranks of the grid column."""
+        owner, x = self.rows.owner(k), self.x[self._span(k), cols]
+        if self.rows.here == owner:
+            kernels.trsm(self.xp, panel[self._within(self._span(k), k)], x, self.lower, self.unit)
+        if self.rows.comm is None:
+            return done(x)
+        shape = self.rows.width(k), x.shape[1]
+        block = self.down.take(prod(shape), self.rows.here == owner).reshape(*shape)
+        if self.rows.here == owner:
+            self.xp.copy(block, x)
+        return self.down.spread(block, {owner: (ALL,)})
+
+    def few(self) -> None:
+        """Of each block k the addends are summed on the rank that solves it, and X is left on these ranks.
+
+        The first rank of a grid row begins with B, the others with 0.
+        """
+        if self.cols.here:
+            self.xp.scale(self.x, 0)
+        with self.down:
+            for k in self.steps:
+                self._sum(k)
+                if self.cols.here == self.cols.owner(k):
+                    at = self.cols.begins(k)
+                    panel = self.xp.reinterpret(self.t[self._reach(k), at : at + self.cols.width(k)], self.conjugated)
+                    self._take(panel, k, self._rest(k), self._solved(panel, k).wait(), ALL)
+                    self.down.release()
+
+    def _sum(self, k: int) -> None:
+        """Sum the addends of block k on the rank that has its diagonal; the others then have 0 there."""
+        owner, x = self.cols.owner(k), self.x[self._span(k)]
+        if self.cols.comm is None or self.rows.here != self.rows.owner(k) or not x.size:
+            return
+        self.cols.comm.reduce(x, owner).wait()
+        if self.cols.here != owner:
+            self.xp.scale(x, 0)

@@ -1,0 +1,106 @@
+"""Where a factorization of a matrix works: where it lies in square blocks, or brought to the cheapest grid and blocks.
+
+With a memory limit it is the cheapest way whose workspace, by dry runs of the routine, keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.array.meta import Meta
+from pdla.comm.cache import cached
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, effective
+from pdla.linalg.factorizations.block_cyclic import block_of, square_blocks, working
+from pdla.linalg.factorizations.foretold import figures, fitting
+from pdla.linalg.factorizations.price import Task, Way, cheapest
+from pdla.matmul import checks
+from pdla.matmul.choose.problem import Operand
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
+from pdla.model.machine import Machine
+
+_chosen: ContextVar[Way | None] = ContextVar("pdla_linalg_way", default=None)
+
+
+class to:
+    """Bring matrices to this way, for the length of a with-block; None: as before, at first to the cheapest."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, way: Way | None) -> None:
+        self.token = _chosen.set(way or _chosen.get())
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *failure: object) -> None:
+        _chosen.reset(self.token)
+
+
+def by(way: Way | None, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does the same with matrices brought to this way."""
+
+    def done(*matrices: Any) -> Any:
+        with to(way):
+            return run(*matrices)
+
+    return done
+
+
+def task(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> Task:
+    """The routine's work on A; cols: A's, or those of the right-hand sides of a triangular system."""
+    return Task(routine, A.shape[0], cols, dtype, Machine.chosen())
+
+
+def ways(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Way, ...]:
+    """The ways, the cheapest first: one, where A stays."""
+    if not square_blocks(A):
+        return cheapest(task(routine, A, cols, dtype), A.grid.comm.size)
+    pr, pc = (prod(A.grid.sizes[cut.axis] for cut in effective(cuts, A.grid.sizes)) for cuts in (A.layout.rows, A.layout.cols))
+    return (Way((pr, pc), block_of(A)),)
+
+
+def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layout, ProcessGrid]:
+    """The layout and the grid, A's own or those to which it is brought: the way of `to`, else the cheapest."""
+    if square_blocks(A):
+        return A.layout, A.grid
+    return working(A, *(_chosen.get() or ways(routine, A, cols, dtype)[0]))
+
+
+def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
+    """Bytes of this rank's part of the copy of A that is worked on; 0: it is A itself."""
+    if overwrite and square_blocks(A) and A.dtype == dtype and not A.conjugated:
+        return 0
+    return prod(local_shape(A.shape, *where(routine, A, A.shape[1], dtype))) * dtype.itemsize
+
+
+def limited(
+    routine: str, A: DistMatrix, dtype: np.dtype, limit: float | None, run: Callable[..., Any], *more: Any, said: str = ""
+) -> Way | None:
+    """The cheapest way that keeps a limit in bytes of workspace; None: there is no limit. PlanError, on every rank, if none does.
+
+    run   run(A, *more) is the routine;  more: a right-hand side;  said: the call in words, which tells it from others
+    """
+    checks.limit(limit)
+    if limit is None:
+        return None
+    operands = [Operand.of(X) for X in (A, *more) if isinstance(X, DistMatrix)]
+    others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]
+
+    def found() -> Way:
+        sides = more[0].shape[1:] if more and routine == "triangular" else A.shape[1:]
+        cols = sides[0] if sides else 1
+        machine = Machine.chosen()
+        return fitting(
+            ways(routine, A, cols, dtype), limit,
+            lambda way: figures(operands, by(way, lambda *ghosts: run(*ghosts, *others)), machine).peak_workspace,
+        )
+
+    key = ("factored within", said, limit, *operands, config.settings.machine)
+    return cached(A.grid.comm, key, found)

@@ -1,0 +1,1 @@
+"""Products beyond matmul: triangles, batches, chains, vectors."""

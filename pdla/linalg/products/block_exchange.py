@@ -1,0 +1,204 @@
+"""Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
+
+There is one message to each peer; on one node ranks read what others have put into memory that all share. It does what
+redistribution cannot: a rank may hold several blocks, may want one that no layout has, and of a block half may travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.array.composed import summing
+from pdla.comm import workspace
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, buffers, held, note_read
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape, shares_meeting
+from pdla.linalg.products.trapezoid import Block, Trapezoid, meeting, pack, unpack
+
+Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Who has which blocks.
+
+    gives  (giver, taker) -> the numbered blocks that the one has for the other
+    of     rank -> blocks in which all lies that it gives to anyone
+    """
+
+    gives: Callable[[int, int], Sequence[tuple[int, Block]]]
+    of: Callable[[int], Sequence[Block]]
+    near: Near
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """Who wants which block. block: of a rank; None: nothing."""
+
+    block: Callable[[int], Block | None]
+    near: Near
+
+
+def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
+    """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the taker in number gives it."""
+    block = partial(_block_of, layout, shape, grid)
+
+    def gives(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
+        coords = grid.coords_of(giver)
+        if coords is None:
+            return ()
+        copies = grid.holders({axis: coords[axis] for axis in layout.axes}).tolist()
+        if min(copies, key=lambda rank: (abs(rank - taker), rank)) != giver:
+            return ()
+        return ((0, Block(*layout.indices(shape, grid.sizes, coords))),)
+
+    def of(rank: int) -> Sequence[Block]:
+        held = block(rank)
+        return () if held is None else (held,)
+
+    return Holding(gives, of, partial(_near, layout, shape, grid))
+
+
+def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
+    """The blocks of a matrix; each rank that holds a copy wants it."""
+    return Wanting(partial(_block_of, layout, shape, grid), partial(_near, layout, shape, grid))
+
+
+def _block_of(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> Block | None:
+    coords = grid.coords_of(rank)
+    return None if coords is None else Block(*layout.indices(shape, grid.sizes, coords))
+
+
+def _near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
+    """The ranks that hold some of the rows and some of the columns of a block."""
+    across = [where for where, _ in shares_meeting(shape[1], layout.cols, grid.sizes, block.cols)]
+    for up, _ in shares_meeting(shape[0], layout.rows, grid.sizes, block.rows):
+        for along in across:
+            yield from grid.holders(up | along).tolist()
+
+
+@dataclass(frozen=True)
+class BlockExchange:
+    """What a rank sends, keeps and receives, as trapezoids: positions in its own blocks, or in the block that it wants.
+
+    sends   by peer: the numbers of own blocks, and what of each is sent
+    own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
+    recvs   by peer: where what is received goes in the block that it wants
+    begins  (giver, taker), one of them this rank -> the first word of what goes between them on the shared buffer, where one
+            node's ranks share memory; otherwise empty
+    size    words on the shared buffer, of all ranks
+    """
+
+    sends: dict[int, list[tuple[int, Trapezoid]]]
+    own: list[tuple[int, Trapezoid, Trapezoid]]
+    recvs: dict[int, list[Trapezoid]]
+    begins: dict[tuple[int, int], int]
+    size: int
+
+    @staticmethod
+    def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> BlockExchange:
+        """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
+        me, mine = comm.rank, wanted.block(comm.rank)
+        takers = sorted({peer for block in holding.of(me) for peer in wanted.near(block)} - {me})
+        givers = sorted(set(() if mine is None else holding.near(mine)) - {me})
+        going = {peer: [(i, here) for i, here, _ in _met(holding.gives(me, peer), wanted.block(peer), below)] for peer in takers}
+        coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
+        sends = {peer: parts for peer, parts in going.items() if parts}
+        recvs = {peer: parts for peer, parts in coming.items() if parts}
+        begins, size = {}, 0
+        if comm.shared_limit and comm.shared_buffer() is not None:
+            for giver, words in enumerate(comm.share({peer: _sent_words(going) for peer, going in sends.items()})):
+                for taker, count in words.items():
+                    if me in (giver, taker):
+                        begins[giver, taker] = size
+                    size += count
+        return BlockExchange(sends, _met(holding.gives(me, me), mine, below), recvs, begins, size)
+
+    @property
+    def words(self) -> int:
+        """How many words this rank receives."""
+        return sum(map(_words, self.recvs.values()))
+
+    def run(
+        self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
+        own: bool = True,
+    ) -> None:
+        """Collective: target = beta target + what comes, where something comes.
+
+        With beta != 0 elements travel in the dtype in which they are added: so copies of the target, one of which may be on the
+        rank that gives, are rounded alike.
+
+        arrays     this rank's blocks, by number
+        target     the array of the block that it wants
+        conjugate  whether what comes is conjugated
+        own        whether what the rank itself has of the block is written to target, too
+        """
+        dtype = np.dtype(target.dtype if beta == 0 else summing(target.dtype))
+        shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
+        arrivals = (self._shown if shared else self._sent)(xp, comm, arrays, dtype)
+        for i, here, there in self.own if own else ():
+            for piece, to in zip(here.pieces(), there.pieces(), strict=True):
+                to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
+        for peer, flat in arrivals:
+            rest = xp.reinterpret(flat, conjugate)
+            for trapezoid in self.recvs[peer]:
+                rest = unpack(xp, rest, target, trapezoid, beta)
+
+    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
+        """Send and receive messages; yields (peer, what has come from it, one-dimensional) in order of arrival."""
+        sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
+        flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
+        rooms = dict(zip(self.recvs, flats, strict=True))
+        pending = comm.alltoall(sends, rooms)
+        return ((peer, rooms.pop(peer)) for peer in pending)
+
+    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
+        """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
+        shared_buffer = comm.shared_buffer()
+        assert shared_buffer is not None
+        with held(self.size * dtype.itemsize // comm.size):
+            memory = shared_buffer.open(self.size * dtype.itemsize)
+
+            def room(giver: int, taker: int, count: int) -> Any:
+                return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
+
+            self._packed(xp, arrays, partial(room, comm.rank))
+            try:
+                shared_buffer.seal()
+                if self.recvs:
+                    note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
+                for peer, coming in self.recvs.items():
+                    yield peer, room(peer, comm.rank, _words(coming))
+            finally:
+                shared_buffer.leave()
+        shared_buffer.trim(workspace.KEPT)
+
+    def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
+        """What goes to each peer, packed into the memory that room(peer, words) gives."""
+        packed = {}
+        for peer, going in self.sends.items():
+            packed[peer] = room(peer, _sent_words(going))
+            pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
+        return packed
+
+
+def _words(several: Iterable[Trapezoid]) -> int:
+    return sum(trapezoid.size for trapezoid in several)
+
+
+def _sent_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
+    return _words(trapezoid for _, trapezoid in going)
+
+
+def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Trapezoid, Trapezoid]]:
+    """What numbered blocks have of a wanted one: each block's number, positions in it, and positions in the wanted one."""
+    if wanted is None:
+        return []
+    met = ((number, meeting(block, wanted, below)) for number, block in blocks)
+    return [(number, *both) for number, both in met if both is not None]

@@ -1,0 +1,311 @@
+"""C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
+
+1. Each rank fetches its row blocks of A (its part of k), which difference_cover.py deals out. Ranks of one node read A in place
+   instead, and each multiplies one strip of the triangle (strips.py). Where C's layout spreads the work well, C is stationary;
+2. it multiplies its tiles: one on the diagonal, halved again and again (`below`), and its share of those below the diagonal;
+3. the c parts of k are added up: each of the c ranks that have the same tiles gets the sums of every c-th row of them;
+4. the triangle, without the other half of the matrix, goes to C's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.array.composed import summing
+from pdla.comm import workspace
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.cache import cached
+from pdla.comm.ledger import buffer, held, note_read, timed
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.products.rank_k_plan import RankKPlan
+from pdla.linalg.products.symmetrize import make_real, symmetrize
+from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
+from pdla.matmul.api import default_layout
+from pdla.matmul.checks import communicator, matrix, scalars
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape, summed
+
+LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
+ALL = slice(None)
+
+
+def syrk(
+    A: DistMatrix, *, alpha: complex = 1, beta: complex = 0, out: DistMatrix | None = None, lower: bool = True,
+    layout: Layout | None = None, mirror: bool = False,
+) -> DistMatrix:
+    """Compute one triangle of C = alpha A A^T + beta C. Collective, idle ranks included.
+
+    A is never written to.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x k, in any layout and dtype; for A^T A give A.T (nothing moves).
+    alpha : number, optional
+        Factor of the product.
+    beta : number, optional
+        Factor of what `out` holds, which is never read where this is 0.
+    out : DistMatrix, optional
+        The matrix C to fill: n x n, of A's dtype in native byte order, sharing no memory with A.
+        Its other triangle is left as it is.
+    lower : bool, optional
+        Whether the lower triangle is computed, read and written, with the diagonal; else the upper
+        one.
+    layout : Layout, optional
+        Of a new C; by default that of ``A @ A.T``. Copies of C are equal bit by bit.
+    mirror : bool, optional
+        Whether to fill the other triangle too, from this one: one more round, n^2 / 2 P words a
+        rank in balanced layouts.
+
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given, else zero in the other triangle, without `mirror`.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    See Also
+    --------
+    syrk_words : The words that a rank receives.
+
+    Notes
+    -----
+    Workspace: its row blocks of A and the messages that bring them, about twice their size; then
+    its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for
+    copies of C, too. On one node, where A is read in place, n k / P words instead of the row
+    blocks; none if A is in common memory (``A.shared()``).
+
+    Algorithm: pdla.linalg.products.difference_cover.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [3, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.syrk(A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[ 5,  0],
+           [11, 25]])
+    """
+    return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
+
+
+def herk(
+    A: DistMatrix, *, alpha: float = 1, beta: float = 0, out: DistMatrix | None = None, lower: bool = True,
+    layout: Layout | None = None, mirror: bool = False,
+) -> DistMatrix:
+    """Compute one triangle of C = alpha A A^H + beta C. Collective, idle ranks included.
+
+    For real matrices it is `syrk`.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x k; see `syrk`, as for all arguments.
+    alpha : float, optional
+        Factor of the product, real.
+    beta : float, optional
+        Factor of what `out` holds, real.
+    out : DistMatrix, optional
+        The matrix C to fill.
+    lower : bool, optional
+        Whether the lower triangle is computed; else the upper one.
+    layout : Layout, optional
+        Of a new C.
+    mirror : bool, optional
+        Whether to fill the other triangle too.
+
+    Returns
+    -------
+    DistMatrix
+        C. Its diagonal is real, exactly; imaginary parts that it had are not read.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `syrk`, and for a complex alpha or beta, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1], [2j]]), grid, pdla.Layout("row"))
+    ...     return pdla.herk(A, mirror=True).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1.+0.j, 0.-2.j],
+           [0.+2.j, 4.+0.j]])
+    """
+    return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
+
+
+def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
+    with agreed(communicator((A, out)), checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+        hermitian = matrix(A).dtype.kind == "c" and name == "herk"
+        shape = (A.shape[0], A.shape[0])
+        dtype = A.dtype.newbyteorder("=")
+        checks.result(A, shape, dtype, out, layout)
+        checks.flags(lower=lower, mirror=mirror)
+        scalars(dtype, alpha, beta, out)
+        if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
+            raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
+    with collective_section(A.grid.comm, name):
+        A = A if A.dtype == dtype else A.astype(dtype)
+        C = out if out is not None else zeros_in(A, shape, layout or default_layout(A.layout, A.layout.T))
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+        if lower:
+            fill(A, C, alpha, beta, hermitian)
+        else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
+            fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
+        if mirror:
+            symmetrize(C if lower else C.T, hermitian)
+    return C
+
+
+def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+    """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
+    block = A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype)
+    A.xp.scale(block, 0)
+    return DistMatrix(block, shape, A.grid, layout)
+
+
+# ---------------------------------------------------------------------------------------------- the four steps
+
+
+def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
+    """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums."""
+    if hermitian and beta != 0:
+        make_real(C.stored, *C.indices)
+    comm, together = A.grid.comm, _together(A)
+    plan: RankKPlan = cached(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: RankKPlan.of(A, C, together))
+    plan.home.run(A.xp, comm, _sums(A, plan, _tiles(A, plan, alpha, hermitian)), C.stored, beta)
+
+
+def _together(A: DistMatrix) -> bool:
+    """Whether all ranks read A in place: they run on one node, and A fits the memory that they may share."""
+    comm = A.grid.comm
+    fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
+    return fits and comm.size > 1 and comm.shared_buffer() is not None
+
+
+def _tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
+    """Collective: this rank's tiles, before parts of k are added up. What was fetched of A is freed."""
+    if not plan.together:
+        return _products(A, plan, _fetch(A, plan), alpha, hermitian)
+    with _seen(A) as everything:
+        if plan.fetch.recvs:
+            note_read(A.grid.comm.axis, plan.fetch.words * A.dtype.itemsize, len(plan.fetch.recvs))
+        return _products(A, plan, everything, alpha, hermitian)
+
+
+@contextmanager
+def _seen(A: DistMatrix) -> Iterator[Any]:
+    """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the shared buffer."""
+    comm, shared_buffer, xp = A.grid.comm, A.grid.comm.shared_buffer(), A.xp
+    assert shared_buffer is not None
+    shape = A.shape[::-1] if A.transposed else A.shape
+    size = 0 if A.common is not None else prod(shape) * A.dtype.itemsize
+    with held(size // comm.size):
+        memory = shared_buffer.open(size)
+        stored = xp.look(memory, 0, shape, A.dtype) if A.common is None else A.common
+        everything = stored.T if A.transposed else stored
+        if A.common is None and A.first:
+            xp.put(everything, *(there.selection for there in A.indices), A.stored)
+        try:
+            shared_buffer.seal()
+            yield everything
+        finally:
+            if A.common is None:
+                shared_buffer.leave()
+            else:
+                shared_buffer.finish()
+    shared_buffer.trim(workspace.KEPT)
+
+
+def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
+    """Collective: this rank's row blocks of A, as stored. If it holds them all they are used in place.
+
+    Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed by its own rank, would differ
+    in rounding otherwise.
+    """
+    own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
+    in_place = own is not None and (not plan.stays or A.xp.contiguous(own))
+    a = own if in_place else buffer(A.xp, plan.shape, A.dtype)
+    plan.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
+    return a
+
+
+def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
+    """Make this rank's tiles from `a`: the rows of A that it has, as stored (not conjugated)."""
+    xp, made = A.xp, []
+    for tile in plan.tiles:
+        x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
+        left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
+        right = xp.reinterpret(xp.take(a, tile.cols, ALL), A.conjugated != hermitian)
+        if tile.diagonal is None or hermitian or not xp.squares(left, x[:, tile.diagonal :]):
+            below(xp, left, right, x, tile.counts, alpha)
+        else:
+            _square(xp, left, x[:, tile.diagonal :], alpha)
+            multiply(xp, left, right[: tile.diagonal].T, x[:, : tile.diagonal], alpha, 0)
+        if hermitian:
+            make_real(x, tile.block.rows, tile.block.cols)
+        made.append(x)
+    return made
+
+
+def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
+    """Set x's lower triangle to alpha a a^T, by BLAS's syrk, and record it in the ledger."""
+    n, k = a.shape
+    with timed("gemm", flops=(4 if x.dtype.kind == "c" else 1) * n * (n + 1) * k):
+        xp.square(a, x, alpha)
+
+
+def below(
+    xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0, beta: complex = 0, leaf: int = LEAF
+) -> None:
+    """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
+
+    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by itself, down to `leaf` rows.
+    """
+    if not len(counts) or counts[-1] <= done:
+        return
+    common, last = int(counts[0]), int(counts[-1])
+    if common == last or len(counts) <= leaf:
+        multiply(xp, a, b[done:last].T, x[:, done:last], alpha, beta)
+        return
+    if common - done >= LEAF:
+        multiply(xp, a, b[done:common].T, x[:, done:common], alpha, beta)
+        done = common
+    h = -(-len(counts) // leaf) // 2 * leaf
+    below(xp, a[:h], b, x[:h], counts[:h], alpha, done, beta, leaf)
+    below(xp, a[h:], b, x[h:], counts[h:], alpha, done, beta, leaf)
+
+
+def _sums(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
+    """Collective: the tiles summed over the c parts of k; this rank gets every c-th row of each tile."""
+    layers = plan.layers["col"] if plan.layers else None
+    if not layers or not plan.turns:
+        return tiles
+    l, c = layers.rank, layers.size
+    turns = [[(x[t::c], trapezoid) for x, trapezoid in zip(tiles, turn, strict=True)] for t, turn in enumerate(plan.turns)]
+    parts = [_packed(A.xp, turn, summing(A.dtype)) for turn in turns]
+    rest = layers.reduce_scatter(parts, parts[l]).wait()
+    for x, trapezoid in turns[l]:
+        rest = unpack(A.xp, rest, x, trapezoid)
+    return [x for x, _ in turns[l]]
+
+
+def _packed(xp: Any, parts: list[tuple[Any, Trapezoid]], dtype: Any) -> Any:
+    flat = buffer(xp, (sum(trapezoid.size for _, trapezoid in parts),), dtype)
+    pack(xp, parts, flat)
+    return flat

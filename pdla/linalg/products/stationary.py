@@ -1,0 +1,70 @@
+"""C stays: each rank computes what it holds of C's triangle, and fetches the rows of A for its rows and for its columns of C.
+
+Nothing of C moves, as in ScaLAPACK. The work is as even as the layout: in a Cyclic layout with short blocks about half of each
+rank's block is in the triangle; in 2-D blocks all or nothing of most ranks' blocks is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pdla.indices import IndexSet
+from pdla.layout import Layout
+from pdla.linalg.products.trapezoid import Block, whole
+
+
+@dataclass(frozen=True)
+class Stationary:
+    """C's layout, on a grid of these (axis, size). A place is a rank's number in the grid: its coordinates in C order."""
+
+    layout: Layout
+    sizes: tuple[tuple[str, int], ...]
+    c = 1  # parts of k
+
+    def _block(self, n: int, place: int) -> Block:
+        where = np.unravel_index(place, [size for _, size in self.sizes])
+        coords = {axis: int(i) for (axis, _), i in zip(self.sizes, where, strict=True)}
+        return Block(*self.layout.indices((n, n), dict(self.sizes), coords))
+
+    def rows(self, n: int, place: int) -> IndexSet:
+        """The rows of A that a place needs."""
+        (tile,) = self.tiles(n, place)
+        indices = np.union1d(tile.rows.indices(), tile.cols.indices())
+        return IndexSet(indices, indices + 1).merged()
+
+    def tiles(self, n: int, place: int) -> list[Block]:
+        """The one tile of a place: its block of C, without rows and columns that lie wholly above the diagonal."""
+        block = self._block(n, place)
+        counts = whole(block).counts
+        rows = IndexSet.interval(int(np.searchsorted(counts, 0, "right")), len(counts))
+        cols = IndexSet.interval(0, int(counts.max(initial=0)))
+        return [Block(block.rows.select(rows), block.cols.select(cols))]
+
+    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The giver's numbered tiles, for itself only: see DifferenceCover.gives."""
+        return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
+
+    def needing(self, n: int, rows: IndexSet) -> range:
+        """The places that may need some of these rows of A."""
+        return self._places()
+
+    def having(self, n: int, wanted: Block) -> range:
+        """The places that may give a tile to another one: none."""
+        return range(0)
+
+    def _places(self) -> range:
+        return range(int(np.prod([size for _, size in self.sizes])))
+
+    def part(self, n: int) -> int:
+        """The most elements of the triangle that any rank holds."""
+        return max(whole(tile).size for place in self._places() for tile in self.tiles(n, place))
+
+    def flops(self, n: int, k: int) -> float:
+        """The most multiplications and additions of any rank."""
+        return 2 * self.part(n) * k
+
+    def words(self, n: int, k: int) -> float:
+        """The most words that any rank receives, if it holds nothing of the rows of A that it needs."""
+        return max(len(self.rows(n, place)) for place in self._places()) * k

@@ -1,0 +1,51 @@
+"""Strips: each rank computes some rows of the triangle, fewer the longer they are, so that all ranks have the same work.
+
+A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that moves nothing, and a strip is
+multiplied in larger products than the tiles of difference_cover.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from pdla.indices import IndexSet
+from pdla.linalg.products.trapezoid import Block, whole
+
+
+@dataclass(frozen=True)
+class Strips:
+    """v strips of rows on v places."""
+
+    v: int
+    c = 1  # parts of k
+
+    def _ends(self, n: int, place: int) -> tuple[int, int]:
+        """The strip's first row, and the row behind its last: the first i rows have i (i + 1) / 2 elements."""
+        first, last = (round(n * sqrt(i / self.v)) for i in (place, place + 1))
+        return first, last
+
+    def rows(self, n: int, place: int) -> IndexSet:
+        """The rows of A that a place needs: all up to the strip's last row."""
+        return self.tiles(n, place)[0].cols
+
+    def tiles(self, n: int, place: int) -> list[Block]:
+        """The one tile of a place: its strip, as wide as its last row is up to the diagonal."""
+        first, last = self._ends(n, place)
+        return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
+
+    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The giver's numbered tiles: see DifferenceCover.gives."""
+        return [(0, tile) for tile in self.tiles(n, giver)]
+
+    def needing(self, n: int, rows: IndexSet) -> range:
+        """The places that may need some of these rows of A."""
+        return range(self.v)
+
+    def having(self, n: int, wanted: Block) -> range:
+        """The places of whose tiles one may meet a wanted block."""
+        return range(self.v)
+
+    def flops(self, n: int, k: int) -> float:
+        """The most multiplications and additions of any rank."""
+        return 2 * k * max(whole(tile).size for place in range(self.v) for tile in self.tiles(n, place))

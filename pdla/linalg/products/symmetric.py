@@ -1,0 +1,150 @@
+"""Products with a matrix of which one triangle is stored.
+
+The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks are balanced; what follows is a
+product like any other, by matmul's algorithms, which moves about sqrt(P) times as much.
+"""
+
+from __future__ import annotations
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.products.symmetrize import make_real, symmetrize
+from pdla.matmul import matmul
+from pdla.matmul.api import default_layout
+from pdla.matmul.checks import communicator, matrix, one_of
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
+
+
+def symm(
+    A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
+    out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
+) -> DistMatrix:
+    """Multiply by a symmetric matrix, read from one triangle. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, symmetric, in any layout. Only one triangle is read, with the diagonal; the other may
+        hold anything, NaN too.
+    B : DistMatrix
+        n x m (left) or m x n (right), on A's grid.
+    side : "left" or "right", optional
+        "left": C = alpha A B + beta C; "right": C = alpha B A + beta C.
+    lower : bool, optional
+        Whether the lower triangle of A is read; else the upper one.
+    alpha, beta : number, optional
+        As for `matmul`.
+    out : DistMatrix, optional
+        The matrix C to fill, as for `matmul`.
+    layout : Layout or "native", optional
+        Of C, as for `matmul`.
+    algorithm : str, optional
+        As for `matmul`.
+
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Notes
+    -----
+    The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks
+    are balanced; what follows is a product like any other.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[1, np.nan], [2, 3]]), grid, layout)
+    ...     return pdla.symm(A, pdla.eye(2, grid, layout)).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    return _product("symm", A, B, side, lower, alpha, beta, out, layout, algorithm)
+
+
+def hemm(
+    A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
+    out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
+) -> DistMatrix:
+    """Multiply by a Hermitian matrix, read from one triangle. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian: the imaginary parts of its diagonal are not read. See `symm`, as for all
+        arguments.
+    B : DistMatrix
+        n x m (left) or m x n (right).
+    side : "left" or "right", optional
+        "left": C = alpha A B + beta C; "right": C = alpha B A + beta C.
+    lower : bool, optional
+        Whether the lower triangle of A is read; else the upper one.
+    alpha, beta : number, optional
+        Factors of the product and of what `out` holds.
+    out : DistMatrix, optional
+        The matrix C to fill.
+    layout : Layout or "native", optional
+        Of C.
+    algorithm : str, optional
+        How to multiply.
+
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[1, 0], [2j, 3]]), grid, layout)
+    ...     return pdla.hemm(A, pdla.eye(2, grid, layout)).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1.+0.j, 0.-2.j],
+           [0.+2.j, 3.+0.j]])
+    """
+    return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
+
+
+def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
+    with agreed(communicator((A, B, out)), checks.words(name, A, B, side=side, lower=lower)):
+        if matrix(A).shape[0] != A.shape[1]:
+            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
+        if not one_of(side, ("left", "right")):
+            raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
+        checks.same_grid(A, B, "B")
+        checks.flags(lower=lower)
+        if isinstance(out, DistMatrix) and out.base.size and A.xp.overlap(out.base, A.base):  # matmul sees only the copy of A
+            raise ShapeError("out shares memory with A, which is never written to")
+    if layout is None and out is None:
+        layout = default_layout(A.layout, B.layout) if side == "left" else default_layout(B.layout, A.layout)
+    whole = mirrored(A, lower, name == "hemm")
+    first, second = (whole, B) if side == "left" else (B, whole)
+    return matmul(first, second, alpha=alpha, beta=beta, out=out, layout=layout, algorithm=algorithm)
+
+
+def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
+    """Collective: a new matrix with both triangles, from one triangle of A."""
+    hermitian = hermitian and A.dtype.kind == "c"
+    with collective_section(A.grid.comm, "a triangle's reflection"):
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+        made = A.copy()
+        symmetrize(made if lower else made.T, hermitian)
+    if hermitian:
+        make_real(made.stored, *made.indices)
+    return made

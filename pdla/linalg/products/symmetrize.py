@@ -1,0 +1,40 @@
+"""Fills one triangle of an n x n matrix from the other one, transposed: n^2 / 2 P words a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pdla.array import namespace
+from pdla.comm.cache import cached
+from pdla.indices import IndexSet
+from pdla.linalg.products.block_exchange import BlockExchange, Wanting, held_by, wanted_by
+from pdla.linalg.products.trapezoid import Block
+from pdla.matrix.core import DistMatrix
+
+
+def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
+    """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view.
+
+    It is added to beta times what is there.
+    """
+    way: BlockExchange = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
+
+
+def _way(C: DistMatrix) -> BlockExchange:
+    straight = wanted_by(C.layout, C.shape, C.grid)
+
+    def block(rank: int) -> Block | None:
+        held = straight.block(rank)
+        return None if held is None else held.T
+
+    transposed = Wanting(block, lambda block: straight.near(block.T))
+    return BlockExchange.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
+
+
+def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
+    """Set the imaginary part of the diagonal to 0, NaN too, in a block x of these rows and columns.
+
+    BLAS does so in its Hermitian matrices.
+    """
+    namespace(x).place(x.imag, *rows.meeting(cols), 0)

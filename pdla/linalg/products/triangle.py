@@ -1,0 +1,102 @@
+"""A triangle as a matrix of its own, with zeros in place of the other one; and products with it.
+
+The copy moves nothing; what follows is a product like any other, by matmul's algorithms.
+"""
+
+from __future__ import annotations
+
+from pdla.array.dtypes import promoted
+from pdla.comm.agreement import agreed, collective_section
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.products.rank_k import zeros_in
+from pdla.linalg.products.trapezoid import Block, whole
+from pdla.matmul import matmul
+from pdla.matmul.api import default_layout
+from pdla.matmul.checks import communicator, one_of, scalars
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
+
+
+def trmm(
+    A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
+    layout: Layout | None = None,
+) -> DistMatrix:
+    """Multiply by a triangular matrix: alpha A B or alpha B A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout and dtype; only one triangle is read. For A^T or A^H give A.T or A.H,
+        views, whose other triangle it is.
+    B : DistMatrix
+        n x m (left) or m x n (right), on A's grid, never written to.
+    lower : bool
+        Whether it is A's lower triangle; else the upper one.
+    side : "left" or "right", optional
+        "left": alpha A B; "right": alpha B A.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones; it is not read then.
+    alpha : number, optional
+        Factor of the product.
+    layout : Layout, optional
+        Of the product; by default as for `matmul`.
+
+    Returns
+    -------
+    DistMatrix
+        The product, as B is.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    See Also
+    --------
+    trsm : The reverse.
+
+    Notes
+    -----
+    A copy of the triangle, with zeros beside it, is multiplied as any matrix is: 2 n^2 m
+    operations, and the words of that product.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[2, np.nan], [1, 4]]), grid, layout)
+    ...     return pdla.linalg.trmm(A, pdla.eye(2, grid, layout), lower=True).gather()
+    >>> pdla.run(2, program)[0]
+    array([[2., 0.],
+           [1., 4.]])
+    """
+    said = checks.words("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    with agreed(communicator((A, B)), said):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal)
+        checks.square("trmm", A)
+        if not one_of(side, ("left", "right")):
+            raise ShapeError(f"trmm: side={side!r}: 'left' for A B, 'right' for B A")
+        checks.same_grid(A, B, "B")
+        if B.shape[side == "right"] != A.shape[0]:
+            raise ShapeError(f"trmm: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
+        checks.result(B, B.shape, B.dtype, None, layout)
+        scalars(promoted(A.dtype, B.dtype), alpha, 0, None)
+    T = triangle(A, lower, unit_diagonal)
+    first, second = (T, B) if side == "left" else (B, T)
+    return matmul(first, second, alpha=alpha, layout=layout or default_layout(first.layout, second.layout))
+
+
+def triangle(A: DistMatrix, lower: bool, unit: bool = False) -> DistMatrix:
+    """Collective: a new matrix of A's elements on and below the diagonal, or above it, m x n; unit: with ones on the diagonal."""
+    with collective_section(A.grid.comm, "a triangle's copy"):
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+    made = zeros_in(A, A.shape, A.layout)
+    here, there = (A, made) if lower else (A.T, made.T)
+    xp, rows_and_cols = A.xp, here.indices
+    for piece in whole(Block(*rows_and_cols)).pieces():
+        piece.write(xp, there.stored, 0, xp.reinterpret(piece.of(xp, here.stored), A.conjugated))
+    if unit:
+        xp.place(there.stored, *rows_and_cols[0].meeting(rows_and_cols[1]), 1)
+    return made

@@ -1,0 +1,52 @@
+"""Exchanges of rows: pivots, moves and orders say the same; moved over a grid column, rows are where NumPy puts them."""
+
+import numpy as np
+import pytest
+from helpers.systems import cyclic, on
+
+import pdla
+from pdla.linalg.factorizations.block_cyclic import dimensions
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
+
+
+def exchanged(pivots, first, m):
+    rows = np.arange(m)
+    for i, j in enumerate(pivots, first):
+        rows[[i, j]] = rows[[j, i]]
+    return rows
+
+
+def drawn_pivots(rng, first, count, m):
+    return np.array([rng.integers(first + i, m) for i in range(count)], np.int64)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_moves_and_orders_are_the_exchanges(seed):
+    rng = np.random.default_rng(seed)
+    m, first = 12, seed % 4
+    pivots = drawn_pivots(rng, first, rng.integers(0, m - first + 1), m)
+    rows, (to, was) = np.arange(m), moves(pivots, first)
+    rows[to] = was
+    assert np.array_equal(rows, exchanged(pivots, first, m))
+    if not first:
+        assert np.array_equal(order(pivots, m), rows)
+    assert np.array_equal(pivots_of(rows[first : first + len(pivots)], first), pivots)
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (3, 1), (2, 2), (5, 1)], ids=str)
+def test_rows_move_over_a_grid_column(grid):
+    a = np.arange(17 * 9.0).reshape(17, 9)
+
+    def program(comm):
+        for seed in range(6):
+            A = on(grid, a, cyclic(2), comm)
+            pivots = drawn_pivots(np.random.default_rng(seed), 3, 6, 17)
+            exchange = RowExchange(dimensions(A)[0], *moves(pivots, 3))
+            cut = A.stored.shape[1] // 2
+            exchange.run(A.xp, A.stored[:, :cut], A.stored[:, cut:], A.stored[:, :0])
+            assert np.array_equal(A.gather(), a[exchanged(pivots, 3, 17)])
+        with pdla.record() as ledger:
+            RowExchange(dimensions(A)[0], *moves(np.arange(3), 0)).run(A.xp, A.stored)
+        return ledger.messages
+
+    assert pdla.run(grid[0] * grid[1], program) == [0] * (grid[0] * grid[1])
