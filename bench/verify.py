@@ -1,6 +1,6 @@
 """What it costs to check a product: matmul(verify=True) beside matmul, by turns.
 
-mpirun -n 4 python bench/verify.py [n] [turns]        n = 2048, 7 turns of each
+mpirun -n 4 python -m bench.verify [n] [turns]        n = 2048, 7 turns of each
 
 Prints the median seconds of each over the turns, by the slowest rank, the ratio of the medians, and the words that a rank receives
 for the check, in columns of n.
@@ -9,10 +9,10 @@ for the check, in columns of n.
 from statistics import median
 
 from mpi4py import MPI
-from sides.given import started
-from sides.meeting import Meeting
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
 from pdla.bench.arguments import positive
 
 

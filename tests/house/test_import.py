@@ -4,11 +4,13 @@ import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import pdla
 
+ROOT = Path(__file__).parents[2]
 HEAVY = ["scipy.linalg", "rich", "jsonschema", "h5py", "mpi4py", "cupy", "threadpoolctl"]
 
 
@@ -36,3 +38,11 @@ def test_what_a_face_imports_it_exports(face):
     """Type checkers and editors take a name of a typed package for its own business where `__all__` lacks it."""
     imports = [node for node in ast.parse(inspect.getsource(face)).body if isinstance(node, ast.ImportFrom)]
     assert sorted(face.__all__) == sorted(alias.name for node in imports for alias in node.names)
+
+
+def test_every_script_of_bench_finds_what_it_imports():
+    """One named a module by the folder in which it had lain."""
+    names = sorted(f"bench.{file.stem}" for file in (ROOT / "bench").glob("*.py"))
+    program = "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
