@@ -76,3 +76,20 @@ def one_triangle(a, lower):
     a = a.copy()
     a[np.triu_indices(len(a), 1) if lower else np.tril_indices(len(a), -1)] = 1e30
     return a
+
+
+def lu_ratio(a, x, pivots):
+    """LAPACK's measure of P A - L U."""
+    if not a.size:
+        return 0.0
+    k, order = min(a.shape), np.arange(len(a))
+    for i, j in enumerate(pivots):
+        order[[i, j]] = order[[j, i]]
+    wide = x.astype(np.result_type(x.dtype, np.float64))
+    product = (np.tril(wide[:, :k], -1) + np.eye(len(a), k)) @ np.triu(wide[:k])
+    return np.abs(a[order] - product).sum(0).max() / (max(a.shape) * np.finfo(x.dtype).eps * np.abs(a).sum(0).max())
+
+
+def wilkinson(n):
+    """Growth of 2^(n - 1) by partial pivoting."""
+    return np.eye(n) - np.tril(np.ones((n, n)), -1) + np.eye(1, n, n - 1)[[0] * n] * (np.arange(n) < n - 1)[:, None]

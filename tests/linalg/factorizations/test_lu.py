@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, on, raised, ratio
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised, ratio, wilkinson
 from scipy.linalg import lapack
 
 import pdla
@@ -12,18 +12,6 @@ from pdla.layout import effective
 from pdla.linalg import lu_factor, lu_solve, lu_words, solve
 
 SHAPES = [(0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (33, 33), (40, 17), (17, 40), (5, 0), (0, 5), (20, 8)]
-
-
-def lu_ratio(a, x, pivots):
-    """LAPACK's measure of P A - L U."""
-    if not a.size:
-        return 0.0
-    k, order = min(a.shape), np.arange(len(a))
-    for i, j in enumerate(pivots):
-        order[[i, j]] = order[[j, i]]
-    wide = x.astype(np.result_type(x.dtype, np.float64))
-    product = (np.tril(wide[:, :k], -1) + np.eye(len(a), k)) @ np.triu(wide[:k])
-    return np.abs(a[order] - product).sum(0).max() / (max(a.shape) * np.finfo(x.dtype).eps * np.abs(a).sum(0).max())
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -61,11 +49,6 @@ def test_dtypes_views_and_vectors(dtype):
         return worst
 
     assert max(pdla.run(4, program)) < 30
-
-
-def wilkinson(n):
-    """Growth of 2^(n - 1) by partial pivoting."""
-    return np.eye(n) - np.tril(np.ones((n, n)), -1) + np.eye(1, n, n - 1)[[0] * n] * (np.arange(n) < n - 1)[:, None]
 
 
 @pytest.mark.parametrize("a", [hilbert(40), wilkinson(24), drawn((40, 40), "float64") * np.geomspace(1e-9, 1e9, 40)], ids="hwg")

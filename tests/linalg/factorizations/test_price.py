@@ -16,9 +16,9 @@ from pdla.linalg import (
     predict_cholesky,
     predict_lu,
     predict_solve_triangular,
-    price,
     solve_triangular,
 )
+from pdla.linalg.factorizations import price
 
 MACHINE = pdla.Machine(overlap=0.0)
 

@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers.systems import KINDS, cyclic, drawn, hilbert, on, raised, ratio
-from linalg.test_lu import lu_ratio, wilkinson
+from helpers.systems import KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised, ratio, wilkinson
 
 import pdla
 from pdla.errors import LinAlgError
