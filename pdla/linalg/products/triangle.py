@@ -10,13 +10,13 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.products.rank_k import zeros_in
-from pdla.linalg.products.trapezoid import Block, whole
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matrix.core import DistMatrix
+from pdla.matrix.diagonals import fill_diagonal
 from pdla.matrix.redistribute import summed
+from pdla.matrix.triangles import tril, triu
 
 
 def trmm(
@@ -92,11 +92,7 @@ def triangle(A: DistMatrix, lower: bool, unit: bool = False) -> DistMatrix:
     """Collective: a new matrix of A's elements on and below the diagonal, or above it, m x n; unit: with ones on the diagonal."""
     with collective_section(A.grid.comm, "a triangle's copy"):
         A = summed(A, A.layout.summed) if A.layout.partial else A
-    made = zeros_in(A, A.shape, A.layout)
-    here, there = (A, made) if lower else (A.T, made.T)
-    xp, rows_and_cols = A.xp, here.indices
-    for piece in whole(Block(*rows_and_cols)).pieces():
-        piece.write(xp, there.stored, 0, xp.reinterpret(piece.of(xp, here.stored), A.conjugated))
+    made = tril(A) if lower else triu(A)
     if unit:
-        xp.place(there.stored, *rows_and_cols[0].meeting(rows_and_cols[1]), 1)
+        fill_diagonal(made, 1)
     return made
