@@ -108,15 +108,9 @@ class SharedBarrier:
     def _rest(self, polls: int) -> None:
         """Leave the core to another rank. A rank that sleeps sees what was told since its last poll, as the word has changed."""
         if polls > _RESTLESS and self.comm.node.crowded:
-            self.asleep[self.comm.rank] = 1
-            self.window.Sync()
-            woken = futex.sleep(self.address + _WORD, self.word_seen, _SLEEP)
-            self.asleep[self.comm.rank] = 0
+            self._doze(self.address + _WORD, self.word_seen, _SLEEP)
         else:
-            woken = polls % _LETS_WORK != 0
-            os.sched_yield()
-        if not woken:
-            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+            self._yield(polls)
         self.word_seen = self.word[1]
 
     def _all_have_come(self) -> bool:
@@ -133,14 +127,23 @@ class SharedBarrier:
         if polls % _POLLS == 0 and (others := self._elsewhere()):
             fail_out_of_step(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")  # type: ignore[arg-type]
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
-            self.asleep[self.comm.rank] = 1
-            self.window.Sync()
-            woken = futex.sleep(self.address, word, NEAR.after(polls) if sends else _SLEEP)
-            self.asleep[self.comm.rank] = 0
+            self._doze(self.address, word, NEAR.after(polls) if sends else _SLEEP)
         else:
-            woken = polls % _LETS_WORK != 0
-            os.sched_yield()
+            self._yield(polls)
+
+    def _doze(self, address: int, word: int, seconds: float) -> None:
+        """Sleep until another rank ends that, or changes the word, or for so long: then let MPI work."""
+        self.asleep[self.comm.rank] = 1
+        self.window.Sync()
+        woken = futex.sleep(address, word, seconds)
+        self.asleep[self.comm.rank] = 0
         if not woken:
+            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+    def _yield(self, polls: int) -> None:
+        """Let another rank run, and now and then MPI work."""
+        os.sched_yield()
+        if polls % _LETS_WORK == 0:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def _elsewhere(self) -> list[int]:
