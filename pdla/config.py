@@ -154,7 +154,8 @@ def _spelt(environ: Mapping[str, str]) -> None:
 def _asked() -> Settings:
     """The settings of this environment.
 
-    A ValueError is printed as one line where a module of pdla is the program, as no caller could catch it.
+    A ValueError is printed as one line where a module of pdla is the program, as no caller could
+    catch it.
     """
     try:
         return read(os.environ)

@@ -1,7 +1,7 @@
 """Cuts: how one dimension is divided along one axis of a grid. Immutable values, no communication.
 
-Each kind finds the share of a coordinate of the axis, the length of that share, the coordinates that own given indices, and the cut
-of a part of the dimension.
+Each kind finds the share of a coordinate of the axis, the length of that share, the coordinates
+that own given indices, and the cut of a part of the dimension.
 """
 
 from __future__ import annotations

@@ -488,9 +488,10 @@ class ProcessGrid:
 class Families:
     """The sub-communicators of one communicator, made together by all its ranks and kept for reuse.
 
-    An MPI has some two thousand communicators, and grids are garbage-collected at different moments on different ranks. So
-    the garbage collector closes none of them: when there are too many, the one whose last request is longest ago is closed,
-    at the same request on every rank, and is made again should its grid ask for it.
+    An MPI has some two thousand communicators, and grids are garbage-collected at different moments
+    on different ranks. So the garbage collector closes none of them: when there are too many, the
+    one whose last request is longest ago is closed, at the same request on every rank, and is made
+    again should its grid ask for it.
     """
 
     def __init__(self, comm: Communicator) -> None:

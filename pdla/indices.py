@@ -191,7 +191,8 @@ def joined(parts: Sequence[IndexSet]) -> IndexSet:
 def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
     """The pairs of an index set of xs and one of ys that have indices in common, by their numbers, ascending.
 
-    Those of xs are disjoint, and those of ys. Pairs are found together: there may be a million sets, of which most are empty.
+    Those of xs are disjoint, and those of ys. Pairs are found together: there may be a million
+    sets, of which most are empty.
     """
     (starts, stops, x), (begins, ends, y) = runs(xs), runs(ys)
     i, j, _, _ = intersect(starts, stops, begins, ends)

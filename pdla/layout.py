@@ -1,8 +1,8 @@
 """Who owns which rows and columns: immutable values, no communication.
 
-A matrix dimension is cut along grid axes by a tuple of *cuts* (pdla/cuts.py), outermost first. Each cut divides what the cuts
-before it left, so that gathering the innermost axis gives exactly the layout without it. A rank's share of a dimension is an
-`IndexSet` (pdla/indices.py).
+A matrix dimension is cut along grid axes by a tuple of *cuts* (pdla/cuts.py), outermost first. Each
+cut divides what the cuts before it left, so that gathering the innermost axis gives exactly the
+layout without it. A rank's share of a dimension is an `IndexSet` (pdla/indices.py).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def shares_meeting(
 class Overlay(NamedTuple):
     """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices.
 
-    Of the indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there
-    are.
+    Of the indices in common, `here` are the positions in `held`, `there` those in the share, and
+    `size` is how many there are.
     """
 
     where: dict[str, int]
@@ -466,8 +466,9 @@ def places_of(
 ) -> list[tuple[Selection, Selection]]:
     """Where blocks of ranks in the layout `parts` lie within the block of one rank in the layout `whole`.
 
-    The ranks are those that differ from the one at `coords`, whose block it is, only along the axes, in C order. `whole` is
-    `parts` without its cuts along the axes, which are the innermost: so no share of other ranks meets the block.
+    The ranks are those that differ from the one at `coords`, whose block it is, only along the
+    axes, in C order. `whole` is `parts` without its cuts along the axes, which are the innermost:
+    so no share of other ranks meets the block.
     """
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
@@ -496,7 +497,8 @@ def meeting(
 ) -> dict[int, tuple[Overlay, Overlay]]:
     """Of the same ranks those whose blocks in `parts` have elements of the block in `whole`.
 
-    By their number in C order, with the rows and the columns of these blocks; all of the axes cut `parts`.
+    By their number in C order, with the rows and the columns of these blocks; all of the axes cut
+    `parts`.
     """
     weight, total = {}, 1
     for axis in reversed(axes):

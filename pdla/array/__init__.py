@@ -1,7 +1,7 @@
 """Local arrays: for each kind of array a module, all with the same functions.
 
-`namespace(x)` gives the module that handles x, `chosen()` the one that PDLA_ARRAY names. An algorithm calls it `xp` and
-never asks which one it is:
+`namespace(x)` gives the module that handles x, `chosen()` the one that PDLA_ARRAY names. An
+algorithm calls it `xp` and never asks which one it is:
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
 host(x)                    x as NumPy's array: itself or a copy
@@ -29,8 +29,8 @@ lane()                     a number that tells the stream on which work is asked
 AT_ONCE                    elements of a piece where work goes piece by piece: few for a cache, many for few launches
 joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
 
-and the work of neural networks' layers, each function one pass over memory where there is a kernel for it (composed.py has the
-formulas):
+and the work of neural networks' layers, each function one pass over memory where there is a kernel
+for it (composed.py has the formulas):
 
 gelu(x, slope, bias)       GeLU of each element of x + bias, and its derivative if `slope`
 product_sums(x, y)         x y, element by element, and its sums over the rows
@@ -68,8 +68,8 @@ def namespace(x: Any) -> ModuleType:
 def chosen(number: int = 0) -> ModuleType:
     """The module that PDLA_ARRAY names. number: of this rank on its node, whose devices its ranks get in turn.
 
-    The calling thread uses that device from now on. DeviceError, on this rank, if CuPy or a device is missing, or the library that
-    PDLA_BLAS names.
+    The calling thread uses that device from now on. DeviceError, on this rank, if CuPy or a device
+    is missing, or the library that PDLA_BLAS names.
     """
     if config.settings.blas:
         blas.named(config.settings.blas)

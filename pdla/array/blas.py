@@ -1,9 +1,10 @@
 """BLAS by pointer: SciPy's BLAS routines (and LAPACK's, for lapack.py), called on NumPy arrays without a copy.
 
-`numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
-its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are loaded
-at the first product, without the rest of scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another
-library, whose routines are called in the same way; then NumPy multiplies only what BLAS cannot.
+`numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran
+order. SciPy exports its routines as C pointers, which take leading dimensions and beta and run
+without the interpreter's lock. They are loaded at the first product, without the rest of
+scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another library,
+whose routines are called in the same way; then NumPy multiplies only what BLAS cannot.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def _without_package(name: str) -> Any:
 def named(library: str) -> Any:
     """A library, loaded by its name.
 
-    DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now, since later, in a
-    product, only ranks that have something to multiply would notice.
+    DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now,
+    since later, in a product, only ranks that have something to multiply would notice.
     """
     try:
         loaded = _found(library)
@@ -123,7 +124,8 @@ def _exported(loaded: Any, name: str) -> int:
 def orientation(x: Any) -> tuple[bytes, int] | None:
     """How a BLAS is given x^T in Fortran order, and the leading dimension.
 
-    b"N" where x has unit stride within rows, b"T" within columns. None: x has neither, or its leading dimension is too long.
+    b"N" where x has unit stride within rows, b"T" within columns. None: x has neither, or its
+    leading dimension is too long.
     """
     size = x.itemsize
     row, col = x.strides
@@ -247,8 +249,9 @@ def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
 def _limit(loaded: Any, to: Any) -> None:
     """Set the number of threads of the BLAS libraries that are loaded.
 
-    threadpoolctl lets only the first thread that has set OpenBLAS's number set it again, until that thread's claim is cleared:
-    else another thread, such as a rank's that loads SciPy's BLAS, would set nothing.
+    threadpoolctl lets only the first thread that has set OpenBLAS's number set it again, until that
+    thread's claim is cleared: else another thread, such as a rank's that loads SciPy's BLAS, would
+    set nothing.
     """
     from threadpoolctl import OpenBLASController
 
@@ -278,7 +281,8 @@ def hold(threads: int) -> None:
 def held(threads: int) -> Iterator[None]:
     """Limit every BLAS to so many threads for a with-block.
 
-    What is loaded is searched for once only: that takes longer than all else in a short run of the threads world.
+    What is loaded is searched for once only: that takes longer than all else in a short run of the
+    threads world.
     """
     global _threads
     before, loaded = _threads, _loaded()

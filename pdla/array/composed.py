@@ -1,8 +1,9 @@
 """The work of neural networks' layers, composed of NumPy's functions: for arrays of any kind, and as a reference for kernels.
 
-Arrays are (m, n): m tokens, and this rank's n of the features or of the vocabulary. Sums over a row, to which other ranks have
-addends, are (m, 1). An argument that is said to be spent may be written to. Sums have the dtype `summing`: in bfloat16 256 + 1 is
-256, and in float16 squares soon overflow.
+Arrays are (m, n): m tokens, and this rank's n of the features or of the vocabulary. Sums over a
+row, to which other ranks have addends, are (m, 1). An argument that is said to be spent may be
+written to. Sums have the dtype `summing`: in bfloat16 256 + 1 is 256, and in float16 squares soon
+overflow.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def widened(x: Any) -> Any:
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
     """GeLU of each element of x + bias, and its derivative if `slope`, else None.
 
-    GeLU(t) is t times the normal distribution function at t. bias is (1, n), and then x is spent; None: 0.
+    GeLU(t) is t times the normal distribution function at t. bias is (1, n), and then x is spent;
+    None: 0.
     """
     if bias is not None:
         x += bias
@@ -74,8 +76,9 @@ def moments(x: Any) -> tuple[Any, Any]:
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
     """Turn sums of squares about the mean of this rank's n features into those about all ranks' mean.
 
-    These are about the mean of `count` features, and can be added over ranks. own, sums: the sum of this rank's features, and
-    of all. Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983, (2.1).
+    These are about the mean of `count` features, and can be added over ranks. own, sums: the sum of
+    this rank's features, and of all. Chan, Golub, LeVeque, Algorithms for computing the sample
+    variance, 1983, (2.1).
     """
     apart = own / max(n, 1) - sums / count
     apart *= apart
@@ -88,8 +91,8 @@ def normalise(
 ) -> tuple[Any, Any, Any]:
     """The normalised x, with gain and offset, what its gradient needs, and the scale: (y, normal, scale).
 
-    scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`, and
-    y = normal gain + offset. sums=None, offset=None: 0.
+    scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`,
+    and y = normal gain + offset. sums=None, offset=None: 0.
     """
     scale = 1 / np.sqrt(squares / count + eps)
     normal = x * scale if sums is None else x - sums / count
@@ -113,8 +116,8 @@ def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
     """The gradient of normalise's x, given that of its y.
 
-    It is (dy gain - (sums[0] + normal sums[-1]) / count) scale. sums: what `row_sums` gives, added up
-    over ranks; if it has one sum only, the first is 0.
+    It is (dy gain - (sums[0] + normal sums[-1]) / count) scale. sums: what `row_sums` gives, added
+    up over ranks; if it has one sum only, the first is 0.
     """
     means = sums / count
     less = normal * means[-1]
@@ -132,7 +135,8 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
     """The exponentials of x - top; their sums over each row are written to sums[0].
 
-    What is written to sums[1] is each row's x - top at column places[row], or 0 where that is none of 0 ... n - 1.
+    What is written to sums[1] is each row's x - top at column places[row], or 0 where that is none
+    of 0 ... n - 1.
     """
     powers = x - top
     np.exp(powers, out=powers)

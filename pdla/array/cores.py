@@ -1,7 +1,8 @@
 """How many cores this process may use: those that it is bound to, and no more than its container's CPU quota lets it use at once.
 
-A container that may use two of 64 cores usually sees all 64, and is stopped for the rest of each tenth of a second in which it has
-used what two cores could. Its quota stands in the files of its control group (cgroup v1 or v2), or of one around that.
+A container that may use two of 64 cores usually sees all 64, and is stopped for the rest of each
+tenth of a second in which it has used what two cores could. Its quota stands in the files of its
+control group (cgroup v1 or v2), or of one around that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def usable(bound: int | None = None) -> int:
 def share(ranks: int) -> int:
     """Cores for each of `ranks` ranks on this machine.
 
-    An equal share or, where this process is bound to some cores, these; but no more than its share of the quota.
+    An equal share or, where this process is bound to some cores, these; but no more than its share
+    of the quota.
     """
     mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     own = mine if mine < all_cores else all_cores // ranks

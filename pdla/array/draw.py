@@ -72,8 +72,8 @@ class Draw:
 def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
     """The tiles, of `size` indices each, that have some of the held indices.
 
-    Of each: its number, the positions of these indices among those held, which are in a row and so a slice, and their positions
-    in the tile.
+    Of each: its number, the positions of these indices among those held, which are in a row and so
+    a slice, and their positions in the tile.
     """
     indices = held.indices()
     numbers = indices // size

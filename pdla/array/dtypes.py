@@ -57,7 +57,8 @@ def _widest_float_first(dtype: np.dtype) -> tuple[bool, int, str]:
 def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
     """ShapeError unless elements of this dtype are numbers, and `xp`, a module of arrays, has arrays of them.
 
-    CuPy has none of long doubles, of 8-bit floats, or in the other byte order. call: what the text begins with.
+    CuPy has none of long doubles, of 8-bit floats, or in the other byte order. call: what the text
+    begins with.
     """
     if not numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
@@ -83,8 +84,8 @@ def largest(dtype: np.dtype) -> float:
 def has(dtype: np.dtype, number: Any) -> bool:
     """Whether a dtype can represent this number, floats by rounding it.
 
-    Otherwise NumPy would drop imaginary parts and fractions, wrap integers around, and make infinity of what is too large
-    for a float. Infinity itself and NaN floats have.
+    Otherwise NumPy would drop imaginary parts and fractions, wrap integers around, and make
+    infinity of what is too large for a float. Infinity itself and NaN floats have.
     """
     number = number.item() if isinstance(number, np.generic) else number
     if isinstance(number, COMPLEX) and dtype.kind != "c":

@@ -1,7 +1,8 @@
 """LAPACK by pointer: what factorizations do with one rank's blocks, in place, on NumPy arrays of any strides.
 
-A block in C order is, to LAPACK, its transpose in Fortran order: so triangles, sides and transposes are exchanged, and nothing is
-copied. A block without a unit stride is copied, and copied back. NumPy has float32, float64, complex64 and complex128 here.
+A block in C order is, to LAPACK, its transpose in Fortran order: so triangles, sides and transposes
+are exchanged, and nothing is copied. A block without a unit stride is copied, and copied back.
+NumPy has float32, float64, complex64 and complex128 here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; thei
 def potrf(a: np.ndarray) -> tuple[int, float]:
     """The lower triangle of a Hermitian a becomes its Cholesky factor, in place; what is above the diagonal becomes 0.
 
-    Gives the order of the first leading minor that is not positive definite, and its last pivot; (0, 0) if there is none.
+    Gives the order of the first leading minor that is not positive definite, and its last pivot;
+    (0, 0) if there is none.
     """
     with in_place(np, a) as (x, how, ld):
         info = _lapack("potrf", x, b"U" if how == b"N" else b"L", a.shape[:1], ld)
@@ -45,8 +47,8 @@ def trtri(a: np.ndarray) -> None:
 def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
     """`a` (m x n) becomes L and U of P a = L U, in place, by partial pivoting; best for columns of unit stride.
 
-    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the number of the first pivot that is 0 or
-    NaN, from 1 on; 0: there is none.
+    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the number of
+    the first pivot that is 0 or NaN, from 1 on; 0: there is none.
     """
     pivots = np.zeros(min(a.shape), np.int32)
     with in_place(np, a, b"T") as (x, _, ld):
@@ -61,7 +63,8 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     unit       t has ones on its diagonal, whatever is there
     conjugate  b = conj(t)^-1 b
 
-    Large triangles are halved, again and again, for a wide b, as OpenBLAS's trsm has half the speed of its gemm.
+    Large triangles are halved, again and again, for a wide b, as OpenBLAS's trsm has half the speed
+    of its gemm.
     """
     if not b.size:
         return
@@ -90,8 +93,8 @@ def _trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool, conjugate: bool
 def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
     """How a BLAS is given t, to solve for a block that lies as `into` says.
 
-    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T
-    is what BLAS sees if t lies by rows, too.
+    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it
+    is x^T t^T = b^T, where t^T is what BLAS sees if t lies by rows, too.
     """
     conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
     if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
@@ -117,8 +120,8 @@ def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: 
 def in_place(module: Any, a: Any, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
     """`a` as LAPACK takes it, its `orientation`, and its leading dimension.
 
-    A copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the end. module: numpy or
-    cupy.
+    A copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the
+    end. module: numpy or cupy.
     """
     how = orientation(a)
     if how is not None and wanted in (b"", how[0]):

@@ -1,9 +1,10 @@
 """The quantile function of the normal distribution, by sums, products, quotients and square roots alone.
 
-These are rounded alike on every processor and GPU, and a library's logarithm is not: so random matrices are equal
-everywhere, bit by bit.
+These are rounded alike on every processor and GPU, and a library's logarithm is not: so random
+matrices are equal everywhere, bit by bit.
 
-Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational functions, accurate to about 1e-16.
+Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational
+functions, accurate to about 1e-16.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from math import log, sqrt
 
 import numpy as np
 
-# (Numerator, denominator), each from the highest power down: near the middle, in the tails, and far out in the tails.
+# (Numerator, denominator), each from the highest power down: near the middle, in the tails, and far
+# out in the tails.
 _MIDDLE = (
     (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
      1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080e0),

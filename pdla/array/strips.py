@@ -1,7 +1,8 @@
 """Copies block-cyclic parts of a NumPy array strip by strip, as NumPy takes lists of positions element by element.
 
-If positions are runs of equal width at equal distances, their dimension can be seen as two, (run, place in the run), so that they
-are a view. Most lists are one such group of runs, or three where the first and the last run are shorter.
+If positions are runs of equal width at equal distances, their dimension can be seen as two, (run,
+place in the run), so that they are a view. Most lists are one such group of runs, or three where
+the first and the last run are shorter.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ communicator  ranks that send each other arrays (communicator.py, group.py), in 
 verb          bcast, reduce and so on: it gives a Pending, which is waited for (pending.py, collectives/)
 ledger        what a rank has received and computed (ledger.py, trace.py, workspace.py)
 
-`world()` is the communicator that comm=None means: the one of pdla.run or pdla.dry_run inside those, else MPI's world.
+`world()` is the communicator that comm=None means: the one of pdla.run or pdla.dry_run inside
+those, else MPI's world.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """Agreement: the ranks of a collective call make the same call, or all of them raise the same error.
 
-with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on all.
-agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise an error that quotes each call.
+with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on
+all. agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise
+an error that quotes each call.
 
 With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
 
-note(comm, done): local; what is done without a message and must be the same on all ranks is compared in the next agreement.
+note(comm, done): local; what is done without a message and must be the same on all ranks is
+compared in the next agreement.
 
-with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take
-messages of this call for those of the next. So before its next agreement or message it asks whether all ranks have failed at
-the same place of this call; if not, the next one is an error, too, and so are all that follow.
+with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an
+error and goes on would take messages of this call for those of the next. So before its next
+agreement or message it asks whether all ranks have failed at the same place of this call; if not,
+the next one is an error, too, and so are all that follow.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
     """Collective: raise on every rank unless all give the same `call` and no rank gives an error.
 
-    One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the nearest of its classes that is
-    pdla's or Python's own and is made from a text alone; calls that differ raise AgreementError.
+    One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the
+    nearest of its classes that is pdla's or Python's own and is made from a text alone; calls that
+    differ raise AgreementError.
     """
     if (verbs := begun.get()) is not None:
         verbs[0] = 0
@@ -100,8 +104,8 @@ def _known(comm: Communicator, error: Exception) -> Exception:
 def in_words(given: Any) -> str:
     """An argument as a text to be compared.
 
-    Its repr, but the same for equal numbers, and sequences of them, of which one rank may give an int, another a float, or
-    NumPy's.
+    Its repr, but the same for equal numbers, and sequences of them, of which one rank may give an
+    int, another a float, or NumPy's.
     """
     kind = type(given)
     if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
@@ -208,7 +212,8 @@ def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -
 def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
     """Raise `error` unless all ranks have failed in the same verb of the same call.
 
-    Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an error, too.
+    Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an
+    error, too.
     """
     if not comm.same(place):
         tell(comm, place, error)

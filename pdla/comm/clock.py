@@ -1,8 +1,9 @@
 """The times of events: this machine's, or in a dry run those that the machine described by a `Machine` would have.
 
-A `Clock` belongs to one rank. Work moves it forward by the time of the work; a wait moves it to the time at which a message is
-there. On each of a rank's links messages are handled one after another; a latency after that a message's bytes occupy the link,
-while the next message is handled. Other ranks are assumed to do at each time what this one does.
+A `Clock` belongs to one rank. Work moves it forward by the time of the work; a wait moves it to the
+time at which a message is there. On each of a rank's links messages are handled one after another;
+a latency after that a message's bytes occupy the link, while the next message is handled. Other
+ranks are assumed to do at each time what this one does.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Link:
 class Clock:
     """One rank's time on a machine, in seconds, and the times at which its links are free.
 
-    Links have a time of their own, which is `lag` behind the rank's: it stands still in the share of computing time in which
-    messages do not move (1 - machine.overlap).
+    Links have a time of their own, which is `lag` behind the rank's: it stands still in the share
+    of computing time in which messages do not move (1 - machine.overlap).
     """
 
     def __init__(self, machine: Machine) -> None:

@@ -1,10 +1,12 @@
 """The communicator: ten verbs on arrays, the same in every world.
 
-A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the order of the lines:
-start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
-strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
-order. 16-bit floats are added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI, threads,
-dry) provides one round of messages, `_exchange` (group.py), and overrides a verb where it has a better way.
+A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the
+order of the lines: start the next panel, multiply this one, wait. Pieces may differ in size from
+rank to rank and may be empty; arrays may be strided views. Every verb but send and recv is
+collective: all ranks of the communicator call the same verbs in the same order. 16-bit floats are
+added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI,
+threads, dry) provides one round of messages, `_exchange` (group.py), and overrides a verb where it
+has a better way.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from pdla.comm.pending import Pending, done
 from pdla.cuts import block_bounds
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
 
-# Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A verb's tag tells the number of
-# its call, so that ranks out of step wait instead of taking one verb's data for another's.
+# Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A
+# verb's tag tells the number of its call, so that ranks out of step wait instead of taking one
+# verb's data for another's.
 VERB_TAGS = 1 << 14
 
 begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
@@ -338,7 +341,8 @@ class Communicator(Group):
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
         """The numbers of the hops whose pieces have come.
 
-        Pieces that other ranks of this node bring come without a message: they are waited for in the gather buffer.
+        Pieces that other ranks of this node bring come without a message: they are waited for in
+        the gather buffer.
         """
         own = 1 if x.size else 0
         gather_buffer.tell(own)

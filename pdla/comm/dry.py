@@ -68,7 +68,8 @@ class DryComm(Communicator):
         self.name: tuple[int, ...] = (size,)
         self.alive = [rank]
         self.clock = clock
-        # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and nodes that add in turn are not.
+        # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and
+        # nodes that add in turn are not.
         self.adds = clock is None
         self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 

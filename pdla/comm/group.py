@@ -1,7 +1,7 @@
 """A group of ranks: who they are, on which nodes they run, and what a world provides for them.
 
-A world (MPI, threads, dry) is a class that fills in the abstract methods. The most important is `_exchange`, one round of messages,
-of which the verbs are made (communicator.py).
+A world (MPI, threads, dry) is a class that fills in the abstract methods. The most important is
+`_exchange`, one round of messages, of which the verbs are made (communicator.py).
 """
 
 from __future__ import annotations
@@ -211,9 +211,10 @@ class Group(ABC):
     ) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
-        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to the ranks onward[i], once all
-        pieces that come before it in `onward` have been. Before that, `landed` is called with the number of pieces of `onward`
-        that have come so far, this one included.
+        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to
+        the ranks onward[i], once all pieces that come before it in `onward` have been. Before that,
+        `landed` is called with the number of pieces of `onward` that have come so far, this one
+        included.
         """
 
     @abstractmethod

@@ -2,10 +2,11 @@
 
 with pdla.record() as ledger:
     C = A @ B
-ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(comm), ledger.save_trace("trace.json")
+ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(comm),
+ledger.save_trace("trace.json")
 
-Bytes are bytes that this rank received from other ranks; messages likewise. A rank of a dry run records the same events.
-Without an open ledger nothing is recorded, and it costs nothing.
+Bytes are bytes that this rank received from other ranks; messages likewise. A rank of a dry run
+records the same events. Without an open ledger nothing is recorded, and it costs nothing.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ buffer.leave()               ends this rank's reading, without waiting
 buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
 buffer.trim(most)            collective: frees the memory if it is more than `most` bytes a rank
 
-A turn that is opened has to be sealed, or left where pieces are told of. If a rank fails while it writes, the others wait for it,
-and its next `open` is an error.
+A turn that is opened has to be sealed, or left where pieces are told of. If a rank fails while it
+writes, the others wait for it, and its next `open` is an error.
 """
 
 from __future__ import annotations

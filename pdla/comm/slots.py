@@ -7,9 +7,10 @@ with slots:                            collective
     ...                                                                             after pending.wait() all of x may be read
     slots.release()                    this rank has read the slot that it took first of those that it has not released
 
-Where ranks see the same memory, a rank that has written tells, and the others read in place: nothing is copied, no message is sent,
-and who writes goes on at once. It waits only before it writes to a slot again, until all have released it. Elsewhere each rank has
-slots of its own, and parts are broadcast, while it goes on. The ledger counts the same words.
+Where ranks see the same memory, a rank that has written tells, and the others read in place:
+nothing is copied, no message is sent, and who writes goes on at once. It waits only before it
+writes to a slot again, until all have released it. Elsewhere each rank has slots of its own, and
+parts are broadcast, while it goes on. The ledger counts the same words.
 
 A rank that leaves the with-block by an error tells that, too: whoever waits for it gets an error.
 """

@@ -1,11 +1,13 @@
 """Ranks as threads of one process: for notebooks, tests and studies; no MPI needed.
 
-A message is copied once, from the sender's array into the receiver's, by the receiver; the sender's wait ends when that
-is done. The world sees every rank, so it knows when all of them wait (DeadlockError, naming each rank's call) and when
-ranks disagree on which verb comes next (AgreementError, naming both).
+A message is copied once, from the sender's array into the receiver's, by the receiver; the sender's
+wait ends when that is done. The world sees every rank, so it knows when all of them wait
+(DeadlockError, naming each rank's call) and when ranks disagree on which verb comes next
+(AgreementError, naming both).
 
-In a chain, or around nodes, ranks send on what they receive. Here a rank does that only while it waits for that very verb (over MPI
-while it waits for any verb): so all ranks must wait for such verbs in the same order.
+In a chain, or around nodes, ranks send on what they receive. Here a rank does that only while it
+waits for that very verb (over MPI while it waits for any verb): so all ranks must wait for such
+verbs in the same order.
 """
 
 from __future__ import annotations
@@ -112,8 +114,9 @@ class World:
 class ThreadComm(Communicator):
     """One rank's communicator, of a group of ranks that are threads. ranks: the world's numbers of all of them, in its order.
 
-    Ranks read and write each other's arrays. On a device each thread may have a stream of its own, of which the others know
-    nothing: so before a rank tells others anything it waits until all that it has asked for is done.
+    Ranks read and write each other's arrays. On a device each thread may have a stream of its own,
+    of which the others know nothing: so before a rank tells others anything it waits until all that
+    it has asked for is done.
     """
 
     xp: ModuleType = numpy
@@ -176,8 +179,8 @@ class ThreadComm(Communicator):
     def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
         """The messages in the order in which they are waited for, as (i, source, array) of each of recvs.
 
-        First those to be sent on, in order; then the others, beginning with the next rank around the ring, so that not all
-        ranks read from rank 0 at once.
+        First those to be sent on, in order; then the others, beginning with the next rank around
+        the ring, so that not all ranks read from rank 0 at once.
         """
         turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
         return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)

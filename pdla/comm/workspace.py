@@ -1,7 +1,8 @@
 """Workspace: buffers that one call gives back and the next one takes again, so that a plan run many times allocates once.
 
-New memory costs more than the copies that a product makes: the system clears every page of it. A buffer goes back when the last
-view of it is gone, wherever that happens; nothing has to be freed by hand.
+New memory costs more than the copies that a product makes: the system clears every page of it. A
+buffer goes back when the last view of it is gone, wherever that happens; nothing has to be freed by
+hand.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def aligned(size: int) -> int:
 class Workspace:
     """Memory of one rank for reuse, by size and, on a device, by the stream whose work used it.
 
-    Work on other streams does not wait until that is done. `held` counts its bytes, in use or not; `used` those in use,
-    `peak` the most at once.
+    Work on other streams does not wait until that is done. `held` counts its bytes, in use or not;
+    `used` those in use, `peak` the most at once.
 
-    Before it would hold more than `most` bytes (inf: more than the peak, which is what plans foretell, and SPARE) it frees memory
-    that is not in use; a later call allocates it again.
+    Before it would hold more than `most` bytes (inf: more than the peak, which is what plans
+    foretell, and SPARE) it frees memory that is not in use; a later call allocates it again.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 bfloat16 is a float of that form, which HDF5 converts for any reader; h5py takes it for float32.
 
-What h5py itself makes of it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5 converts but 10
-million a second.
+What h5py itself makes of it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5
+converts but 10 million a second.
 """
 
 from __future__ import annotations

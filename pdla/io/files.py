@@ -25,9 +25,11 @@ PANEL = 1 << 26  # bytes that are read or written at a time, and so may be in me
 def together(comm: Communicator, path: Path) -> Iterator[None]:
     """Collective: a with-block for each rank's own work on a file.
 
-    At its end ranks wait for one another; an error on one rank is an error on all: FileError, or pdla's own.
+    At its end ranks wait for one another; an error on one rank is an error on all: FileError, or
+    pdla's own.
 
-    PDLA_CHECK=0 does not turn this off: a full disk is no mistake of the caller's, and ranks must wait for one another.
+    PDLA_CHECK=0 does not turn this off: a full disk is no mistake of the caller's, and ranks must
+    wait for one another.
     """
     failure: PdlaError | None = None
     cause: Exception | None = None

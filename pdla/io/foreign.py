@@ -1,6 +1,7 @@
 """HDF5 files of other programs, read only: MATLAB's .mat since version 7.3, netCDF-4's .nc.
 
-MATLAB stores matrices by columns, so HDF5 finds their transposes. netCDF may pack numbers, and pdla does not unpack them.
+MATLAB stores matrices by columns, so HDF5 finds their transposes. netCDF may pack numbers, and pdla
+does not unpack them.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
     """x[rows][:, cols] into block, in few large reads: HDF5 is slow at many small ones, and may unpack a chunk anew for each.
 
-    So scattered columns are picked from the whole stretch between the first and the last, scattered rows from that of their
-    chunks.
+    So scattered columns are picked from the whole stretch between the first and the last, scattered
+    rows from that of their chunks.
     """
     stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
     within = slice(None) if isinstance(cols, slice) else cols - cols[0]
@@ -139,8 +139,8 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     """A copy of the old file, or a new one, with the dataset in it, to be written to.
 
-    All disk space that it needs is taken now: if HDF5 found the disk full when it closes a file, it would end the process
-    (h5py's issue 914).
+    All disk space that it needs is taken now: if HDF5 found the disk full when it closes a file, it
+    would end the process (h5py's issue 914).
     """
     old = path.exists()
     if old:
@@ -185,8 +185,8 @@ def _check_links(file: Any, dataset: str) -> None:
 def _has_its_place(x: Any) -> bool:
     """Whether all space of a dataset has been taken, in its file.
 
-    That of chunks has not, which need more the less can be compressed; nor that of a dataset never written to, or whose
-    elements lie in other files.
+    That of chunks has not, which need more the less can be compressed; nor that of a dataset never
+    written to, or whose elements lie in other files.
     """
     layout, h5d, size = x.id.get_create_plist().get_layout(), _h5py().h5d, x.size * x.id.get_type().get_size()
     return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == size

@@ -1,6 +1,7 @@
 """Checks the lines of a Matrix Market file on their way to scipy.
 
-That reads as much of a line as it understands, and ignores the rest, and takes for zeros what a symmetric array lacks.
+That reads as much of a line as it understands, and ignores the rest, and takes for zeros what a
+symmetric array lacks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from functools import cached_property
 from io import BufferedIOBase, BytesIO
 
 CHUNK = 1 << 20  # bytes that are checked at a time
-# Only single characters are repeated possessively: Python 3.11.2 loses its place in a group that is.
+# Only single characters are repeated possessively: Python 3.11.2 loses its place in a group that
+# is.
 WHOLE = r"[+-]?+\d++"
 REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?|nan|inf(?:inity)?)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
@@ -53,7 +55,8 @@ class Lines:
     def before(self, col: int) -> int:
         """How many entries of a dense file stand before this column.
 
-        Of a symmetric matrix only the lower triangle is written, of a skew-symmetric one without the diagonal.
+        Of a symmetric matrix only the lower triangle is written, of a skew-symmetric one without
+        the diagonal.
         """
         if self.symmetry == "general":
             return col * self.rows

@@ -88,7 +88,8 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
-    # In double precision, as they will be read: scipy writes only the digits that a shorter dtype needs, and float16 not at all.
+    # In double precision, as they will be read: scipy writes only the digits that a shorter dtype
+    # needs, and float16 not at all.
     numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if has_fractions(whole.dtype) else whole
     with _opener(path)(part, "xb") as file:
         if numbers.size:

@@ -1,7 +1,7 @@
 """NumPy's .npz, read only: a zip archive of .npy files, of which `dataset` names one.
 
-What np.savez has stored as it is, every rank maps into memory, as an .npy file; what np.savez_compressed has packed,
-rank 0 unpacks.
+What np.savez has stored as it is, every rank maps into memory, as an .npy file; what
+np.savez_compressed has packed, rank 0 unpacks.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def _check_replaceable(target: Path) -> None:
 def _held(target: Path) -> Iterator[Version | None]:
     """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version.
 
-    ValueError where somebody has, as HDF5 does. A file system without locks tells nothing, nor do programs that take none.
+    ValueError where somebody has, as HDF5 does. A file system without locks tells nothing, nor do
+    programs that take none.
     """
     try:
         file = target.open("rb")

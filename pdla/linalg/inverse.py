@@ -1,9 +1,10 @@
 """The inverse of a matrix, from its LU or Cholesky factor; and powers.
 
-Column c of L^-1 P has zeros above the row in which column c of P has its 1. So each rank sorts its columns by these rows, and works
-at each block of L on the first of them alone, which spares two thirds of the work. The columns lie in turns, as L's do, so that
-ranks have like shares of that. A positive definite matrix has a Hermitian inverse: of L^-H (L^-1) the lower triangle is worked out
-in the same way, and is then made symmetric.
+Column c of L^-1 P has zeros above the row in which column c of P has its 1. So each rank sorts its
+columns by these rows, and works at each block of L on the first of them alone, which spares two
+thirds of the work. The columns lie in turns, as L's do, so that ranks have like shares of that. A
+positive definite matrix has a Hermitian inverse: of L^-H (L^-1) the lower triangle is worked out in
+the same way, and is then made symmetric.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
 def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
     """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c.
 
-    Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in square blocks and lower triangular.
+    Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in
+    square blocks and lower triangular.
     """
     Y = DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout)
     T.xp.scale(Y.stored, 0)

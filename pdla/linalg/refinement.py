@@ -1,11 +1,14 @@
 """Systems solved by factors of a lower precision, and refined.
 
-The factorization, most of the work, takes half the time and half the words; each step of refinement takes a solution and a product.
+The factorization, most of the work, takes half the time and half the words; each step of refinement
+takes a solution and a product.
 
-X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand side is computed in the precision
-of A and B, and each of its columns is scaled by a power of 2, lest it underflow. It ends when in each column the largest element of
-B - A X is at most sqrt(n) eps |A| times that of X, which is what a full solution leaves, and gives up when a step does not halve
-what is left. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv: Langou et al., SC 2006.
+X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand
+side is computed in the precision of A and B, and each of its columns is scaled by a power of 2,
+lest it underflow. It ends when in each column the largest element of B - A X is at most sqrt(n) eps
+|A| times that of X, which is what a full solution leaves, and gives up when a step does not halve
+what is left. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv:
+Langou et al., SC 2006.
 """
 
 from __future__ import annotations

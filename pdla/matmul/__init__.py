@@ -4,7 +4,8 @@ roles     the one rule: what each axis of a grid carries, and so how A, B and C 
 plan      all choices for one product, and how it is run (plan.py; builder.py and planner.py make one)
 schedule  when what must travel does (schedules/)
 
-choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions that a user calls.
+choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions
+that a user calls.
 """
 
 from pdla.matmul.api import gemm, matmul, plan_matmul

@@ -34,8 +34,8 @@ from pdla.model.machine import Machine
 def default_layout(a: Layout, b: Layout) -> Layout:
     """C's layout where none is asked for: A's row cuts and B's column cuts.
 
-    An axis that is in both cuts the rows; the columns are cut along one that else would cut only the inner dimension, if
-    there is one: so C of A^T B is cut as far as A and B are.
+    An axis that is in both cuts the rows; the columns are cut along one that else would cut only
+    the inner dimension, if there is one: so C of A^T B is cut as far as A and B are.
     """
     taken = {*axes_of(a.rows), *axes_of(b.cols)}
     inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
@@ -342,8 +342,8 @@ class Plans:
     def keep(self, key: tuple, plan: Plan) -> None:
         """Keep a plan as the latest, and drop the oldest.
 
-        Only for calls that agree, so that every rank drops the same plans: some exchange messages at their first run only, in
-        which all ranks must take part.
+        Only for calls that agree, so that every rank drops the same plans: some exchange messages
+        at their first run only, in which all ranks must take part.
         """
         if self.plans and next(reversed(self.plans.values())) is plan:
             return

@@ -1,12 +1,14 @@
 """Boxes: the m x n x k multiplications cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
 
-A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds its share of each; the
-pn ranks that need one face of A hold a pn-th of it each, and so on. So it receives
+A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds
+its share of each; the pn ranks that need one face of A hold a pn-th of it each, and so on. So it
+receives
 
     (m/pm)(k/pk)(1 - 1/pn) + (k/pk)(n/pn)(1 - 1/pm) + (m/pm)(n/pn)(1 - 1/pk)  words.
 
-Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). Searching all boxes with at most P ranks,
-not only those whose sides divide P, is what keeps primes near the lower bound.
+Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). Searching all
+boxes with at most P ranks, not only those whose sides divide P, is what keeps primes near the lower
+bound.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def _one(m: int, n: int, k: int, box: Box) -> Boxes:
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns.
 
-    It is so that a rank receives about the fewest words, and of such arrangements the one of fewest messages.
+    It is so that a rank receives about the fewest words, and of such arrangements the one of fewest
+    messages.
     """
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
@@ -137,8 +140,8 @@ class Boxes:
     def _sums(self) -> tuple[Any, Any]:
         """Words and messages of C's addends.
 
-        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with
-        two sums (Table.evened).
+        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks
+        may cut it along both, with two sums (Table.evened).
         """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
         once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
@@ -188,7 +191,8 @@ def price(
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
     work   multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages are set against
-           them instead: when a long matrix is multiplied by a small one hardly a word need be received, but idle ranks cost much.
+           them instead: when a long matrix is multiplied by a small one hardly a word need be
+           received, but idle ranks cost much.
     sums   whether C is summed over ranks, which needs memory and additions: it decides between boxes that are alike otherwise.
     It is no time: words, in multiples of the bound, weigh against `over` as 1 : WORK. Few ranks send little for the work that
     they do, so with few of them `over`, which idle ranks raise, weighs more.
@@ -209,8 +213,9 @@ def cheapest(
 ) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
-    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
-    rows_first: along m.  in_two: whether C's faces may be cut, and summed, along both dimensions
+    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is
+    the one with most ranks along n; rows_first: along m.  in_two: whether C's faces may be cut, and
+    summed, along both dimensions
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
@@ -274,7 +279,8 @@ class Search:
     def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> tuple[Box, float] | None:
         """The box that might be cheapest if C's faces were cut evenly, with some ranks less along k, and its price.
 
-        A prime number of ranks, for instance, cuts faces along one dimension alone. None: no box might be.
+        A prime number of ranks, for instance, cuts faces along one dimension alone. None: no box
+        might be.
         """
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):

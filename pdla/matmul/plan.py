@@ -75,7 +75,8 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
     kind = X.dtype or dtype
-    # Negative strides stand for all blocks with gaps within rows: they are copied for BLAS, and packed for messages.
+    # Negative strides stand for all blocks with gaps within rows: they are copied for BLAS, and
+    # packed for messages.
     base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
     whole = X.shape[::-1] if X.transposed else X.shape
     return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps, Meta(whole, kind) if X.shared else None)
@@ -249,7 +250,8 @@ class Plan:
     def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
         """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else.
 
-        Only a factor that is gone clears this, and no call has one: so it does not change amid a call, whenever an `out` is gone.
+        Only a factor that is gone clears this, and no call has one: so it does not change amid a
+        call, whenever an `out` is gone.
         """
         forget, product = partial(_forget, self.seen), (A, B, self.roles, self.grid, self.memo)
         as_they_are = A.dtype == B.dtype == self.dtype and not (A.conjugated or B.conjugated)
@@ -260,7 +262,8 @@ class Plan:
     @cached_property
     def _at_once(self) -> bool:
         """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
-        # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
+        # Blocks of A or B that lie right, but on another grid, would be taken for others', and
+        # copied.
         here = self.A.grid == self.B.grid == self.C.grid == self.grid
         lies = self.how.reads_in_place and here and all(self.stays) and self._taken_as_they_lie
         return lies and self._same(self.dtype, self.C.layout, self.roles.C)
@@ -401,8 +404,8 @@ class Plan:
     def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """`c = alpha a b + beta c` on the plan's grid.
 
-        Computed in c's own block where that is in the layout and dtype in which the products come, else in a buffer that is
-        then summed and brought to c.
+        Computed in c's own block where that is in the layout and dtype in which the products come,
+        else in a buffer that is then summed and brought to c.
         """
         xp = c.xp
         layout, moving = (self.walk.C, bool(self.walk.axes_c)) if self.how.walks else (self.roles.C, False)
@@ -411,7 +414,8 @@ class Plan:
             self.how.run(self, a, b, inside, alpha, beta)
             return
         shape = local_shape(c.shape, layout, self.grid)
-        # By columns where these are cut to be summed: parts of rows would have gaps, and be copied to be sent.
+        # By columns where these are cut to be summed: parts of rows would have gaps, and be copied
+        # to be sent.
         by_columns = bool(layout.partial) and not sums(c.shape, layout, c.layout, tuple(self.grid.sizes.items()))[0][1]
         base = buffer(xp, shape[::-1] if by_columns else shape, summing(self.dtype))
         addends = DistMatrix(base, c.shape, self.grid, layout, by_columns)
@@ -468,9 +472,9 @@ class Plan:
     def _sample(self) -> list[int]:
         """The ranks that are run dry: all of them, if there are few.
 
-        Of many, those that may have the highest costs: first, second and last along each axis of the grids (of very many not
-        the second), and the first rank of the second node. Where cuts do not match, or a Cannon grid's sides do not divide each
-        other, another rank may have more.
+        Of many, those that may have the highest costs: first, second and last along each axis of
+        the grids (of very many not the second), and the first rank of the second node. Where cuts
+        do not match, or a Cannon grid's sides do not divide each other, another rank may have more.
         """
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))

@@ -24,7 +24,8 @@ def make(builder: PlanBuilder) -> Plan:
 def lean(builder: PlanBuilder) -> Iterator[Plan]:
     """The plans for a builder, cheapest first.
 
-    Where the caller leaves the choice, each is followed by plans in panels on its grid, which need less memory.
+    Where the caller leaves the choice, each is followed by plans in panels on its grid, which need
+    less memory.
     """
     options = builder.options
     for way in builder.ways():
@@ -77,9 +78,10 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
 def _least(plan: Plan) -> int:
     """A lower bound on a plan's workspace, in bytes, without a dry run: what the grid's first rank must hold at once.
 
-    That is the blocks of A, B and C in native layouts in which they do not come already; C's addends, where they are summed over
-    ranks; and the larger of what is needed at first and of what is needed at last. At first that is what is gathered of A and B,
-    unless in memory that ranks share, and panels, those under way too; at last the addends that come, if along one axis.
+    That is the blocks of A, B and C in native layouts in which they do not come already; C's
+    addends, where they are summed over ranks; and the larger of what is needed at first and of what
+    is needed at last. At first that is what is gathered of A and B, unless in memory that ranks
+    share, and panels, those under way too; at last the addends that come, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     how = plan.how
@@ -133,8 +135,9 @@ def _first(plan: Plan) -> int:
 def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
     """The same, where `peak_of` gives a plan's bytes of workspace.
 
-    A dry run takes the longer the more panels there are. But where there are more than can be under way, workspace grows linearly
-    with their width: so the bytes at two widths tell, without narrower ones being run, whether any width can keep the limit.
+    A dry run takes the longer the more panels there are. But where there are more than can be under
+    way, workspace grows linearly with their width: so the bytes at two widths tell, without
+    narrower ones being run, whether any width can keep the limit.
     """
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:

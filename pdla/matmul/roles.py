@@ -6,8 +6,9 @@
     k                  cut along k   cut along k   partial: each rank an addend
     - (copy)           whole         whole         whole
 
-The roles that move the fewest words win; ties go to m, then n, then k. Words are counted for balanced blocks, from sizes
-alone, so that every rank finds the same roles whatever its coordinates and however many ranks there are.
+The roles that move the fewest words win; ties go to m, then n, then k. Words are counted for
+balanced blocks, from sizes alone, so that every rank finds the same roles whatever its coordinates
+and however many ranks there are.
 """
 
 from __future__ import annotations
@@ -173,9 +174,9 @@ def copied(
 ) -> float:
     """Words that a rank copies.
 
-    Each word that moves is copied as it is sent and as it is received, an addend of C also as it is added. in_place: A and
-    B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they are, and a word
-    that it reads counts as READ of a copy.
+    Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
+    added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied,
+    unless all see them as they are, and a word that it reads counts as READ of a copy.
     """
     coming = moves(given, layouts, mnk, size)
     total = sum([move.words * (3 if move.addends else 2) for move in coming])
@@ -206,8 +207,8 @@ def native(c: Layout) -> Layout:
 def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
     """Words received from one layout of a matrix to another, for balanced blocks, by the rank that holds least of what it needs.
 
-    Where both layouts cut a dimension further than the cuts that they have in common, some rank's old and new shares of it do not
-    meet at all: it keeps nothing.
+    Where both layouts cut a dimension further than the cuts that they have in common, some rank's
+    old and new shares of it do not meet at all: it keeps nothing.
     """
     need = kept = elements / ranks_along(new.axes, size)
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):

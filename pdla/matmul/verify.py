@@ -1,12 +1,13 @@
 """Products that are checked after they were computed: C x against A (B x), for vectors x of 1 and -1 that nobody foresees.
 
-Freivalds, Probabilistic machines can use less running time, IFIP 1977. What C x and alpha A (B x) + beta C0 x may differ by is
-bounded for each row from |A| (|B| |x|), which are row sums of |B|, by the terms that are added up in any order. One wrong element
-shows in its row with either sign of x: so one that is wrong by more than twice the bound is always found. Several wrong ones in a
-row may cancel for a vector, and then do so for at most half of all vectors.
+Freivalds, Probabilistic machines can use less running time, IFIP 1977. What C x and alpha A (B x) +
+beta C0 x may differ by is bounded for each row from |A| (|B| |x|), which are row sums of |B|, by
+the terms that are added up in any order. One wrong element shows in its row with either sign of x:
+so one that is wrong by more than twice the bound is always found. Several wrong ones in a row may
+cancel for a vector, and then do so for at most half of all vectors.
 
-A rank receives a few vectors of the lengths of A's, B's and C's dimensions. Only if something is wrong, the columns of each of C's
-blocks are looked at alone, which says whose block it is.
+A rank receives a few vectors of the lengths of A's, B's and C's dimensions. Only if something is
+wrong, the columns of each of C's blocks are looked at alone, which says whose block it is.
 """
 
 from __future__ import annotations

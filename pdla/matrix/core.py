@@ -75,8 +75,8 @@ class DistMatrix:
 
     base: Any  # as stored: the transpose of the local block where `transposed`
     common: Any  # the whole matrix, stored as `base` is, in memory that all ranks see; None: there is no such memory
-    # The worst on any rank, so that plans on all ranks foretell what is packed: `base` has 0: no gaps; 1: gaps between its rows;
-    # 2: gaps within rows, too.
+    # The worst on any rank, so that plans on all ranks foretell what is packed: `base` has 0: no
+    # gaps; 1: gaps between its rows; 2: gaps within rows, too.
     gaps: int
     shape: Shape
     grid: ProcessGrid
@@ -355,8 +355,9 @@ class DistMatrix:
     def _elementwise(self, other: Any, operation: Callable[..., Any], in_place: bool = False) -> DistMatrix:
         """An operation with a number or a matrix, element by element.
 
-        Of partial sums, sums and differences are made with a matrix, addend by addend; products and quotients with a number.
-        in_place: written to this matrix's memory, where its views and the caller of from_local see it.
+        Of partial sums, sums and differences are made with a matrix, addend by addend; products and
+        quotients with a number. in_place: written to this matrix's memory, where its views and the
+        caller of from_local see it.
         """
         operands = [self]
         if isinstance(other, DistMatrix):
@@ -396,7 +397,8 @@ class DistMatrix:
     def _new(self, block: Any) -> DistMatrix:
         """A matrix like this one, of a new block, which is made C-contiguous.
 
-        NumPy's results from a transpose are stored by columns, and would be packed for every message.
+        NumPy's results from a transpose are stored by columns, and would be packed for every
+        message.
         """
         base = block
         if not self.xp.contiguous(block):

@@ -161,7 +161,8 @@ def _gaps(block: Any) -> int:
 def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
     """DeviceError unless a block is where matrices are.
 
-    No kernel reads other memory, and `block` would be a mere copy of what the caller has on another device.
+    No kernel reads other memory, and `block` would be a mere copy of what the caller has on another
+    device.
     """
     here = namespace(block)
     if xp.name not in (here.name, "meta"):
@@ -263,7 +264,8 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 def fingerprint(whole: Any) -> str:
     """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file.
 
-    Of an array of more than FINGERPRINTED bytes about so many are looked at, evenly spread along its longest dimension.
+    Of an array of more than FINGERPRINTED bytes about so many are looked at, evenly spread along
+    its longest dimension.
     """
     xp = namespace(whole)
     if xp.name == "meta":
@@ -368,8 +370,8 @@ def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
     """What f has given, as an array.
 
-    ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks, imaginary parts and fractions, and
-    wrap integers around.
+    ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks, imaginary
+    parts and fractions, and wrap integers around.
     """
     _check_unmasked("from_function: f", found)
     numbers = _array("from_function: f", found, np.asarray)

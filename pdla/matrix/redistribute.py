@@ -1,7 +1,7 @@
 """Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
 
-Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of it, the nearest in rank
-number sends; a rank that holds a copy itself receives nothing.
+Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of
+it, the nearest in rank number sends; a rank that holds a copy itself receives nothing.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
     sends = [p for p in route.sends if p.peer != me]
     parts = dict(zip([p.peer for p in sends], takes(xp, A.stored, [(p.rows, p.cols) for p in sends]), strict=True))
     places = {p.peer: p for p in route.recvs}
-    # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
+    # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a
+    # buffer of its own.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
     others = {peer: p for peer, p in places.items() if peer != me}
     boxes = iter(buffers(xp, [p.shape for peer, p in others.items() if not direct[peer]], A.dtype))
@@ -202,9 +203,9 @@ def _keep(A: DistMatrix, route: Route, me: int, out: Any) -> None:
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis.
 
-    It goes along the dimension that the axis cuts in `wanted`. An axis that cuts neither dimension there cuts A's longer one
-    afterwards, innermost; redistributing from there to `wanted` makes it an all-reduce. 16-bit floats are rounded once, when
-    all axes have been added up.
+    It goes along the dimension that the axis cuts in `wanted`. An axis that cuts neither dimension
+    there cuts A's longer one afterwards, innermost; redistributing from there to `wanted` makes it
+    an all-reduce. 16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout.summed, A.stored
     by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
@@ -232,8 +233,8 @@ def sums_to(
 def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
     """The partial axes in the order in which they are summed, each with whether it cuts rows.
 
-    First those that do, or first those that cut columns, whichever brings fewer words. sized: the grid's axes and their
-    sizes.
+    First those that do, or first those that cut columns, whichever brings fewer words. sized: the
+    grid's axes and their sizes.
     """
     sizes = dict(sized)
     nests = (wanted.rows, True), (wanted.cols, False)
@@ -293,8 +294,9 @@ def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
     """Collective over the communicator: A in another layout, on its grid or on another one over the same communicator.
 
-    Partial sums are added up. Always gives new memory. Raises, on every rank, LayoutError for a layout that does not fit
-    or asks for partial sums that A has not, GridError for a grid over another communicator.
+    Partial sums are added up. Always gives new memory. Raises, on every rank, LayoutError for a
+    layout that does not fit or asks for partial sums that A has not, GridError for a grid over
+    another communicator.
     """
     target = A.grid if grid is None else grid
     error: PdlaError | None = None

@@ -70,8 +70,8 @@ def check_copies(A: DistMatrix) -> bool:
 def of_columns(A: DistMatrix, op: str) -> np.ndarray:
     """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum").
 
-    NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced:
-    2 n words a rank.
+    NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All
+    columns' numbers are all-reduced: 2 n words a rank.
     """
     mine, comm = np.zeros(A.shape[1]), A.grid.comm
     with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):
@@ -140,7 +140,8 @@ def _largest(A: DistMatrix) -> float:
 def _reals(A: DistMatrix) -> Iterator[Any]:
     """The elements of this rank's block in double precision or better, complex ones as two real numbers.
 
-    Part by part: beside a large block there may be no room for another. (BLAS's complex dot makes NaN of infinity.)
+    Part by part: beside a large block there may be no room for another. (BLAS's complex dot makes
+    NaN of infinity.)
     """
     wide = np.result_type(A.dtype, np.float64)
     real = np.empty(0, wide).real.dtype

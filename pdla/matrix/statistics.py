@@ -1,8 +1,8 @@
 """Sums, means and extremes of a matrix, of all its elements or of each row or column; every rank gets the same.
 
-Along a dimension each rank first reduces its own block to a vector. Where the dimension is cut these are all-reduced along the
-axes that cut it, on the first copies alone, as the order of a long sum may depend on where ranks are; then each part is sent to
-whoever lacks it.
+Along a dimension each rank first reduces its own block to a vector. Where the dimension is cut
+these are all-reduced along the axes that cut it, on the first copies alone, as the order of a long
+sum may depend on where ranks are; then each part is sent to whoever lacks it.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ def exact(*sizes: Any) -> tuple[Any, ...]:
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
     """Words of A (m x k), B (k x n) and C (m x n) that a rank must at least touch to do 1/P of the multiplications.
 
-    It touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2 (Loomis and Whitney 1949), and at least
-    1/P of each of the three. The least sum of the three has three cases: one, two or three dimensions are cut. Al Daas, Ballard,
-    Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
+    It touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2 (Loomis and
+    Whitney 1949), and at least 1/P of each of the three. The least sum of the three has three
+    cases: one, two or three dimensions are cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022
+    (SPAA), theorem 3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
@@ -34,15 +35,16 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
 def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
     """Words that a rank with room for `memory` words must bring in, or send off, to do its 1/P of the work.
 
-    They are words of A, B and sums of C. Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P
-    j) of all multiplications must touch; `memory` words of that may be in memory when the part begins, and none of it when the
-    first one does. So for each j
+    They are words of A, B and sums of C. Cut its work, in the order in which it is done, into j
+    parts. Each touches what 1/(P j) of all multiplications must touch; `memory` words of that may
+    be in memory when the part begins, and none of it when the first one does. So for each j
 
         j accessed(P j) - (j - 1) memory,
 
-    is a bound. Where three dimensions are cut the largest is 2 m n k / (P sqrt(memory)) + memory, for parts of memory^(3/2)
-    multiplications: Kwasniewski et al. 2019 (SC), theorem 2; Irony, Toledo and Tiskin 2004, with a smaller constant. j = 1
-    gives the bound that holds for any memory. It is concave in j: the best integer is next to the best real j. Not collective.
+    is a bound. Where three dimensions are cut the largest is 2 m n k / (P sqrt(memory)) + memory,
+    for parts of memory^(3/2) multiplications: Kwasniewski et al. 2019 (SC), theorem 2; Irony,
+    Toledo and Tiskin 2004, with a smaller constant. j = 1 gives the bound that holds for any
+    memory. It is concave in j: the best integer is next to the best real j. Not collective.
     """
     best = scaling_ends(m, n, k, memory) / P
     parts = {1, max(1, int(best)), max(1, min(ceil(best), m * n * k // P))}

@@ -1,7 +1,7 @@
 """python -m pdla.native.build --to FOLDER builds the libraries by which C and Fortran call pdla; needs cffi and a C compiler.
 
-They contain no MPI: one build serves every MPI that mpi4py can use. The Python that runs in them is the one that built them, with
-its packages; PDLA_PYTHON names another executable.
+They contain no MPI: one build serves every MPI that mpi4py can use. The Python that runs in them is
+the one that built them, with its packages; PDLA_PYTHON names another executable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ typedef struct {
 } pdla_call;
 """
 
-# An empty library with MPICH's usual soname, for Debian's MPICH: see start.py. Its file has another name, so that no program
-# that is linked with MPICH finds it.
+# An empty library with MPICH's usual soname, for Debian's MPICH: see start.py. Its file has another
+# name, so that no program that is linked with MPICH finds it.
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"
@@ -56,8 +56,8 @@ from pdla.native import {module}
 class Library:
     """A library for C and Fortran.
 
-    It has its types shared by C and Python; the declarations, a line each, of the functions that Python defines; its C source;
-    and the module of pdla.native that answers.
+    It has its types shared by C and Python; the declarations, a line each, of the functions that
+    Python defines; its C source; and the module of pdla.native that answers.
     """
 
     types: str

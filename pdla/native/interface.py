@@ -129,7 +129,8 @@ class Interface:
             except Exception as error:
                 status[0] = next((number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)), OTHER)
                 words = str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}"
-                # In UTF-8 a character has up to four bytes. What was given mostly comes first, and the reason last.
+                # In UTF-8 a character has up to four bytes. What was given mostly comes first, and
+                # the reason last.
                 text = shortened(words, LONGEST if words.isascii() else LONGEST // 4).encode()
                 self.ffi.memmove(said, text + b"\0", len(text) + 1)
 
@@ -149,8 +150,8 @@ class Interface:
     def _announced(self, *handles: int) -> Iterator[None]:
         """A with-block of checks.
 
-        An error in it, perhaps on this process alone, becomes one of the other processes, too, which are about to agree on the
-        call.
+        An error in it, perhaps on this process alone, becomes one of the other processes, too,
+        which are about to agree on the call.
 
         They are reached through those of the handles that are matrices; if none is, they cannot be.
         """

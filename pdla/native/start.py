@@ -26,7 +26,8 @@ def _open_to_all(files: str) -> None:
 def _lend_a_name(files: str) -> None:
     """Load the empty library, beside pdla's, that has the soname by which mpi4py loads MPICH.
 
-    Debian's MPICH has another. MPI itself is in the process already, and its functions are found there.
+    Debian's MPICH has another. MPI itself is in the process already, and its functions are found
+    there.
     """
     process, ours = ctypes.CDLL(None), re.search(r"(/.*)/libpdla(_pblas)?\.so$", files, re.MULTILINE)
     if ours and hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:

@@ -26,8 +26,9 @@ Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a par
 class PassContext:
     """One forward pass of all micro-batches and the backward pass after it.
 
-    Each parameter is gathered once for all micro-batches, and travels while the one before it is used. Gradients are summed in
-    place over the micro-batches, and after the last of them, once, over the ranks.
+    Each parameter is gathered once for all micro-batches, and travels while the one before it is
+    used. Gradients are summed in place over the micro-batches, and after the last of them, once,
+    over the ranks.
 
     y      the layer's output, without its elements;  sizes: the rows of each micro-batch's, on this rank and on all together
     """

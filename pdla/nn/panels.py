@@ -1,6 +1,7 @@
 """A linear's three products by SUMMA: panels of the moving matrices come one after the other, so that none is gathered whole.
 
-Each axis carries what it does where matrices are gathered whole (`linear.py`), so as many words move, in more messages.
+Each axis carries what it does where matrices are gathered whole (`linear.py`), so as many words
+move, in more messages.
 """
 
 from __future__ import annotations

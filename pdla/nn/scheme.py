@@ -1,18 +1,20 @@
 """Schemes: how a linear layer is cut over a grid, as tables of layouts. Everything else about a layer follows from them.
 
-A table says where X (tokens x inputs), W (inputs x outputs) and Y (tokens x outputs) lie, "axes cutting rows | axes cutting
-columns", outermost first, and what each axis carries in the layer's three products
+A table says where X (tokens x inputs), W (inputs x outputs) and Y (tokens x outputs) lie, "axes
+cutting rows | axes cutting columns", outermost first, and what each axis carries in the layer's
+three products
 
     Y = X W          tokens x outputs, summed over inputs
     dX = dY W^T      tokens x inputs,  summed over outputs
     dW = X^T dY      inputs x outputs, summed over tokens
 
-An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each matrix is gathered over those
-axes that cut a dimension of it at rest without carrying that dimension, and each result is summed over the axes that carry the
-dimension that it lacks: scattered where the result is cut along such an axis, else the same on all ranks along it.
+An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each
+matrix is gathered over those axes that cut a dimension of it at rest without carrying that
+dimension, and each result is summed over the axes that carry the dimension that it lacks: scattered
+where the result is cut along such an axis, else the same on all ranks along it.
 
-Layers come in pairs, `first` and `second`: what the first puts out the second takes in, and the second puts out what the
-first takes in, so that nothing is redistributed between them.
+Layers come in pairs, `first` and `second`: what the first puts out the second takes in, and the
+second puts out what the first takes in, so that nothing is redistributed between them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Runs calls of PBLAS that libpdla_pblas.so hands over: as products by a plan, of matrices over the caller's memory.
 
-A plan is made once a call and its repetitions so far are enough work to pay for one (PDLA_PBLAS_FLOPS). From then on the plan is
-found by the call's arguments, and runs without a message of agreement. All processes of the grid decide alike, as they do so only
-by arguments that are the same on all of them.
+A plan is made once a call and its repetitions so far are enough work to pay for one
+(PDLA_PBLAS_FLOPS). From then on the plan is found by the call's arguments, and runs without a
+message of agreement. All processes of the grid decide alike, as they do so only by arguments that
+are the same on all of them.
 """
 
 from __future__ import annotations

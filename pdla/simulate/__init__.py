@@ -5,7 +5,8 @@ clock          a rank's time, by a machine's rates (all_ranks.py)
 critical path  the work and messages that lead without a gap from the start of a run to its end (critical_path.py)
 split          where the seconds of a run went (split.py)
 candidate      a way to solve a problem, with an estimate of its time in closed form (estimate.py, search.py); problems are products
-               and transformers (products.py, networks.py), on one number of ranks or on ever more (scaling.py)
+               and transformers (products.py, networks.py), on one number of ranks or on ever more
+               (scaling.py)
 """
 
 from pdla.simulate.networks import Transformer

@@ -1,9 +1,10 @@
 """All ranks of a dry run, each with a clock: a rank that is late delays those that wait for it.
 
-Ranks are threads, of which one runs at a time: the one whose clock is least. So messages reach a link in the order of the clocks,
-and every run gives the same times. A message sets out when its sender has sent it and its receiver has asked for it (as MPI's
-long ones do), and is there when both the sender's link out and the receiver's link in, each taking one message after another,
-have had the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
+Ranks are threads, of which one runs at a time: the one whose clock is least. So messages reach a
+link in the order of the clocks, and every run gives the same times. A message sets out when its
+sender has sent it and its receiver has asked for it (as MPI's long ones do), and is there when both
+the sender's link out and the receiver's link in, each taking one message after another, have had
+the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from pdla.model.machine import Machine
 from pdla.simulate import critical_path
 from pdla.simulate.critical_path import Lane, Letter, Path
 
-# The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all arrivals, that it may act on them,
-# and messages start after all turns, that links may know of all that are asked for.
+# The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all
+# arrivals, that it may act on them, and messages start after all turns, that links may know of all
+# that are asked for.
 ARRIVAL, TURN, START = range(3)
 
 
@@ -174,8 +176,8 @@ class Round:
     def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
         """Put a message on its way, the nth of this exchange to that rank.
 
-        Of messages that set out at one time a rank's first goes to the rank before it in the ring, and so on, so that not all
-        ranks send to the same one.
+        Of messages that set out at one time a rank's first goes to the rank before it in the ring,
+        and so on, so that not all ranks send to the same one.
         """
         comm = self.comm
         letter, both = self._letter(comm.rank, to, x, True)

@@ -1,8 +1,9 @@
 """The critical path: the work and messages that lead, without a gap, from the start of a run to its end.
 
-Each rank's `Lane` keeps its work, and what ended each of its waits. The path is found backwards from the end of the rank that ends
-last: its work; the message that it waited for before that work, on the slower of the message's two links; the rank that was the
-last of the two to ask for that message; that rank's work; and so on (Yang and Miller, ICDCS 1988). Whatever is not on this path
+Each rank's `Lane` keeps its work, and what ended each of its waits. The path is found backwards
+from the end of the rank that ends last: its work; the message that it waited for before that work,
+on the slower of the message's two links; the rank that was the last of the two to ask for that
+message; that rank's work; and so on (Yang and Miller, ICDCS 1988). Whatever is not on this path
 could take a little longer without making the run longer.
 """
 

@@ -1,8 +1,9 @@
 """Closed forms: what the first rank of a grid holds, receives and computes, without a run. For choosing what to run.
 
-The first rank has the largest block of every cut. The words it receives are exact, except that Cannon's may be more, and those
-of short sums along several axes at once may be less. Of its work only products and sums over ranks are counted. A run takes at
-least the time of that work, and at least that of its bytes on a link.
+The first rank has the largest block of every cut. The words it receives are exact, except that
+Cannon's may be more, and those of short sums along several axes at once may be less. Of its work
+only products and sums over ranks are counted. A run takes at least the time of that work, and at
+least that of its bytes on a link.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Sizes = Mapping[str, int]  # ranks along each axis; along the last they are cons
 class Move:
     """Words that the first rank receives from ranks that differ from it along `axes`.
 
-    They are addends of a sum, one in each message, or parts of what it gathers, `whole` words with its own.
+    They are addends of a sum, one in each message, or parts of what it gathers, `whole` words with
+    its own.
     """
 
     axes: tuple[str, ...]

@@ -189,8 +189,8 @@ class Choice:
 class Step:
     """What a step costs the first rank.
 
-    Seconds, and those of them that it computes; bytes received, messages; bytes of parameters, and bytes kept from forward
-    to backward.
+    Seconds, and those of them that it computes; bytes received, messages; bytes of parameters, and
+    bytes kept from forward to backward.
     """
 
     choice: Choice

@@ -178,8 +178,8 @@ class Choice:
 class Cost:
     """What the product costs the first rank.
 
-    Seconds, and those of them that it computes; bytes received, messages; bytes of workspace, and of its parts of A, B and
-    C.
+    Seconds, and those of them that it computes; bytes received, messages; bytes of workspace, and
+    of its parts of A, B and C.
     """
 
     choice: Choice

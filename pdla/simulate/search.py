@@ -95,7 +95,8 @@ class Found(Generic[R]):
 def search(candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
     """The `count` fastest choices, by at most `most` runs; those that need more than `memory` bytes are left out.
 
-    A candidate whose work or bytes alone take longer than the slowest of the `count` found is not run: it cannot be one of them.
+    A candidate whose work or bytes alone take longer than the slowest of the `count` found is not
+    run: it cannot be one of them.
     """
     ranked = sorted(candidates, key=lambda candidate: candidate.seconds.promise)
     best: list[R] = []

@@ -1,8 +1,9 @@
 """Where the seconds of a run went: computing, communicating, waiting. Measured runs and predicted ones by the same rule.
 
-A rank computes while it does recorded local work (an event without an axis). It communicates while a message of its own is
-under way and it does not compute. The rest of the time from the first rank's start to the last one's end it waits: for a rank
-that is late, or for what no event records, such as copies of panels.
+A rank computes while it does recorded local work (an event without an axis). It communicates while
+a message of its own is under way and it does not compute. The rest of the time from the first
+rank's start to the last one's end it waits: for a rank that is late, or for what no event records,
+such as copies of panels.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
 def foretold(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
     """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
 
-    All ranks are run, so that one that is late delays others; of more than RANKS, the first alone, as if the others kept pace
-    with it.
+    All ranks are run, so that one that is late delays others; of more than RANKS, the first alone,
+    as if the others kept pace with it.
     """
 
     def planned(comm: Communicator) -> Work:

@@ -1,9 +1,10 @@
 """CuPy arrays: the functions of pdla/array/numpy.py on a GPU.
 
-The local GEMM is cuBLAS's; copies are made by pack.py, the work of neural networks' layers is in fused.py, random
-matrices are in philox.py.
+The local GEMM is cuBLAS's; copies are made by pack.py, the work of neural networks' layers is in
+fused.py, random matrices are in philox.py.
 
-All functions return as soon as their work is on CuPy's current stream. A thread uses one device, which `use` chooses.
+All functions return as soon as their work is on CuPy's current stream. A thread uses one device,
+which `use` chooses.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
 def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
     """Copy what has arrived in a box.
 
-    From a pinned box the copy waits only for the event `after`, not for later work on the current stream; last: return when all
-    copies from it are done.
+    From a pinned box the copy waits only for the event `after`, not for later work on the current
+    stream; last: return when all copies from it are done.
     """
     if not isinstance(box, np.ndarray):
         copy(target, box)

@@ -22,7 +22,8 @@ _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row take
 def _ready(*arrays: Any, into: Any = None) -> list[Any]:
     """The arrays, copied where they have gaps, and None for None.
 
-    An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to be written to, has gaps.
+    An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to
+    be written to, has gaps.
     """
     given = [x for x in (*arrays, into) if x is not None]
     if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):

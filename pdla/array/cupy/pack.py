@@ -1,7 +1,7 @@
 """Copies of rectangles by the kernels of cuda/pack.cu.
 
-They are between any strides and, within a family, dtypes; at listed rows and columns or at all; conjugated, or added to what is
-there. As many go in one launch as fit.
+They are between any strides and, within a family, dtypes; at listed rows and columns or at all;
+conjugated, or added to what is there. As many go in one launch as fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`cholesky`, `lu`, `solve` and `trsm`: random matrices factored and systems solved, checked, timed, and beside what must move.
 
-Matrices lie in square blocks, and are worked on in place. Checked is LAPACK's ratio, the residual over n eps and the norms, which
-is right below 30: of a factorization for the products with COLUMNS random vectors.
+Matrices lie in square blocks, and are worked on in place. Checked is LAPACK's ratio, the residual
+over n eps and the norms, which is right below 30: of a factorization for the products with COLUMNS
+random vectors.
 """
 
 from __future__ import annotations

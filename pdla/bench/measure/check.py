@@ -85,7 +85,8 @@ def _near(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> np
 def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
     """Collective: where C X differs from A (B X), in words.
 
-    In double precision, or, where C's integers wrap, in integers that wrap alike, so that exact data stay exact.
+    In double precision, or, where C's integers wrap, in integers that wrap alike, so that exact
+    data stay exact.
     """
     k, n, comm = A.shape[1], B.shape[1], A.grid.comm
     signs = np.random.default_rng(k + n).choice([-1, 1], (n, COLUMNS)).astype(C.dtype if C.dtype.kind in "iu" else float)

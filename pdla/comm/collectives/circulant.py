@@ -1,13 +1,16 @@
 """Short pieces of many ranks: gathered, or summed, in ceil(log2 P) steps of one message each, instead of P - 1 messages at once.
 
-Each rank puts the pieces of all ranks in a row: its own first, then that of the next rank around the ring, and so on. To sum, a
-rank sends the addends at places `skip` to `skip + count - 1` of its row to the rank `skip` further on, where they are those of
-places 0 to `count - 1`, and adds what comes to these of its own row; after the last step its own piece, at place 0, is summed. To
-gather, ranks take the steps backwards: the first `count` places go `skip` ranks back, and come to places `skip` and so on there.
-Either way a rank receives P - 1 pieces, as it does directly, for any P. Where only some ranks have pieces of a sum, these stand
-evenly between the others: then the first steps bring half of the pieces, a quarter and so on, and the last ones one each.
+Each rank puts the pieces of all ranks in a row: its own first, then that of the next rank around
+the ring, and so on. To sum, a rank sends the addends at places `skip` to `skip + count - 1` of its
+row to the rank `skip` further on, where they are those of places 0 to `count - 1`, and adds what
+comes to these of its own row; after the last step its own piece, at place 0, is summed. To gather,
+ranks take the steps backwards: the first `count` places go `skip` ranks back, and come to places
+`skip` and so on there. Either way a rank receives P - 1 pieces, as it does directly, for any P.
+Where only some ranks have pieces of a sum, these stand evenly between the others: then the first
+steps bring half of the pieces, a quarter and so on, and the last ones one each.
 
-Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997); Träff, arXiv 2410.14234 (2024).
+Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997); Träff, arXiv
+2410.14234 (2024).
 """
 
 from __future__ import annotations
@@ -80,8 +83,8 @@ class Step(NamedTuple):
 def summing(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
     """The steps of a rank in a sum.
 
-    ring: the ranks in the order in which they stand around it, this one at `here`. at(place): where the piece at a place of its
-    row begins; at(number of ranks): where the last one ends.
+    ring: the ranks in the order in which they stand around it, this one at `here`. at(place): where
+    the piece at a place of its row begins; at(number of ranks): where the last one ends.
     """
     ranks = len(ring)
     return [
@@ -159,7 +162,8 @@ def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -
 def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
     """The two rows of steps by which the sum over ranks of x, which is flat, goes to out of every rank.
 
-    Both are of out's dtype where the dtypes are the same. Ask for the second when the first has ended.
+    Both are of out's dtype where the dtypes are the same. Ask for the second when the first has
+    ended.
     """
     before = rank * x.size // ranks
 

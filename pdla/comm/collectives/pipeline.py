@@ -1,9 +1,10 @@
 """A sum that goes from node to node: each node adds its ranks' addends, in rank order, to the sum of the nodes before it.
 
-On each node a piece is added up by the rank whose place on that node is the one that the piece's owner has on its own; on the last
-node this rank sends the sum to the owner. So the bits are those of a sum in rank order, as in any world. Over a node's link every
-piece comes once, and those of its own ranks once more. If addends were sent to the owner directly, they would come over its
-node's link from every rank of the other nodes.
+On each node a piece is added up by the rank whose place on that node is the one that the piece's
+owner has on its own; on the last node this rank sends the sum to the owner. So the bits are those
+of a sum in rank order, as in any world. Over a node's link every piece comes once, and those of its
+own ranks once more. If addends were sent to the owner directly, they would come over its node's
+link from every rank of the other nodes.
 
 A piece goes in chunks, so that many nodes have something to add at the same time.
 """
@@ -24,8 +25,8 @@ STEP = 192 << 10  # what a node's step takes, beyond its transfer, in bytes that
 def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
     """Whether a sum of so many bytes is there sooner from node to node than sent directly.
 
-    By the bytes on the busiest link; pieces have `nbytes` in all, nodes `ranks` ranks each. growth: from node to node a piece
-    has so many times as many bytes.
+    By the bytes on the busiest link; pieces have `nbytes` in all, nodes `ranks` ranks each. growth:
+    from node to node a piece has so many times as many bytes.
     """
     if ranks == 1:
         return False
@@ -89,8 +90,8 @@ class Pipeline:
     def __init__(self, circle: Nodes, rank: int, parts: Sequence[Any], out: Any, xp: ModuleType, op: str) -> None:
         node, last = circle.node[rank], len(circle.ranks) - 1
         mates, column = circle.ranks[node], circle.column(rank)
-        # The total comes from the node before. On the first node the first rank's addend stands for it; on that rank itself the
-        # second's, as a sum of two has the same bits in either order.
+        # The total comes from the node before. On the first node the first rank's addend stands for
+        # it; on that rank itself the second's, as a sum of two has the same bits in either order.
         giver = column[node - 1] if node else next(r for r in mates if r != rank)
         self.out, self.xp, self.into = out, xp, getattr(xp, op)
         self.sends = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]

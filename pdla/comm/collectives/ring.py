@@ -1,9 +1,10 @@
 """An all-gather around the nodes: over the link of each node every piece goes once.
 
-The nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to one of the node after, ... On
-its own node the owner sends its piece to all ranks; on another node the rank to which it came, its *carrier*, does. A node's ranks
-carry pieces in turn, by the place of the owner on its node. If a piece were sent to every rank directly, it would go over a node's
-link once for each of its ranks. A rank receives every other rank's piece once.
+The nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to
+one of the node after, ... On its own node the owner sends its piece to all ranks; on another node
+the rank to which it came, its *carrier*, does. A node's ranks carry pieces in turn, by the place of
+the owner on its node. If a piece were sent to every rank directly, it would go over a node's link
+once for each of its ranks. A rank receives every other rank's piece once.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def pays(nbytes: int, ranks: int, nodes: int) -> bool:
 class Hop(NamedTuple):
     """A piece's stop at a rank.
 
-    It has the piece's owner, the rank that sends it here, whether that is on another node, and the ranks of other nodes to
-    which it is sent on.
+    It has the piece's owner, the rank that sends it here, whether that is on another node, and the
+    ranks of other nodes to which it is sent on.
     """
 
     owner: int
@@ -38,8 +39,9 @@ class Hop(NamedTuple):
 class Route(NamedTuple):
     """A rank's part: where its own piece goes, and the others' pieces in the order in which they come.
 
-    `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its node, to which it sends
-    that and every piece that comes from another node; `hops` the others' pieces.
+    `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its
+    node, to which it sends that and every piece that comes from another node; `hops` the others'
+    pieces.
     """
 
     to: int
@@ -86,8 +88,8 @@ class Nodes:
     def route(self, rank: int) -> Route:
         """The part of a rank.
 
-        Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they come: so any two
-        ranks agree on the order of the messages between them.
+        Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in
+        which they come: so any two ranks agree on the order of the messages between them.
         """
         node, count = self.node[rank], len(self.ranks)
         hops = []

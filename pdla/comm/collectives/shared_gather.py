@@ -2,7 +2,8 @@
 
 A piece from another node is put there once.
 
-The rank that receives it tells the others, which read it in place: they need no message for it, and no memory of their own.
+The rank that receives it tells the others, which read it in place: they need no message for it, and
+no memory of their own.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class GatherBuffer:
     ) -> Iterator[int]:
         """Wait for each hop's piece in turn.
 
-        All ranks of a node have the pieces of the other nodes in the same order, so that no two wait for each other.
+        All ranks of a node have the pieces of the other nodes in the same order, so that no two
+        wait for each other.
 
         place  by rank, its place on its node
         ours   the numbers of those pieces that come to this rank from other nodes, as they come

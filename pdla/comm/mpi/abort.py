@@ -50,7 +50,8 @@ def give_up(call: str, passing: BaseException | None = None) -> None:
 def _abort() -> NoReturn:
     """End the job; to be called in a finally clause, as a signal's handler may raise before.
 
-    MPICH's MPI_Abort may return where another rank is in MPI_Finalize: then this rank would go on, and wait once more.
+    MPICH's MPI_Abort may return where another rank is in MPI_Finalize: then this rank would go on,
+    and wait once more.
     """
     MPI.COMM_WORLD.Abort(1)
     os._exit(1)
@@ -71,8 +72,8 @@ def watched(call: str) -> Iterator[None]:
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback.
 
-    Only print it where MPI cannot end a job, as it is not running, and in a process that was forked from a rank, as that
-    may go on.
+    Only print it where MPI cannot end a job, as it is not running, and in a process that was forked
+    from a rank, as that may go on.
     """
     if libmpi.forked() or not libmpi.running():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
@@ -112,8 +113,8 @@ def _place(trace: TracebackType | None) -> str:
 def end_when_interrupted() -> None:
     """From here on Ctrl-C that the program lets pass ends a job of several ranks, in one line.
 
-    Without it each rank prints its stack, and waits in MPI_Finalize for those that were not interrupted. A Python prompt
-    goes on as always.
+    Without it each rank prints its stack, and waits in MPI_Finalize for those that were not
+    interrupted. A Python prompt goes on as always.
     """
     before = sys.excepthook
 
@@ -128,8 +129,8 @@ def end_when_interrupted() -> None:
 def abort_on_exception() -> None:
     """From here on an uncaught exception on one rank, in any thread, ends the whole job, its traceback printed.
 
-    Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a program:
-    `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.
+    Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a
+    program: `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.
     """
 
     def end_in_thread(args: threading.ExceptHookArgs) -> None:

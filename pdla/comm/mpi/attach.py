@@ -28,12 +28,13 @@ def attach(comm: MPI.Comm) -> MPIComm:
 
     The first call is collective, and so is the first one after the duplicate was closed.
 
-    The first call in a process also limits BLAS to PDLA_THREADS threads or, if that is 0, to this rank's share of the node's cores,
-    which all ranks that the launcher has started on this node share, in comm or not.
-    Freeing comm frees the duplicate, and waits for the other ranks if they have shared memory. Raises GridError for an
-    intercommunicator and for the null communicator; AgreementError, on every rank, where PDLA_* variables differ that must not;
-    DeviceError, on every rank, where matrices are to lie on devices and a rank has none; NoMPIError before MPI is initialised,
-    after it is finalised, and in a process that was forked from a rank.
+    The first call in a process also limits BLAS to PDLA_THREADS threads or, if that is 0, to this
+    rank's share of the node's cores, which all ranks that the launcher has started on this node
+    share, in comm or not. Freeing comm frees the duplicate, and waits for the other ranks if they
+    have shared memory. Raises GridError for an intercommunicator and for the null communicator;
+    AgreementError, on every rank, where PDLA_* variables differ that must not; DeviceError, on
+    every rank, where matrices are to lie on devices and a rank has none; NoMPIError before MPI is
+    initialised, after it is finalised, and in a process that was forked from a rank.
     """
     libmpi.check_running()
     if comm == MPI.COMM_NULL:
@@ -102,8 +103,9 @@ _among = 0  # the number of ranks among which this node's cores have been shared
 def _share_out(ours: MPIComm) -> None:
     """Limit BLAS to this rank's share of the node's cores.
 
-    That is done at the first communicator, and at each that has more ranks on this node than the launcher and those before told
-    of. The first rank of a node warns if the node has fewer cores than BLAS threads.
+    That is done at the first communicator, and at each that has more ranks on this node than the
+    launcher and those before told of. The first rank of a node warns if the node has fewer cores
+    than BLAS threads.
     """
     global _among
     here, ranks = ours.node, max(ours.node.ranks, started())

@@ -1,13 +1,14 @@
 """A barrier: words of shared memory at which the ranks of a node wait until all have come.
 
-A rank that comes writes how many times it has come, and looks at the numbers of all others. (A barrier of messages is a tree, of
-which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait, as polling takes the
-core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
+A rank that comes writes how many times it has come, and looks at the numbers of all others. (A
+barrier of messages is a tree, of which each step would cost a rank its turn on a shared core.)
+Ranks that share cores sleep while they wait, as polling takes the core from the ranks that they
+wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
 sleeps, as waking is a system call.
 
-Barriers come in pairs. Ranks that make the same calls come to both in the same order. So if another rank has come to the second
-barrier, where this rank has not been, but not to this one, the two are in different calls and would wait for each other for
-ever.
+Barriers come in pairs. Ranks that make the same calls come to both in the same order. So if another
+rank has come to the second barrier, where this rank has not been, but not to this one, the two are
+in different calls and would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class SharedBarrier:
     def _pause(self, call: str, sends: bool, polls: int) -> None:
         """Leave the core to another rank.
 
-        A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may each overlook the other.
+        A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
+        each overlook the other.
         """
         if polls % _POLLS == 0 and (others := self._elsewhere()):
             fail_out_of_step(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")  # type: ignore[arg-type]

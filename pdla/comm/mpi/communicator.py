@@ -1,9 +1,10 @@
 """Ranks as processes, over MPI.
 
-A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in C order: contiguous ones
-without a copy, strided ones through a buffer. Waiting is a loop of tests, which lets other processes run where the ranks of a node
-outnumber its cores, and which after PDLA_TIMEOUT seconds prints stacks and ends the job. Where ranks are on several nodes a thread
-of each rank lets MPI work while the rank computes.
+A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in
+C order: contiguous ones without a copy, strided ones through a buffer. Waiting is a loop of tests,
+which lets other processes run where the ranks of a node outnumber its cores, and which after
+PDLA_TIMEOUT seconds prints stacks and ends the job. Where ranks are on several nodes a thread of
+each rank lets MPI work while the rank computes.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class MPIComm(Communicator):
         self.xp, self.adds = xp, xp is numpy
         self.mpi, self.node, self.homes = mpi, here, homes
         self._progress = progress(here, xp) if self.nodes > 1 else None
-        # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its rank gets a core, and 8 ranks
-        # on 2 cores take 8 times as long.
+        # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its
+        # rank gets a core, and 8 ranks on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._shared_buffer: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
@@ -85,10 +86,12 @@ class MPIComm(Communicator):
     ) -> Iterator[int]:
         """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0.
 
-        Where each rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
+        Where each rank sends to each, only few sends at first. Gives the numbers of `recvs` in
+        order of arrival.
         """
         landings = staging.landings([*map(_ARRAY, recvs)], self.staged)
-        # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
+        # Packed before anything is posted: if memory runs out here, MPI must not be left with
+        # receives into memory that is freed.
         packed = staging.packed([*map(_ARRAY, sends)], self.staged)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
@@ -181,7 +184,8 @@ class MPIComm(Communicator):
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
         """By MPI's own broadcast, one for each piece.
 
-        All ranks must begin collectives in the same order, so the root waits here until its device has packed a piece.
+        All ranks must begin collectives in the same order, so the root waits here until its device
+        has packed a piece.
         """
         landings = [] if self.rank == root else staging.landings([x], self.staged)
         box, events = (landings[0].box, []) if landings else staging.packed([x], self.staged)[id(x)]
@@ -253,8 +257,8 @@ class MPIComm(Communicator):
     def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
         """Wait for one request.
 
-        Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises meanwhile; mpi4py's
-        Iallreduce does not keep it.
+        Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler
+        raises meanwhile; mpi4py's Iallreduce does not keep it.
         """
         self._waits[id(request)] = request, memory
         self._until(call, request.Test, self._pause)
@@ -309,7 +313,8 @@ class MPIComm(Communicator):
 
         It is the only way in which ranks meet, so that ranks in different calls find it out.
 
-        By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
+        By messages, the minimum of the digests is the complement of the minimum of their
+        complements only if all are equal.
         """
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
@@ -323,7 +328,8 @@ class MPIComm(Communicator):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._until(f"split({axis!r})", send_on)
-        # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which another may wait on its way here.
+        # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which
+        # another may wait on its way here.
         self._together(f"split({axis!r})")
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))

@@ -23,7 +23,8 @@ _call = ctypes.CDLL(None).syscall
 def sleep(address: int, value: int, seconds: float) -> bool:
     """Sleep until `wake` is called for this address, at most so many seconds; gives whether it was called.
 
-    Returns at once if the 32 bits at the address are no longer `value`. Without a futex: sleeps for a nap, and gives False.
+    Returns at once if the 32 bits at the address are no longer `value`. Without a futex: sleeps for
+    a nap, and gives False.
     """
     if _NUMBER is None:
         time.sleep(min(_NAP, seconds))

@@ -10,8 +10,8 @@ import threading
 from pdla import config
 from pdla.errors import NoMPIError
 
-# The import starts MPI, which waits for all ranks, one of which may have ended already. No Python thread runs meanwhile, so that
-# faulthandler must watch it.
+# The import starts MPI, which waits for all ranks, one of which may have ended already. No Python
+# thread runs meanwhile, so that faulthandler must watch it.
 _begins = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else a timer that the program has set keeps running
 if _begins:
     faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)

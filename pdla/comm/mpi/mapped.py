@@ -1,7 +1,7 @@
 """Memory that the ranks of one node have in common: each rank maps the same file, whose name has been removed.
 
-Unlike an MPI window it need not be freed by all ranks together: a rank's map ends with the last array over it, and the memory is
-freed with the last map.
+Unlike an MPI window it need not be freed by all ranks together: a rank's map ends with the last
+array over it, and the memory is freed with the last map.
 """
 
 from __future__ import annotations

@@ -48,14 +48,16 @@ def step(nbytes: int, least: int) -> int:
 def pieces(x: Any, least: int) -> list[list[Any]]:
     """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls.
 
-    The last piece is shorter than the others, and may be empty: so a receive for an array of another length does not fit
-    the pieces that come.
+    The last piece is shorter than the others, and may be empty: so a receive for an array of
+    another length does not fit the pieces that come.
 
-    Why bytes: some dtypes have no MPI type or buffer format, mpi4py refuses an empty view whose rows lie apart on a device, and
-    CuPy counts elements where it should count bytes, if CUPY_ENABLE_UMP lets it give buffers.
+    Why bytes: some dtypes have no MPI type or buffer format, mpi4py refuses an empty view whose
+    rows lie apart on a device, and CuPy counts elements where it should count bytes, if
+    CUPY_ENABLE_UMP lets it give buffers.
 
-    Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
-    way, so that each direction of a pair would wait for a whole message of the other.
+    Why pieces: between nodes MPI asks for a long message's data by a short message that queues
+    behind the data going the other way, so that each direction of a pair would wait for a whole
+    message of the other.
     """
     raw = x.reshape(-1).view(np.uint8)
     if not (length := least and step(x.nbytes, least)):
@@ -66,8 +68,9 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
 class Round:
     """Messages on their way: what has come, and what is to be sent on. The rank's own thread and `progress` both advance it.
 
-    It holds the memory that MPI reads and writes, so that a Pending that is dropped half-way does not free it. It drops a message's
-    memory as soon as MPI is done with it, as `progress` may hold a round that has ended for a moment longer.
+    It holds the memory that MPI reads and writes, so that a Pending that is dropped half-way does
+    not free it. It drops a message's memory as soon as MPI is done with it, as `progress` may hold
+    a round that has ended for a moment longer.
     """
 
     def __init__(
@@ -136,7 +139,8 @@ class Round:
     def _go_on(self) -> None:
         """Send what has been packed, then send on what has come, in onward's order.
 
-        An item is removed last, so that once onward is empty all has been sent on, and `landed` called.
+        An item is removed last, so that once onward is empty all has been sent on, and `landed`
+        called.
         """
         while self.packing and self.packing[0][0].done:
             self.sends.append(self.packing[0][1]())
@@ -157,8 +161,8 @@ _owing: dict[int, Round] = {}  # the rounds of this process that still have to s
 def send_on(but: Round | None = None) -> bool:
     """Advance all rounds but one, for whose messages other ranks may wait.
 
-    It sends what a device has packed by now, or what has come and is to be sent on. Gives whether no device is packing any
-    more.
+    It sends what a device has packed by now, or what has come and is to be sent on. Gives whether
+    no device is packing any more.
     """
     if not _owing:  # mostly, and between two polls each microsecond is one that another rank on this core waits
         return True
@@ -175,9 +179,10 @@ def _truncated(status: MPI.Status) -> bool:
 class Progress:
     """A thread that calls MPI while this rank computes: MPI moves data over a network only when it is called.
 
-    It calls MPI every PDLA_PROGRESS seconds, less often where ranks share a core (each call takes the core, and its cache, from a
-    rank that computes), while rounds are on their way and the rank does not wait, as it calls MPI itself then. On one node there is
-    no such thread: there a message is a copy, which takes time on a core whichever thread makes it.
+    It calls MPI every PDLA_PROGRESS seconds, less often where ranks share a core (each call takes
+    the core, and its cache, from a rank that computes), while rounds are on their way and the rank
+    does not wait, as it calls MPI itself then. On one node there is no such thread: there a message
+    is a copy, which takes time on a core whichever thread makes it.
 
     resting   the rank waits. The thread is not woken when that changes: waits are many and short.
     """

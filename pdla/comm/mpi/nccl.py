@@ -69,7 +69,8 @@ class NCCLComm(MPIComm):
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
         """As over MPI, but the second half begins here, not when the result is waited for.
 
-        Some ranks may wait before another verb, some after it, and NCCL's calls must be made in one order on all ranks.
+        Some ranks may wait before another verb, some after it, and NCCL's calls must be made in one
+        order on all ranks.
         """
         if not _on_device([x]):
             return super().allreduce(x, out)
@@ -128,9 +129,10 @@ class NCCLComm(MPIComm):
 def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
     """A round as groups that NCCL makes one after another: in each, at most one message to each rank and one from it.
 
-    A message that is sent on is sent in the group after the one in which it is received, and what is received after it is received
-    in that group or a later one. So in the ways of broadcasting (broadcast.py) no rank waits in a group for what another sends
-    in a later one. Empty messages are left out.
+    A message that is sent on is sent in the group after the one in which it is received, and what
+    is received after it is received in that group or a later one. So in the ways of broadcasting
+    (broadcast.py) no rank waits in a group for what another sends in a later one. Empty messages
+    are left out.
     """
     made: dict[int, Group] = {0: Group([], [])}
     taken = Counter[tuple[str, int]]()

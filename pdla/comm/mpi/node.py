@@ -60,7 +60,8 @@ class Node:
 def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     """Collective over comm: this rank's node, and by rank the lowest rank on the same node, which stands for the node.
 
-    The node's cores are all those on which at least one of its ranks may run, as far as they can be used at once.
+    The node's cores are all those on which at least one of its ranks may run, as far as they can be
+    used at once.
     """
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
     bound = neighbours.allgather(os.sched_getaffinity(0))
@@ -88,7 +89,7 @@ def room() -> int:
 def least_room(comm: MPI.Comm) -> int:
     """Collective over comm: the least `room` of its ranks' nodes, the same on every rank.
 
-    By allgather, since mpi4py's allreduce of objects begins with a collective call that holds Python's lock: two threads might each
-    wait for the other one's rank, and no watchdog could run.
+    By allgather, since mpi4py's allreduce of objects begins with a collective call that holds
+    Python's lock: two threads might each wait for the other one's rank, and no watchdog could run.
     """
     return min(comm.allgather(room()))

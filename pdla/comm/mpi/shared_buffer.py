@@ -1,8 +1,8 @@
 """The shared buffer of ranks on one node under MPI: a window of memory that all of them see, behind two barriers.
 
-At one barrier ranks wait for what others write to the shared buffer. At the other they meet: they compare their calls, in a
-fraction of the time that messages take. Each has its own, so that of ranks in different calls none takes the other's coming for
-what it waits for.
+At one barrier ranks wait for what others write to the shared buffer. At the other they meet: they
+compare their calls, in a fraction of the time that messages take. Each has its own, so that of
+ranks in different calls none takes the other's coming for what it waits for.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class WindowBuffer(Turns):
     def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
         """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.
 
-        They are written to one half of the spare words in turn: when a rank comes to the next meeting but one, all have left this.
+        They are written to one half of the spare words in turn: when a rank comes to the next
+        meeting but one, all have left this.
         """
         meeting = self.meeting
         words = meeting.spare[3:] if meeting.turn % 2 else meeting.spare[:3]

@@ -1,9 +1,10 @@
 """How arrays travel over MPI: from and into memory without gaps, the host's or, if MPI takes device memory, a device's.
 
-If it does not, a device's arrays go through pinned memory of the host, which the device reads and writes itself: one launch packs
-all short messages of a round; long ones go piece by piece, so that packing, sending and unpacking overlap. MPI is never given
-memory that a device may still write to: a piece is sent once the event that was recorded after its packing has passed. So no rank
-has to wait for all the work of its device.
+If it does not, a device's arrays go through pinned memory of the host, which the device reads and
+writes itself: one launch packs all short messages of a round; long ones go piece by piece, so that
+packing, sending and unpacking overlap. MPI is never given memory that a device may still write to:
+a piece is sent once the event that was recorded after its packing has passed. So no rank has to
+wait for all the work of its device.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def by_nccl(comm: Any, asked: bool) -> tuple[Any, str]:
 def by_mpi(comm: Any, asked: bool) -> tuple[Any, str]:
     """An MPI that takes device memory, as a probe finds unless it is asked for.
 
-    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
-    gather and shift some, and check what has come: some MPIs bring zeros.
+    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then
+    all ranks broadcast, sum, gather and shift some, and check what has come: some MPIs bring zeros.
     """
     comm.staged = False
     if asked:
@@ -79,8 +79,8 @@ TRANSPORTS = (
 def connected(comm: Any) -> Any:
     """The communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says.
 
-    Collective. It is comm itself, or one over its ranks with another transport. DeviceError, on every rank, where the transport
-    that is asked for does not work.
+    Collective. It is comm itself, or one over its ranks with another transport. DeviceError, on
+    every rank, where the transport that is asked for does not work.
     """
     if comm.xp.name != "cupy":
         return comm

@@ -1,9 +1,11 @@
 """Block-cyclic matrices as factorizations see them.
 
-Which rank has block k of the rows or of the columns, where it begins there, and the communicators along which panels travel.
+Which rank has block k of the rows or of the columns, where it begins there, and the communicators
+along which panels travel.
 
-A matrix in square blocks, cut by no more than one axis in each dimension over its whole grid, is worked on where it lies. Any other
-is brought to such a layout, and the result to the layout asked for: `working` says which.
+A matrix in square blocks, cut by no more than one axis in each dimension over its whole grid, is
+worked on where it lies. Any other is brought to such a layout, and the result to the layout asked
+for: `working` says which.
 """
 
 from __future__ import annotations

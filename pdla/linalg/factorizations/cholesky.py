@@ -1,8 +1,9 @@
 """Cholesky factors of positive definite matrices in square blocks over a grid, and systems that they solve.
 
-Step k of the right-looking factorization: the rank that has diagonal block k factors it, and sends its inverse along the grid
-column; there panel k, what lies below, is multiplied by it, and sent along the grid rows; the rows of the panel that face a rank's
-columns come to it along its grid column; then the rest of the triangle is updated. Of that block column k + 1 comes first, so that
+Step k of the right-looking factorization: the rank that has diagonal block k factors it, and sends
+its inverse along the grid column; there panel k, what lies below, is multiplied by it, and sent
+along the grid rows; the rows of the panel that face a rank's columns come to it along its grid
+column; then the rest of the triangle is updated. Of that block column k + 1 comes first, so that
 panel k + 1 is on its way while the others are updated.
 """
 
@@ -272,7 +273,8 @@ class Cholesky:
     def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
         """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
 
-        Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the corner.
+        Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the
+        corner.
         """
         i, j, w, owner = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k), self.cols.owner(k)
         size = (len(self.a) - i) * w

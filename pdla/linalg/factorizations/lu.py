@@ -1,11 +1,12 @@
 """LU with row pivoting, P A = L U, and systems that it solves.
 
-Step k: the grid column that has block column k factors it, and sends it with its pivots along the grid rows; rows are exchanged
-along the grid columns; the grid row that has block k solves for U's rows, and sends them along the grid columns; what lies below is
-updated, block column k + 1 first, so that panel k + 1 is on its way while the others are updated.
+Step k: the grid column that has block column k factors it, and sends it with its pivots along the
+grid rows; rows are exchanged along the grid columns; the grid row that has block k solves for U's
+rows, and sends them along the grid columns; what lies below is updated, block column k + 1 first,
+so that panel k + 1 is on its way while the others are updated.
 
-In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any number of ranks. Where it is cut
-over several, they are those of a tournament.
+In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any
+number of ranks. Where it is cut over several, they are those of a tournament.
 """
 
 from __future__ import annotations

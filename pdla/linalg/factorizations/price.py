@@ -1,8 +1,9 @@
 """What factorizations and triangular systems cost on a grid of pr x pc ranks, by closed forms; and the cheapest grid and block.
 
-A step is priced by what one rank does in it. Two things bound it: a rank's own work (`busy`), of which the panel's is done by each
-grid column in turn; and the chain from one panel to the next (`chain`), through which all ranks wait where panels are narrow or
-many. Of many steps SAMPLE are priced, evenly spread.
+A step is priced by what one rank does in it. Two things bound it: a rank's own work (`busy`), of
+which the panel's is done by each grid column in turn; and the chain from one panel to the next
+(`chain`), through which all ranks wait where panels are narrow or many. Of many steps SAMPLE are
+priced, evenly spread.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Task:
 def bound(task: Task, ranks: int) -> float:
     """Words that a rank must receive at least for a factor: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
 
-    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of triangular systems 0.
+    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of
+    triangular systems 0.
     """
     share = task.m * task.n / ranks
     moves = share and ranks > 1 and task.routine != "triangular"
@@ -191,9 +193,10 @@ def shapes(ranks: int) -> list[Shape]:
 def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     """The ways, the cheapest first; the whole matrix is one block where there is one rank.
 
-    Of those that cost as good as the least, first comes that of the widest blocks: few long products and messages fail the price
-    less than many short ones; of LU one whose panels lie on one rank each, as its pivots are LAPACK's; for Cholesky one with most
-    rows of ranks, as all that have a part of a panel work on it.
+    Of those that cost as good as the least, first comes that of the widest blocks: few long
+    products and messages fail the price less than many short ones; of LU one whose panels lie on
+    one rank each, as its pivots are LAPACK's; for Cholesky one with most rows of ranks, as all that
+    have a part of a panel work on it.
     """
     if ranks == 1:
         return (Way((1, 1), max(1, task.m, task.n)),)

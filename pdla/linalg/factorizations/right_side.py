@@ -21,7 +21,8 @@ from pdla.matrix.redistribute import converted
 class RightSide:
     """B of A X = B: a matrix, or an array (a vector).
 
-    With it the layout of X (None: B's), the dtype in which both are worked on, and whether B may be written to.
+    With it the layout of X (None: B's), the dtype in which both are worked on, and whether B may be
+    written to.
     """
 
     B: Any

@@ -1,6 +1,7 @@
 """Exchanges of rows, told as pivots, as moves or as an order; and moves of rows that lie in turns on the ranks of a grid column.
 
-All exchanges of a panel are one move: each row that is written gets what another row had before, in one message a peer.
+All exchanges of a panel are one move: each row that is written gets what another row had before, in
+one message a peer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tournament pivoting: w pivot rows of a panel that is cut over a grid column, in a few rounds of messages.
 
-Each rank picks w of its rows, by LU with partial pivoting; of the rows of up to FAN ranks one of them picks w again, and so on, up
-to the rank that has the panel's diagonal block. Grigori, Demmel, Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
+Each rank picks w of its rows, by LU with partial pivoting; of the rows of up to FAN ranks one of
+them picks w again, and so on, up to the rank that has the panel's diagonal block. Grigori, Demmel,
+Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
 """
 
 from __future__ import annotations

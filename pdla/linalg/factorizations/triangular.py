@@ -1,8 +1,9 @@
 """Triangular systems T X = B, T in square blocks over a grid, in place in B.
 
-Many columns: T's panels travel along the grid rows, the next one while this one is used, and the solved blocks of X along the grid
-columns (right-looking). Few columns: T stays, addends of B's blocks are summed along the grid rows instead.
-A transpose is a view, whose grid rows are T's grid columns.
+Many columns: T's panels travel along the grid rows, the next one while this one is used, and the
+solved blocks of X along the grid columns (right-looking). Few columns: T stays, addends of B's
+blocks are summed along the grid rows instead. A transpose is a view, whose grid rows are T's grid
+columns.
 """
 
 from __future__ import annotations

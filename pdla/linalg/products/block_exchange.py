@@ -1,7 +1,8 @@
 """Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
 
-There is one message to each peer; on one node ranks read what others have put into memory that all share. It does what
-redistribution cannot: a rank may hold several blocks, may want one that no layout has, and of a block half may travel.
+There is one message to each peer; on one node ranks read what others have put into memory that all
+share. It does what redistribution cannot: a rank may hold several blocks, may want one that no
+layout has, and of a block half may travel.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class BlockExchange:
     ) -> None:
         """Collective: target = beta target + what comes, where something comes.
 
-        With beta != 0 elements travel in the dtype in which they are added: so copies of the target, one of which may be on the
-        rank that gives, are rounded alike.
+        With beta != 0 elements travel in the dtype in which they are added: so copies of the
+        target, one of which may be on the rank that gives, are rounded alike.
 
         arrays     this rank's blocks, by number
         target     the array of the block that it wants

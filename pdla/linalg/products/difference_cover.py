@@ -1,13 +1,15 @@
 """Who computes which tile of a triangle: any number of ranks, all with the same work and the same few rows.
 
-P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. The v blocks are put in a circle, and a ruler with w
-marks, two of which lie at every distance from 1 to v/2, is laid round it, its zero at block r: rank (r, l) gets the row blocks
-under the marks, and part l of k. For each distance it multiplies the two blocks under one pair of marks at that distance: so every
-pair of blocks meets once in each part of k. A rank multiplies about v/2 of the v (v + 1) / 2 tiles, and needs only w of the v row
-blocks for them, w about sqrt(1.5 v).
+P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. The v blocks are put in a
+circle, and a ruler with w marks, two of which lie at every distance from 1 to v/2, is laid round
+it, its zero at block r: rank (r, l) gets the row blocks under the marks, and part l of k. For each
+distance it multiplies the two blocks under one pair of marks at that distance: so every pair of
+blocks meets once in each part of k. A rank multiplies about v/2 of the v (v + 1) / 2 tiles, and
+needs only w of the v row blocks for them, w about sqrt(1.5 v).
 
-v = 1 cuts k alone (every rank has addends of the whole triangle), c = 1 the triangle alone. Rulers: Wichmann, J. London Math.
-Soc. 38 (1963). The least that must be moved: Al Daas, Ballard, Grigori, Kumar, Rouse, SPAA 2023.
+v = 1 cuts k alone (every rank has addends of the whole triangle), c = 1 the triangle alone. Rulers:
+Wichmann, J. London Math. Soc. 38 (1963). The least that must be moved: Al Daas, Ballard, Grigori,
+Kumar, Rouse, SPAA 2023.
 """
 
 from __future__ import annotations
@@ -123,7 +125,8 @@ class DifferenceCover:
     def words(self, n: int, k: int) -> float:
         """Words that a rank receives: its row blocks of A, as if it held none, and the addends of what it sums.
 
-        Exact where v c divides n and c divides k; for c > 1 those of the rank that sums the longest rows.
+        Exact where v c divides n and c divides k; for c > 1 those of the rank that sums the longest
+        rows.
         """
         b, rows = n / self.v, n / self.v / self.c
         square = (self.v - 1) / 2 * rows * b

@@ -1,7 +1,8 @@
 """C = alpha A B^T + alpha B A^T + beta C and its Hermitian form, one triangle.
 
-The second addend is the first one transposed: so one product W = alpha A B^T, by matmul's algorithms, takes as many operations as
-the two triangles. The other triangle of W, transposed, is added to this one, which moves n^2 / 2 P words a rank.
+The second addend is the first one transposed: so one product W = alpha A B^T, by matmul's
+algorithms, takes as many operations as the two triangles. The other triangle of W, transposed, is
+added to this one, which moves n^2 / 2 P words a rank.
 """
 
 from __future__ import annotations

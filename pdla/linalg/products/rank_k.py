@@ -1,7 +1,8 @@
 """C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
 
 1. Each rank fetches its row blocks of A (its part of k), which difference_cover.py deals out. Ranks of one node read A in place
-   instead, and each multiplies one strip of the triangle (strips.py). Where C's layout spreads the work well, C is stationary;
+   instead, and each multiplies one strip of the triangle (strips.py). Where C's layout spreads the
+   work well, C is stationary;
 2. it multiplies its tiles: one on the diagonal, halved again and again (`below`), and its share of those below the diagonal;
 3. the c parts of k are added up: each of the c ranks that have the same tiles gets the sums of every c-th row of them;
 4. the triangle, without the other half of the matrix, goes to C's layout.
@@ -235,8 +236,8 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
 def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
     """Collective: this rank's row blocks of A, as stored. If it holds them all they are used in place.
 
-    Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed by its own rank, would differ
-    in rounding otherwise.
+    Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed
+    by its own rank, would differ in rounding otherwise.
     """
     own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
     in_place = own is not None and (not plan.stays or A.xp.contiguous(own))
@@ -275,7 +276,8 @@ def below(
 ) -> None:
     """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
 
-    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by itself, down to `leaf` rows.
+    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by
+    itself, down to `leaf` rows.
     """
     if not len(counts) or counts[-1] <= done:
         return

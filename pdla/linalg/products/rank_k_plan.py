@@ -32,8 +32,8 @@ Distribution = DifferenceCover | Stationary | Strips
 def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
     """The cheapest way to deal out the work.
 
-    Its price is in words: those that a rank receives, C's on their way to its layout included, and the time of its operations, in
-    words that could arrive meanwhile.
+    Its price is in words: those that a rank receives, C's on their way to its layout included, and
+    the time of its operations, in words that could arrive meanwhile.
     """
     stay = Stationary(layout, sizes)
     way = stay.part(n)
@@ -147,7 +147,8 @@ def _summing(n: int, deal: Distribution, grid: ProcessGrid, place: int | None) -
 def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
     """Cut k in c parts.
 
-    These are the parts in which A's columns lie already, if they are cut into c along the last axes of the grid; else blocks.
+    These are the parts in which A's columns lie already, if they are cut into c along the last axes
+    of the grid; else blocks.
     """
     cuts = effective(A.layout.cols, A.grid.sizes)
     axes = axes_of(cuts)

@@ -1,8 +1,9 @@
 """A stack of matrices, and its products.
 
-The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one part of the batch are a layer,
-which is a grid of the other axes, and each matrix is cut over its layer as a layout says. A product is one plan, run for each
-matrix; in it no messages go between layers.
+The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one
+part of the batch are a layer, which is a grid of the other axes, and each matrix is cut over its
+layer as a layout says. A product is one plan, run for each matrix; in it no messages go between
+layers.
 """
 
 from __future__ import annotations

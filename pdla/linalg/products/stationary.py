@@ -1,7 +1,8 @@
 """C stays: each rank computes what it holds of C's triangle, and fetches the rows of A for its rows and for its columns of C.
 
-Nothing of C moves, as in ScaLAPACK. The work is as even as the layout: in a Cyclic layout with short blocks about half of each
-rank's block is in the triangle; in 2-D blocks all or nothing of most ranks' blocks is.
+Nothing of C moves, as in ScaLAPACK. The work is as even as the layout: in a Cyclic layout with
+short blocks about half of each rank's block is in the triangle; in 2-D blocks all or nothing of
+most ranks' blocks is.
 """
 
 from __future__ import annotations

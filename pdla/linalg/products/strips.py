@@ -1,7 +1,7 @@
 """Strips: each rank computes some rows of the triangle, fewer the longer they are, so that all ranks have the same work.
 
-A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that moves nothing, and a strip is
-multiplied in larger products than the tiles of difference_cover.py.
+A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that
+moves nothing, and a strip is multiplied in larger products than the tiles of difference_cover.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Products with a matrix of which one triangle is stored.
 
-The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks are balanced; what follows is a
-product like any other, by matmul's algorithms, which moves about sqrt(P) times as much.
+The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks are
+balanced; what follows is a product like any other, by matmul's algorithms, which moves about
+sqrt(P) times as much.
 """
 
 from __future__ import annotations

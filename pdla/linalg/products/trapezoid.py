@@ -1,8 +1,9 @@
 """Packed trapezoids: the elements of a block on or below the matrix's diagonal, and where they are in an array.
 
-Of two blocks' common elements, each row keeps its columns up to the diagonal. They are copied in pieces. Rows that keep equally
-many columns are one rectangle: so a trapezoid all below the diagonal is one piece. Where the diagonal crosses
-it, BAND rows at a time are two pieces: the rectangle of the columns that all of them keep, and the single elements right of it.
+Of two blocks' common elements, each row keeps its columns up to the diagonal. They are copied in
+pieces. Rows that keep equally many columns are one rectangle: so a trapezoid all below the diagonal
+is one piece. Where the diagonal crosses it, BAND rows at a time are two pieces: the rectangle of
+the columns that all of them keep, and the single elements right of it.
 """
 
 from __future__ import annotations

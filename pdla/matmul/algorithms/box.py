@@ -1,6 +1,7 @@
 """3-D: the m x n x k multiplications are cut into boxes, one a rank; A and B are gathered along n and m, C summed along k.
 
-Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.words` has the formula, with any P.
+Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.words` has the formula,
+with any P.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An algorithm as a table: a grid, what each axis carries, the layouts of A, B and C, and how panels move.
 
-Everything else follows by the rule: A and B are gathered along axes that cut them but carry no dimension of theirs, and C's
-addends are summed to C's layout.
+Everything else follows by the rule: A and B are gathered along axes that cut them but carry no
+dimension of theirs, and C's addends are summed to C's layout.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Table:
     def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
         """The same for each of A, B and C.
 
-        Where sizes do not divide: the rank with the largest faces, whose shares of A and B are the smallest, and whose share of
-        C is the largest.
+        Where sizes do not divide: the rank with the largest faces, whose shares of A and B are the
+        smallest, and whose share of C is the largest.
         """
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
@@ -128,8 +128,9 @@ class Table:
     def roles(self) -> Roles:
         """The roles of the axes: A, B and C are multiplied in the native layouts.
 
-        They are without the cuts along axes that carry another dimension than the one that they cut. LayoutError where an axis
-        carries k and does not cut it, of A or of B: each rank along it would add the whole product.
+        They are without the cuts along axes that carry another dimension than the one that they
+        cut. LayoutError where an axis carries k and does not cut it, of A or of B: each rank along
+        it would add the whole product.
         """
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
@@ -148,8 +149,8 @@ class Table:
     def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
         """A box's table, with the third cut of a face along its other dimension where a rank then receives less.
 
-        Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces, these are cut along both
-        dimensions where that is as even: in two sums fewer messages come.
+        Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces,
+        these are cut along both dimensions where that is as even: in two sums fewer messages come.
         """
         if self.carries != BOXED:
             return self
@@ -204,8 +205,9 @@ class Algorithm:
     tables: Callable[[tuple[int, int, int]], Iterable[Table]]
 
 
-# The layouts of a box, by the dimension that its panels walk: each of A, B and C is cut by the axes of its own two dimensions, and
-# by the third axis, too: along the walked dimension if it has that, else along its rows.
+# The layouts of a box, by the dimension that its panels walk: each of A, B and C is cut by the axes
+# of its own two dimensions, and by the third axis, too: along the walked dimension if it has that,
+# else along its rows.
 BOXES = {
     "k": (Layout("m", ("k", "n")), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
     "n": (Layout(("m", "n"), "k"), Layout("k", ("n", "m")), Layout("m", ("n", "k"))),

@@ -4,8 +4,9 @@ With A and B spread over all q^2 c ranks, each nested within its layer's part of
 
     (mk + kn) (q - 1) / P + (mn / q^2) (1 - 1/c)  words,   P = q^2 c.
 
-c = 1 is Cannon or SUMMA, c = q the cube. Solomonik and Demmel, Euro-Par 2011, start from one layer that has A and B and copy
-them to every layer, which costs (mk + kn)(c - 1)/P more. c is any number of layers, q the largest for which there are ranks.
+c = 1 is Cannon or SUMMA, c = q the cube. Solomonik and Demmel, Euro-Par 2011, start from one layer
+that has A and B and copy them to every layer, which costs (mk + kn)(c - 1)/P more. c is any number
+of layers, q the largest for which there are ranks.
 """
 
 from __future__ import annotations

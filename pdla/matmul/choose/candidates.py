@@ -1,6 +1,7 @@
 """The search: every way to multiply two matrices from the layouts in which they come; a plan takes the cheapest.
 
-A way is the rule on the matrices' own grid, or a table on a grid of its own, to which A and B are brought, and C back.
+A way is the rule on the matrices' own grid, or a table on a grid of its own, to which A and B are
+brought, and C back.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _price = attrgetter("price")
 def ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     """All ways that the arguments allow, cheapest first.
 
-    Ranks that are threads of one process ask the same: only the first searches, the others wait and find the result kept.
+    Ranks that are threads of one process ask the same: only the first searches, the others wait and
+    find the result kept.
     """
     with _one_at_a_time:
         return _ways(q, algorithm, shape, schedule)
@@ -108,8 +110,8 @@ def _candidates(
 def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
     """The tables that are looked at, each with the rank at each place of its grid.
 
-    Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along k, which need less memory as
-    less of C is summed.
+    Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along
+    k, which need less memory as less of C is summed.
     """
     tables = _tables(q, algorithm, None, None, lean)
     ways = [(table, order) for table in tables for order in ([None] if q.homes is None else fillings(table.shape, q.homes))]
@@ -186,7 +188,8 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: boo
 def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
     """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts.
 
-    But from other layouts A and B come there with one copy in shared memory, and with two by messages.
+    But from other layouts A and B come there with one copy in shared memory, and with two by
+    messages.
     """
     names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
     return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
@@ -204,7 +207,8 @@ def _straight(tables: Iterable[Table]) -> list[Table]:
 def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved.
 
-    Where none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory.
+    Where none have, nothing is counted: what thousands of ranks have in common takes a second, and
+    much memory.
     """
     if table.algorithm != BOX.name or q.large or at_home(q, table, order):
         return table
@@ -226,7 +230,8 @@ def _orders(q: Problem, table: Table) -> list[np.ndarray]:
 def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
     """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way.
 
-    Of many ranks that is the best that is known so far, of few, whose assignments take no time, the best with ranks as they were.
+    Of many ranks that is the best that is known so far, of few, whose assignments take no time, the
+    best with ranks as they were.
     """
     if q.ranks > FEW:
         return []

@@ -1,8 +1,9 @@
 """Which rank takes which place of a box's grid: ranks are placed so that most elements are where they are needed already.
 
-How many elements a rank holds, on the user's grid, of what a place needs is a product of two overlaps, of rows and of columns; all
-are found at once from the layouts, without a message. The best placing is a linear assignment problem. Where there are several
-nodes it is solved for whole nodes first, so that places on one node stay together, and then for the ranks of each node.
+How many elements a rank holds, on the user's grid, of what a place needs is a product of two
+overlaps, of rows and of columns; all are found at once from the layouts, without a message. The
+best placing is a linear assignment problem. Where there are several nodes it is solved for whole
+nodes first, so that places on one node stay together, and then for the ranks of each node.
 """
 
 from __future__ import annotations

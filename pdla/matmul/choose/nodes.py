@@ -14,8 +14,9 @@ from pdla.matmul.roles import Move
 def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
     """Ways to fill a grid, each as the rank at each place in C order.
 
-    The first is the usual order. Where there are several nodes, ranks are also taken node after node and put along the axes, each
-    axis once the fastest; and into tiles of the grid, in each shape of tile that has as many places as a node has ranks.
+    The first is the usual order. Where there are several nodes, ranks are also taken node after
+    node and put along the axes, each axis once the fastest; and into tiles of the grid, in each
+    shape of tile that has as many places as a node has ranks.
 
     homes  the node of each rank, numbered from 0; None: there is one node
     """
@@ -53,7 +54,8 @@ def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
 
     Without axes, from all its ranks. It is that of the rank with the fewest peers on its own node.
 
-    Addends come from each peer on another node by themselves. Other pieces come once for all peers on a node, which share the work.
+    Addends come from each peer on another node by themselves. Other pieces come once for all peers
+    on a node, which share the work.
     """
     rest = [axis for axis in range(where.ndim) if along and axis not in along]
     lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])

@@ -52,8 +52,8 @@ class Way:
 def redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
     """Messages by which A and B come where they are needed, and by which C goes to its layout when it has been summed.
 
-    Of A's and B's less those of the gathers that a box's price counts: other ones, where no all-gather brings them, or none,
-    where they lie there in copies.
+    Of A's and B's less those of the gathers that a box's price counts: other ones, where no
+    all-gather brings them, or none, where they lie there in copies.
     """
     place, received = q.A.place, np.zeros(q.ranks)
 
@@ -93,8 +93,8 @@ def weighed(
 ) -> float:
     """The words by which a product is priced: those that a rank receives, of which those from other nodes count more.
 
-    Where ranks share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is
-    received.
+    Where ranks share memory, half the words that it copies: a word in a message is copied twice, as
+    it is sent and as it is received.
     """
     if not q.readable and q.homes is None:
         return words
@@ -180,8 +180,8 @@ def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> 
 def least_price(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
     """A lower bound on the price of a table, turned or not, with ranks in this order.
 
-    On average ranks receive at least what they need less the most that any has, and the product's words are counted without
-    rounding.
+    On average ranks receive at least what they need less the most that any has, and the product's
+    words are counted without rounding.
     """
     if q.large or at_home(q, table, order):
         return native_price(q, table, order)

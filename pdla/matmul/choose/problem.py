@@ -76,7 +76,8 @@ def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...
 class Sizes:
     """A product's m, n, k; how many ranks there are; bytes of an element; the machine.
 
-    Also bytes that the ranks of a node may share, and the node of each rank (empty: all run on one).
+    Also bytes that the ranks of a node may share, and the node of each rank (empty: all run on
+    one).
     """
 
     mnk: tuple[int, int, int]

@@ -1,7 +1,8 @@
 """What a schedule is: the order in which parts of A, B and C travel, and in which they are multiplied.
 
-To add one, write a file with a subclass of `Schedule`, and a line in the registry (schedules/__init__.py). What the chooser and the
-plan have to know of a schedule they ask it; a schedule knows neither.
+To add one, write a file with a subclass of `Schedule`, and a line in the registry
+(schedules/__init__.py). What the chooser and the plan have to know of a schedule they ask it; a
+schedule knows neither.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class Schedule(ABC):
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """Collective: `c = alpha a b + beta c`.
 
-        It lies as the products come: in the roles' layout or, if panels of C move, in the walk's. Ranks that are idle on the
-        plan's grid take part.
+        It lies as the products come: in the roles' layout or, if panels of C move, in the walk's.
+        Ranks that are idle on the plan's grid take part.
         """
 
     def suits(self, traffic: Traffic) -> bool:

@@ -1,16 +1,20 @@
 """Cannon: panels are shifted from neighbour to neighbour, and while two are multiplied the next ones travel.
 
-On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies piece j L/pc + i L/pr + t
-(mod L): then all ranks of a grid row hold different parts of A and shift them together, and so do the columns with B. On a
-square grid this is Cannon's algorithm: a skew, then one shift in each step. Where m or n is walked instead, C's partial sums are
-passed from rank to rank, and go to their owners at the end. On a square grid a rank receives at most pc (mk/P) + pr (kn/P)
-words, one block of A and one of B more than SUMMA, for the skew; `matmul_words` has the formula for rectangles. All shifts but
-the skew, and the last one of C, are between neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies
+piece j L/pc + i L/pr + t (mod L): then all ranks of a grid row hold different parts of A and shift
+them together, and so do the columns with B. On a square grid this is Cannon's algorithm: a skew,
+then one shift in each step. Where m or n is walked instead, C's partial sums are passed from rank
+to rank, and go to their owners at the end. On a square grid a rank receives at most pc (mk/P) + pr
+(kn/P) words, one block of A and one of B more than SUMMA, for the skew; `matmul_words` has the
+formula for rectangles. All shifts but the skew, and the last one of C, are between neighbours.
+Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
 
-Wide parts go round in slices, one after the other, each with a skew of its own. So a rank needs two panels of A and of B, not
-two blocks, and only the first slice's skew has no product to travel behind.
+Wide parts go round in slices, one after the other, each with a skew of its own. So a rank needs two
+panels of A and of B, not two blocks, and only the first slice's skew has no product to travel
+behind.
 
-Where the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first: A, or B where n is walked.
+Where the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first:
+A, or B where n is walked.
 """
 
 from __future__ import annotations
@@ -38,8 +42,9 @@ ROOMS = 2  # panels of each operand: the one that is multiplied, and the one tha
 def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
 
-    Any two parts with indices in common meet at one of the steps of `schedule`. Their rings share no axis: A moves along
-    axes that carry n, B along those that carry m, C along those that carry k. sides: of the grid.
+    Any two parts with indices in common meet at one of the steps of `schedule`. Their rings share
+    no axis: A moves along axes that carry n, B along those that carry m, C along those that carry
+    k. sides: of the grid.
     """
     sizes = dict(sides)
     (x, along_x), (y, along_y) = walked.sides
@@ -76,7 +81,8 @@ class Share:
 def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
     """The shares of x and y of each slice.
 
-    There are as many slices as parts in common take panels of `width` indices, at most; all are equally wide.
+    There are as many slices as parts in common take panels of `width` indices, at most; all are
+    equally wide.
     """
     common = [x.parts[p].select(y.parts[q].within(x.parts[p])) for p, q in overlapping(x.parts, y.parts)]
     slices = -(-max(map(len, common), default=0) // width) if x.moves or y.moves else 1

@@ -1,9 +1,10 @@
 """Fetch: panels of A and B come straight from where they lie, in any layouts on any grids, while others are multiplied.
 
-A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not hold. By way of the box's own
-layouts it could receive more: words that it held at first, and gave away. Nothing has to be redistributed before the first
-product, and no block of another layout takes memory.
-Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of them hear from one rank at once.
+A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not
+hold. By way of the box's own layouts it could receive more: words that it held at first, and gave
+away. Nothing has to be redistributed before the first product, and no block of another layout takes
+memory. Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of
+them hear from one rank at once.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class Fetch(Schedule):
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """Collective: into += A B for the faces that the roles give this rank on the grid.
 
-        It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have parts of A and B to send.
+        It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have
+        parts of A and B to send.
         """
         run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
 

@@ -1,9 +1,9 @@
 """Gather: every rank gathers all blocks of A and B that it needs at once, and multiplies each as soon as it has arrived.
 
-On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
-messages, and needs as much workspace. Where thin tiles are joined it needs room for its own block in addition and, for A, for the
-whole gathered part once more.
-Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
+On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1)
+words in (pc - 1) + (pr - 1) messages, and needs as much workspace. Where thin tiles are joined it
+needs room for its own block in addition and, for A, for the whole gathered part once more. Agarwal,
+Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 class Script:
     """What a rank will do; of pairs the first is of A, the second of B.
 
-    Tiles are numbered by the ranks from which they come, or by groups, where they are joined; empty ones are left out.
+    Tiles are numbered by the ranks from which they come, or by groups, where they are joined; empty
+    ones are left out.
 
     axes      the axes along which they are gathered; empty: they are not gathered
     shapes    the shapes of their tiles, as stored
@@ -108,10 +109,11 @@ def _together(
     parts = {r: tile[along_k] for r, tile in tiles.items()}
     if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):
         return _groups(parts, 1, inf)  # they come all at once, and are copied to where they are wanted in any case
-    # By an even share of C, so that all ranks which gather it together decide alike: in a gather buffer they share its memory.
+    # By an even share of C, so that all ranks which gather it together decide alike: in a gather
+    # buffer they share its memory.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
-    # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
-    # is multiplied (see run), so that one group loses nothing.
+    # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies
+    # all tiles come before any is multiplied (see run), so that one group loses nothing.
     nodes = 1 if roles.copies else comm.nodes
     # Columns of A take extra memory and a copy, which pays only where a network is slower.
     if not _thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
@@ -124,8 +126,8 @@ def _together(
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
     """Whether there are many thin tiles: more than FEW, each as wide as `whole` across k.
 
-    Each has at most THIN indices of k and at most `passes`, the columns of C for tiles of A, or its rows for tiles of B, that a
-    rank has if all have as many.
+    Each has at most THIN indices of k and at most `passes`, the columns of C for tiles of A, or its
+    rows for tiles of B, that a rank has if all have as many.
     """
     across = len(whole[1 - along_k])
     few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
@@ -141,11 +143,13 @@ def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, mach
 def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     """The tiles in groups to be joined, as (ranks, indices of k).
 
-    On one node there is one group; between nodes several, so that one is multiplied while others come.
+    On one node there is one group; between nodes several, so that one is multiplied while others
+    come.
 
-    The first group is thin, so that multiplying begins early. Each other one is as wide as what comes while the one before is
-    multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
-    be multiplied when the last has come.
+    The first group is thin, so that multiplying begins early. Each other one is as wide as what
+    comes while the one before is multiplied, since fewer groups pass over C fewer times. Where
+    little comes meanwhile they stay thin, so that little is left to be multiplied when the last has
+    come.
     """
     in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
     left = sum(len(part) for _, part in in_order)
@@ -230,8 +234,8 @@ def _operand(
 ) -> tuple[Tiles, Iterator[int]]:
     """Start to gather an operand.
 
-    Gives its tiles that are here, by number, and an iterator, which puts each further tile among them when it has come, and
-    yields its number.
+    Gives its tiles that are here, by number, and an iterator, which puts each further tile among
+    them when it has come, and yields its number.
     """
     if script.joined[side]:
         return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)

@@ -1,10 +1,11 @@
 """Shared: ranks of one node write their blocks of A and B into memory that all of them read, and multiply there.
 
-Nothing of A and B is sent: a rank copies its own block once, where by messages each of the others would copy it. The part of a
-matrix that one rank multiplies is a *face*. In whatever layouts A and B come, on whatever grids, their blocks are written to
-the faces that need them. What a rank reads of others' blocks is counted as received: as many bytes as by messages. The workspace
-is the ranks' own blocks, whatever the grid. A matrix that all ranks see as it is (DistMatrix.shared) is not copied at all: the
-product begins when all ranks have come to it, and ends when all have read.
+Nothing of A and B is sent: a rank copies its own block once, where by messages each of the others
+would copy it. The part of a matrix that one rank multiplies is a *face*. In whatever layouts A and
+B come, on whatever grids, their blocks are written to the faces that need them. What a rank reads
+of others' blocks is counted as received: as many bytes as by messages. The workspace is the ranks'
+own blocks, whatever the grid. A matrix that all ranks see as it is (DistMatrix.shared) is not
+copied at all: the product begins when all ranks have come to it, and ends when all have read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ KEPT = 2  # places of a shared buffer for which views are kept: small turns alte
 class Piece:
     """A part of this rank's block, `here` (None: all of it), and where it goes.
 
-    That is the place `there` of the face of this shape, as stored, that begins at byte `begin` of the shared buffer.
+    That is the place `there` of the face of this shape, as stored, that begins at byte `begin` of
+    the shared buffer.
     """
 
     begin: int
@@ -61,7 +63,8 @@ class Read:
 class Written:
     """An operand whose faces are written to the shared buffer.
 
-    It has the byte at which the face that this rank reads begins, its shape as stored, and the pieces that this rank writes.
+    It has the byte at which the face that this rank reads begins, its shape as stored, and the
+    pieces that this rank writes.
     """
 
     begin: int
@@ -85,8 +88,9 @@ Faces = Written | Seen
 class Script:
     """The faces of A and B, the bytes that they take on the shared buffer, and how they are read.
 
-    Faces are None where each rank's face is its block, or a part of it. What makes of each operand the matrix whose blocks are
-    read gives the operand itself, or its parts where each rank has its face.
+    Faces are None where each rank's face is its block, or a part of it. What makes of each operand
+    the matrix whose blocks are read gives the operand itself, or its parts where each rank has its
+    face.
     """
 
     A: Faces | None
@@ -130,7 +134,8 @@ def _as_it_is(X: DistMatrix) -> DistMatrix:
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
     """The faces of X in the layout in which it is multiplied, and the byte where they end.
 
-    They lie one after another from byte `offset` of the shared buffer on, each with room for the largest.
+    They lie one after another from byte `offset` of the shared buffer on, each with room for the
+    largest.
     """
     if _at_hand(X, layout, grid):
         return None, offset
@@ -239,7 +244,8 @@ class LocalBlock:
 class Turn:
     """The product of two given matrices at the shared buffer.
 
-    When it is run again, which only a script that is bound allows, it uses the same views of its memory.
+    When it is run again, which only a script that is bound allows, it uses the same views of its
+    memory.
     """
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:

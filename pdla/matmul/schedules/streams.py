@@ -100,7 +100,8 @@ def arriving(
 ) -> tuple[DistMatrix, Iterator[int]]:
     """Collective: the same; gives the matrix, still to be filled, and the ranks whose blocks come.
 
-    An iterator over the ranks along the axes that have a block with elements: each is given once its block is in the matrix.
+    An iterator over the ranks along the axes that have a block with elements: each is given once
+    its block is in the matrix.
 
     gather buffer  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it,
     else each block
@@ -146,7 +147,8 @@ class Part(NamedTuple):
 class Assembly(NamedTuple):
     """How a rank's block is put together from the blocks of several ranks.
 
-    It has its shape, and its parts, by number of the rank; ranks that have nothing of it are left out.
+    It has its shape, and its parts, by number of the rank; ranks that have nothing of it are left
+    out.
     """
 
     shape: Shape
@@ -190,8 +192,8 @@ def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tu
 class Sink:
     """A local block of C to which local products are added.
 
-    What was there is multiplied by beta: each part of the block when its first product comes. alike: as for gemm, where
-    other ranks have copies of the block.
+    What was there is multiplied by beta: each part of the block when its first product comes.
+    alike: as for gemm, where other ranks have copies of the block.
     """
 
     def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
@@ -236,7 +238,8 @@ class Stream:
 
     Without a comm there is one part, and it does not move.
 
-    Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round, as the product needs it.
+    Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round,
+    as the product needs it.
     """
 
     X: DistMatrix

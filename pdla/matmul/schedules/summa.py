@@ -1,8 +1,9 @@
 """SUMMA: panels are broadcast along the grid's rows and columns, and while one is multiplied the next three travel.
 
-Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs four panels of A and of B.
-For A B^T and A^T B the same loop walks n or m: panels of one operand are broadcast, panels of C reduced to their owners.
-Van de Geijn and Watts, Concurrency: Practice and Experience 9 (1997).
+Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and
+needs four panels of A and of B. For A B^T and A^T B the same loop walks n or m: panels of one
+operand are broadcast, panels of C reduced to their owners. Van de Geijn and Watts, Concurrency:
+Practice and Experience 9 (1997).
 """
 
 from __future__ import annotations

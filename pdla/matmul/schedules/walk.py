@@ -1,7 +1,8 @@
 """Walking one dimension: which matrices move along it, over which axes, and in which layouts.
 
-SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it (A and B are broadcast
-or shifted, C is reduced or passed on); the third stays. What has to be gathered along other dimensions is gathered first.
+SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it
+(A and B are broadcast or shifted, C is reduced or passed on); the third stays. What has to be
+gathered along other dimensions is gathered first.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ WALKED = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 class Walk:
     """How panels pass along the walked dimension.
 
-    It has the axes along which A, B and C move panel by panel (none: it stays); the layouts from which A and B set out, and at
-    which C arrives; and the words that all of the panels have.
+    It has the axes along which A, B and C move panel by panel (none: it stays); the layouts from
+    which A and B set out, and at which C arrives; and the words that all of the panels have.
     """
 
     dimension: str
@@ -117,8 +118,8 @@ def choose(
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be.
 
-    That is the most indices of the walked dimension that a share by the one and a share by the other matrix that has it have in
-    common.
+    That is the most indices of the walked dimension that a share by the one and a share by the
+    other matrix that has it have in common.
     """
     n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer

@@ -1,9 +1,10 @@
 """Convolution, as a linear layer of the pixels around each pixel. arXiv 2305.13525 (version 1).
 
-An activation is (pixels, channels): a sample's pixels are rows, in order of y, then x, and lie on one rank wherever they are
-multiplied. Channels are cut as a linear's features; kernels and samples never are, so there is no halo. A rank unfolds the pixels
-that it has gathered before it multiplies, and backward folds products before they are summed. So what travels is never unfolded,
-which would be as many times the words as a kernel has places.
+An activation is (pixels, channels): a sample's pixels are rows, in order of y, then x, and lie on
+one rank wherever they are multiplied. Channels are cut as a linear's features; kernels and samples
+never are, so there is no halo. A rank unfolds the pixels that it has gathered before it multiplies,
+and backward folds products before they are summed. So what travels is never unfolded, which would
+be as many times the words as a kernel has places.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Embedding, and the output head tied to it: one weight, its vocabulary cut as a first layer's outputs.
 
-To look up rows of a table is to multiply it by rows of the identity. So an embedding is a first layer's dX = dY W^T, where dY has
-rows of the identity, and its gradient is that layer's dW = X^T dY. Its table lies as that layer's W, and the head is that layer.
+To look up rows of a table is to multiply it by rows of the identity. So an embedding is a first
+layer's dX = dY W^T, where dY has rows of the identity, and its gradient is that layer's dW = X^T
+dY. Its table lies as that layer's W, and the head is that layer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
 
-Features may be cut. Sums over them then go over the ranks that share a token: twice forward (for the mean, then for the squares of
-x - mean: the mean of x^2 less the square of the mean would lose digits) and once backward. LayerNorm reads x once for both sums: a
-rank takes the squares about the mean of its own features, and corrects them when it knows the mean of all.
+Features may be cut. Sums over them then go over the ranks that share a token: twice forward (for
+the mean, then for the squares of x - mean: the mean of x^2 less the square of the mean would lose
+digits) and once backward. LayerNorm reads x once for both sums: a rank takes the squares about the
+mean of its own features, and corrects them when it knows the mean of all.
 """
 
 from __future__ import annotations
