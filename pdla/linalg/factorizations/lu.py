@@ -1,9 +1,10 @@
 """LU with row pivoting, P A = L U, and systems that it solves.
 
 Step k: the grid column that has block column k factors it, and sends it with its pivots along the
-grid rows; rows are exchanged along the grid columns; the grid row that has block k solves for U's
-rows, and sends them along the grid columns; what lies below is updated, block column k + 1 first,
-so that panel k + 1 is on its way while the others are updated.
+grid rows; rows right of it are exchanged along the grid columns; the grid row that has block k
+solves for U's rows, and sends them along the grid columns; what lies below is updated, block column
+k + 1 first, so that panel k + 1 is on its way while the others are updated. Rows of L are exchanged
+at the end, each once.
 
 In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any
 number of ranks. Where it is cut over several, they are those of a tournament.
@@ -242,21 +243,36 @@ class LU:
             return self._steps()
 
     def _steps(self) -> np.ndarray:
-        numbers = np.zeros(1 + self.order)
+        numbers, moved = np.zeros(1 + self.order), []
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
             head, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
             i, w = k * self.cols.block, self._width(k)
             numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or head[0], head[1:]
-            exchange, after = self._exchange(head, k), self._after(self.cols, k)
+            moved.append(self._moves(head, k))
+            exchange, after = RowExchange(self.rows, *moved[k]), self._after(self.cols, k)
             ahead = after + self.cols.width(k + 1) if self.cols.here == self.cols.owner(k + 1) and k + 1 < self.count else after
             exchange.run(self.xp, self.a[:, after:ahead])
             self._update(panel, k, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
-            exchange.run(self.xp, self.a[:, ahead:], self.a[:, : self.cols.begins(k)])
+            exchange.run(self.xp, self.a[:, ahead:])
             self._update(panel, k, slice(ahead, None))
             self.along.release()
+        self._exchange_left(moved)
         return numbers
+
+    def _exchange_left(self, moved: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Move the rows of L's block columns, each once for all exchanges of the panels after it."""
+        rows = np.arange(self.rows.n)
+        was = rows.copy()  # of block column k: which row, as panel k left them, becomes row i
+        for k in reversed(range(self.count)):
+            if self.cols.here == self.cols.owner(k):
+                j, to = self.cols.begins(k), np.flatnonzero(was != rows)
+                part = self.a[:, j : j + self._width(k)]
+                RowExchange(self.rows, to, was[to]).run(self.xp, part)
+            step = rows.copy()
+            step[moved[k][0]] = moved[k][1]
+            was = step[was]
 
     def _width(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
@@ -291,7 +307,7 @@ class LU:
         w, i = x.shape[1], self.rows.begins(k)
         corner = self._corner(x[i:], k)
         head, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
-        self._exchange(self._known(head, k), k).run(self.xp, x)
+        RowExchange(self.rows, *self._moves(self._known(head, k), k)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
         if after:
@@ -334,8 +350,8 @@ class LU:
         w = self._width(k)
         return self._known(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
 
-    def _exchange(self, head: np.ndarray, k: int) -> RowExchange:
-        return RowExchange(self.rows, *moves(head[1:].astype(np.int64), k * self.cols.block))
+    def _moves(self, head: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return moves(head[1:].astype(np.int64), k * self.cols.block)
 
     def _update(self, panel: Any, k: int, cols: slice) -> None:
         """Solve for U's part of some columns after the panel, and update what lies below it."""
@@ -374,7 +390,7 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
     Notes
     -----
     Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
-    2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc.
+    3/2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc.
 
     Examples
     --------
@@ -386,5 +402,8 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
     w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)
     panels = (pc - 1) * ((m - i) * w + pr * (1 + w)) + (pr - 1) * w * np.where(m > i + w, n - i - w, 0)
     pivots = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)
-    exchanged = 2 * n * w * (1 - -(-blocks // pr) / blocks)  # the share of the rows left that are not on the rank of the pivots
+    left, last = m - i - w, -(-(m - i - w) // block)
+    others = 1 - -(-blocks // pr) / blocks  # the share of the rows left that are not on the rank of the pivots
+    moved = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(left, 1))  # rows of L, at the end
+    exchanged = 2 * (n - i) * w * others + w * moved * (1 - -(-last // pr) / np.maximum(last, 1))
     return float((panels + (pivots if pr > 1 else 0) + exchanged).sum() / (pr * pc))

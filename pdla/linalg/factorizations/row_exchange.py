@@ -56,8 +56,13 @@ class RowExchange:
     """
 
     def __init__(self, rows: Dimension, to: np.ndarray, was: np.ndarray) -> None:
+        self.sends: dict[int, np.ndarray] = {}
+        self.recvs: dict[int, np.ndarray] = {}
+        self.comm, self.own = rows.comm if len(to) else None, (to, was)
+        if self.comm is None:
+            return
         takers, givers, to, was = rows.owners(to), rows.owners(was), rows.places(to), rows.places(was)
-        self.comm, here = rows.comm if len(to) else None, rows.here
+        here = rows.here
         gives, takes = givers == here, takers == here
         self.own = to[gives & takes], was[gives & takes]
         self.sends = {int(peer): was[gives & (takers == peer)] for peer in np.unique(takers[gives & ~takes])}
