@@ -11,14 +11,17 @@ import argparse
 from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
+
 import pdla
-from pdla.bench.arguments import Parser, positive, positives
+from pdla.bench.arguments import Parser, grid_shape, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
-from pdla.linalg import solve
-from pdla.linalg.factorizations.block_cyclic import block_size
+from pdla.linalg import norm, solve
+from pdla.linalg.factorizations.price import Task, Way, cheapest
+from pdla.model.machine import Machine
 
 SIZE = 4096  # equations, where their number is not given
 EPS, THRESHOLD = 2.0**-53, 16.0
@@ -29,7 +32,8 @@ RULE = "-" * len(HEAD)
 def add(to: Parser) -> None:
     """Add the command's arguments."""
     to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"numbers of equations (default {SIZE})")
-    to.add_argument("--nb", type=positives, metavar="NB,...", default=[0], help="columns of a block (default: chosen)")
+    to.add_argument("--nb", type=positives, metavar="NB,...", default=[0], help="columns of a block (default: as pdla chooses)")
+    to.add_argument("--grid", type=grid_shape, metavar="PxQ", help="such as 2x3 (default: as pdla chooses)")
     to.add_argument("--repeats", type=positive, metavar="N", default=1, help="how often to solve each system (default 1)")
 
 
@@ -42,13 +46,13 @@ def check(arguments: argparse.Namespace) -> None:
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: solve and print every system. Gives the exit status."""
     runs: list[Run] = []
-    solved(comm, 64, 16, 0)  # what is loaded at the first call takes time, too
+    solved(comm, 64, Way((1, comm.size), 16), 0)  # what is loaded at the first call takes time, too
     if comm.rank == 0:
         print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
     for n in arguments.n:
         for block in arguments.nb:
             for _ in range(arguments.repeats):
-                found = solved(comm, n, block or block_size(n, comm.size), len(runs))
+                found = solved(comm, n, _way(comm.size, n, arguments.grid, block), len(runs))
                 runs.append(found)
                 if comm.rank == 0:
                     print(found.text(), flush=True)
@@ -58,12 +62,19 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     return FAILED if failed else 0
 
 
+def _way(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Way:
+    """The grid and the blocks: those asked for, else pdla's own choice."""
+    best = cheapest(Task("lu", n, n, np.dtype(float), Machine.chosen()), ranks)[0]
+    if grid and grid[0] * grid[1] > ranks:
+        raise refuse(f"--grid {grid[0]}x{grid[1]} needs {grid[0] * grid[1]} ranks, there are {ranks}")
+    return Way(grid or best.shape, block or best.block)
+
+
 class Run(NamedTuple):
-    """One system, on 1 x `ranks` processes. residual: scaled, as HPL does; infinite where the matrix was singular."""
+    """One system. residual: scaled, as HPL does; infinite where the matrix was singular."""
 
     n: int
-    block: int
-    ranks: int
+    way: Way
     seconds: float
     residual: float
 
@@ -73,16 +84,17 @@ class Run(NamedTuple):
         return (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.seconds / 1e9
 
     def text(self) -> str:
-        line = f"{'pdla lookahead':<16}{self.n:>8}{self.block:>6}{1:>6}{self.ranks:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
+        (p, q), block = self.way
+        line = f"{'pdla lookahead':<16}{self.n:>8}{block:>6}{p:>6}{q:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
         verdict = "PASSED" if self.residual < THRESHOLD else "FAILED"
         return f"{line}\n{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {self.residual:18.7e} ...... {verdict}"
 
 
-def solved(comm: pdla.Communicator, n: int, block: int, seed: int) -> Run:
+def solved(comm: pdla.Communicator, n: int, way: Way, seed: int) -> Run:
     """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
-    grid = pdla.ProcessGrid((1, comm.size), comm=comm)
-    seconds, x = _timed(*_drawn(grid, n, block, seed))
-    return Run(n, block, comm.size, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, block, seed), x))
+    grid = pdla.ProcessGrid(way.shape, comm=comm)
+    seconds, x = _timed(*_drawn(grid, n, way.block, seed))
+    return Run(n, way, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, way.block, seed), x))
 
 
 def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatrix | None]:
@@ -97,17 +109,16 @@ def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatr
 
 
 def _drawn(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
-    """Collective: A in block columns, and b on every rank."""
-    A = pdla.random((n, n), grid, pdla.Layout(cols=pdla.Cyclic("col", block)), low=-0.5, high=0.5, seed=2 * seed)
+    """Collective: A in square blocks, and b on every rank."""
+    blocks = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
+    A = pdla.random((n, n), grid, blocks, low=-0.5, high=0.5, seed=2 * seed)
     return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
 
 
 def _residual(A: pdla.DistMatrix, b: pdla.DistMatrix, x: pdla.DistMatrix) -> float:
     """Collective: of A x = b, scaled as HPL does."""
-    rows = A.grid.comm.allreduce(abs(A.local).sum(1)).wait()
-    r = (A @ x - b).gather()
-    size, length, right = (float(abs(v).max()) for v in (rows, x.gather(), b.gather()))
-    return float(abs(r).max()) / (EPS * (size * length + right) * A.shape[0])
+    error, size, length, right = (norm(v, np.inf) for v in (pdla.matmul(A, x, layout=b.layout) - b, A, x, b))
+    return error / (EPS * (size * length + right) * A.shape[0])
 
 
 def _summary(runs: int, failed: int) -> str:

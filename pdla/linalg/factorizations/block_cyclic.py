@@ -126,13 +126,6 @@ def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, 
     return Layout(Cyclic("row", block), Cyclic("col", block)), ProcessGrid.trusted(shape, X.grid.comm, None)
 
 
-def block_size(n: int, ranks: int) -> int:
-    """Blocks so large that a rank's products are, and so small that all ranks have work to the end, as bench/factor.py has it."""
-    if ranks == 1:
-        return max(1, n)
-    return int(np.clip(round(min(n / 21, n / (4 * ranks)) / 32) * 32, 32, 192))
-
-
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pdla.array.meta import inner
 from pdla.linalg.factorizations.block_cyclic import near_square
+from pdla.matmul.roles import READ
 from pdla.model.machine import Machine
 
 SAMPLE = 48  # steps that are priced
@@ -138,8 +139,9 @@ def _lu(step: Step) -> float:
     panel = step.factor(rows + w, w, w) + step.touched(3 * (rows + w) * w)
     below = step.factor(w, cols, w) / pr + step.touched(4 * w * cols)
     wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
+    update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
     ahead, delay = step.gemm(rows, w, w), (rounds + 2) * step.delay(0) + step.delay(1) + step.sent(1, (rows + w) * w)
-    return step.seconds(alone, panel, ahead, step.gemm(rows, cols, w) + below, wire, delay)
+    return step.seconds(alone, panel, ahead, update + below, wire, delay)
 
 
 def _triangular(step: Step) -> float:

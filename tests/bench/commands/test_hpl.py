@@ -16,9 +16,16 @@ from pdla.errors import LinAlgError
 def test_every_size_with_every_block_is_solved_and_passes(capsys, ranks):
     assert main(["--threads", str(ranks), "hpl", "-n", "37,5", "--nb", "4,64", "--repeats", "2"]) == 0
     said = capsys.readouterr().out
-    rows = re.findall(rf"^pdla lookahead +(\d+) +(\d+) +1 +{ranks} +\d+\.\d\d +\d\.\d{{4}}e[+-]\d\d$", said, re.MULTILINE)
-    assert rows == [(n, nb) for n in ("37", "5") for nb in ("4", "64") for _ in range(2)]
+    rows = re.findall(r"^pdla lookahead +(\d+) +(\d+) +(\d+) +(\d+) +\d+\.\d\d +\d\.\d{4}e[+-]\d\d$", said, re.MULTILINE)
+    assert [row[:2] for row in rows] == [(n, nb) for n in ("37", "5") for nb in ("4", "64") for _ in range(2)]
+    assert {int(p) * int(q) for _, _, p, q in rows} == {ranks}
     assert said.count("...... PASSED") == 8 and "     8 tests completed and passed residual checks" in said
+
+
+def test_the_grid_is_the_one_that_is_asked_for(capsys):
+    assert main(["--threads", "4", "hpl", "-n", "40", "--grid", "2x2"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^pdla lookahead +40 +32 +2 +2 ", said, re.MULTILINE) and "...... PASSED" in said
 
 
 def test_a_wrong_solution_fails(capsys, monkeypatch):
@@ -39,12 +46,12 @@ def test_a_singular_matrix_fails(capsys, monkeypatch):
 
 
 def test_the_rate_counts_hpl_s_operations():
-    assert hpl.Run(3000, 1, 1, 2.0, 0.0).rate == pytest.approx((2 / 3 * 3000**3 + 1.5 * 3000**2) / 2e9)
+    assert hpl.Run(3000, hpl.Way((1, 1), 1), 2.0, 0.0).rate == pytest.approx((2 / 3 * 3000**3 + 1.5 * 3000**2) / 2e9)
 
 
 def test_the_residual_is_hpl_s():
     def program(comm):
-        A, b = hpl._drawn(pdla.ProcessGrid((1, comm.size), comm=comm), 23, 4, 5)
+        A, b = hpl._drawn(pdla.ProcessGrid((3, 1), comm=comm), 23, 4, 5)
         x = pdla.from_global(np.arange(23.0)[:, None], A.grid, pdla.Layout())
         return hpl._residual(A, b, x), A.gather(), b.gather(), x.gather()
 
@@ -59,6 +66,7 @@ def test_the_residual_is_hpl_s():
     [
         (["hpl", "--json", "x.json"], "hpl prints HPL's own table"),
         (["hpl", "--dry-run", "-P", "4"], "a dry run has no machine to tell about"),
+        (["--threads", "2", "hpl", "--grid", "2x2"], "--grid 2x2 needs 4 ranks, there are 2"),
         (["hpl", "-n", "0"], "'0' is not a whole number of 1 or more"),
     ],
 )
