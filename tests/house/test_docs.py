@@ -73,7 +73,7 @@ def test_examples(path, tmp_path, capsys, monkeypatch):
     Page(path, tmp_path, capsys).run()
 
 
-@pytest.mark.parametrize("module", [pdla, pdla.nn, pdla.scalapack, pdla.simulate], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate], ids=lambda module: module.__name__)
 def test_the_reference_has_all_that_is_exported(module):
     page = (ROOT / "docs" / "reference.md").read_text()
     lists = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   [~.\w]+\n)+)", page, re.MULTILINE)
