@@ -1,16 +1,21 @@
-"""ScaLAPACK's factorizations: its least milliseconds by name, over square blocks of 32, 64 and 128 and all grids, as JSON.
+"""ScaLAPACK's factorizations, over square blocks of 32, 64 and 128 and grids: its least milliseconds by name, as JSON.
 
-mpirun.openmpi -n 2 python -m bench.sides.pdfactor n       best of 3 turns; in place, in Fortran order
+mpirun.openmpi -n 2 python -m bench.sides.pdfactor n [FILE]       best of 3 turns; in place, in Fortran order
+
+With FILE: Cholesky and LU only, on the two grids that are most nearly square. There go milliseconds, and the bytes that a host's
+link brought in the mean.
 """
 
 import json
 import sys
 import time
 from ctypes import byref, c_char_p, c_double, c_int, c_void_p
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+from bench.common.meeting import received
 from bench.sides.pdgemm import context, cyclic, library
 
 TURNS = 3
@@ -64,21 +69,31 @@ def routines(n, block, pr, pc):
     }
 
 
-def main(n):
+def grids(ranks, few):
+    """Rows of ranks: all that divide, or those of the two grids that are most nearly square, with no more rows than columns."""
+    every = [pr for pr in range(1, ranks + 1) if ranks % pr == 0]
+    return [pr for pr in every if pr * pr <= ranks][-2:] if few else every
+
+
+def main(n, file=None):
     comm, best = MPI.COMM_WORLD, {}
-    for pr in (p for p in range(1, comm.size + 1) if comm.size % p == 0):
+    for pr in grids(comm.size, file):
         for block in BLOCKS:
             for name, (before, call) in routines(n, block, pr, comm.size // pr).items():
-                for _ in range(TURNS):
+                for _ in range(TURNS if not file or name in ("Cholesky", "LU") else 0):
                     before()
+                    came = received()
                     comm.Barrier()
                     start = time.perf_counter()
                     call()
                     comm.Barrier()
-                    best[name] = min(best.get(name, 1e9), 1e3 * (time.perf_counter() - start))
-    if comm.rank == 0:
-        print(json.dumps(best))
+                    took = 1e3 * (time.perf_counter() - start)
+                    best[name] = min(best.get(name, (1e9, 0)), (took, comm.allreduce(received() - came) / comm.size))
+    if comm.rank == 0 and file:
+        Path(file).write_text(json.dumps(best))
+    elif comm.rank == 0:
+        print(json.dumps({name: took for name, (took, _) in best.items()}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

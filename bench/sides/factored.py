@@ -1,0 +1,42 @@
+"""pdla's Cholesky and LU, in place in its own layouts: as bench/sides/pdfactor.py with a FILE.
+
+mpirun -n 4 python -m bench.sides.factored n FILE
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import pdla
+from bench.common.meeting import Meeting, received
+from bench.factor import of
+from pdla.linalg import cho_factor, lu_factor
+from pdla.linalg.factorizations.price import Task, cheapest
+from pdla.model.machine import Machine
+
+TURNS = 3
+ROUTINES = {"Cholesky": ("cholesky", cho_factor), "LU": ("lu", lu_factor)}
+
+
+def main(n, file):
+    comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
+    for name, (routine, factor) in ROUTINES.items():
+        shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
+        layout = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
+        A, turns = of(n, pdla.ProcessGrid(shape), layout, routine == "cholesky"), []
+        for _ in range(TURNS):
+            X, came = A.copy(), received()
+            seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))
+            turns.append((1e3 * seconds, comm.allreduce(received() - came) / comm.size))
+        found[name] = (*min(turns), f"{shape[0]} x {shape[1]}, {block}")
+    if comm.rank == 0:
+        Path(file).write_text(json.dumps(found))
+    meeting.barrier()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
