@@ -3,8 +3,8 @@
 python -m bench.factor_network [n] [rate ...]        4096, links of 200mbit and 1gbit
 
 Each side in its best layouts: pdla in those that it finds cheapest by a description of the cluster (bench/network.py), ScaLAPACK in
-the best of blocks of 32, 64 and 128 on 4 x 4 and 2 x 8. Least of three turns; MB that a host's link brought in the mean, as the kernel
-counted them.
+the best of blocks of 32, 64 and 128 on 4 x 4 and 2 x 8. Least of three turns; MB that a host's link brought in the mean, as the
+kernel counted them.
 """
 
 import json
