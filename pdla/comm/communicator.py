@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_o
 # verb's tag tells the number of its call, so that ranks out of step wait instead of taking one
 # verb's data for another's.
 VERB_TAGS = 1 << 14
+
+_RANK, _NBYTES = itemgetter(0), attrgetter("nbytes")
 
 begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
 
@@ -121,7 +124,7 @@ class Communicator(Group):
 
         owners[i]: the rank whose piece recvs[i] is, where pieces come by way of other ranks.
         """
-        whose = owners or [source for source, _ in recvs]
+        whose = owners or [*map(_RANK, recvs)]
         ranks = map(whose.__getitem__, arrivals)
         if current() is None:
             return Pending(ranks, result)
@@ -335,8 +338,8 @@ class Communicator(Group):
             else:
                 arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, gather_buffer)
             return self._pending(verb, arrivals, recvs, lambda: outs, "ring", owners)
-        sends = {r: x for r in range(self.size) if r != self.rank} if x.size else {}
-        return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
+        sends = dict.fromkeys(self._others, x) if x.size else {}
+        return self._round(verb, sends, dict(sorted(coming.items(), key=_RANK)), lambda: outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
         """The numbers of the hops whose pieces have come.
@@ -382,7 +385,7 @@ class Communicator(Group):
         order.
         """
         self._one_each(verb, parts)
-        wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
+        wide, size = summed_in(out.dtype, op), sum(map(_NBYTES, parts))
         if self.stepwise(size):
             return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
         if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
@@ -391,12 +394,12 @@ class Communicator(Group):
             mine = Pipeline(self._circle, self.rank, addends, total, self.xp, op)
             arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
             return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "pipeline")
-        sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
+        sends = {r: parts[r] for r in self._others if parts[r].size}
         return self._sum(verb, sends, parts[self.rank], out, op)
 
     def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
         """Receive an addend from every other rank, and add them up in rank order, so that all worlds get the same bits."""
-        others = [r for r in range(self.size) if r != self.rank and x.size]
+        others = self._others if x.size else []
         addends = dict(zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True))
         wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
 

@@ -71,6 +71,11 @@ class Group(ABC):
         return len(set(self.homes)) or 1
 
     @cached_property
+    def _others(self) -> list[int]:
+        """The ranks but this one."""
+        return [*range(self.rank), *range(self.rank + 1, self.size)]
+
+    @cached_property
     def _circle(self) -> ring.Nodes:
         return ring.Nodes(self.homes)
 

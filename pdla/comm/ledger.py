@@ -273,14 +273,8 @@ def record() -> Iterator[Ledger]:
         _open.reset(token)
 
 
-def current() -> Ledger | None:
-    """The open ledger of this rank, if any."""
-    return _open.get()
-
-
-def tag() -> str:
-    """The name that `tagged` has given to what is recorded now; "" without one."""
-    return _tag.get()
+current = _open.get  # the open ledger of this rank, if any
+tag = _tag.get  # the name that `tagged` has given to what is recorded now; "" without one
 
 
 class tagged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 from pdla.comm.clock import now
@@ -36,9 +37,11 @@ class Pending:
         self._start = now() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
-        # `yield from` would end the verb where a loop over this is left early.
-        for rank in self._arrivals:  # noqa: UP028
-            yield rank
+        kept = chain(self._arrivals)  # else a loop over this by `yield from` that is left early would end the verb
+        return kept if self._ledger is None else self._recorded(kept)
+
+    def _recorded(self, arrivals: Iterator[int]) -> Iterator[int]:
+        yield from arrivals
         if self._ledger is not None and self._event is not None:
             what, axis, size, messages, way, far = self._event
             event = Event(what, axis, size, messages, start=self._start, end=now(), way=way, tag=self._tag, far=far)

@@ -88,9 +88,7 @@ class Workspace:
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
 
 
-def opened() -> Workspace | None:
-    """The workspace that buffers of this rank come from, if any."""
-    return _open.get()
+opened = _open.get  # the workspace that buffers of this rank come from, if any
 
 
 class within:

@@ -13,7 +13,7 @@ from bench import calls
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 6_000, 330), (64, 10_500, 1_200), (1024, 11_500, 2_100)])
+@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 5_950, 315), (64, 10_250, 1_160), (1024, 10_000, 2_100)])
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_later):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
@@ -25,9 +25,9 @@ def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_la
 
 @pytest.mark.parametrize("scheme", calls.SCHEMES)
 def test_calls_of_a_linear_s_second_pass(scheme):
-    """On 2 x 2 ranks: half of the 862 forward and of the 1,156 backward that it once was."""
+    """On 2 x 2 ranks: less than half of the 862 forward and of the 1,156 backward that it once was."""
     for forward, backward in pdla.run(4, calls.passes, scheme):
-        assert forward <= 431 and backward <= 578
+        assert forward <= 260 and backward <= 525
 
 
 def test_calls_within_pdla_are_counted():

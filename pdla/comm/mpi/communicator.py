@@ -13,7 +13,7 @@ import hashlib
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from threading import get_ident
@@ -94,25 +94,28 @@ class MPIComm(Communicator):
         # receives into memory that is freed.
         packed = staging.packed([*map(_ARRAY, sends)], self.staged)
         coming, going, expected = [], [], []
-        for i, (source, _) in enumerate(recvs):
-            for number, piece in enumerate(self._pieces(landings[i].box, source)):
+        for i, (source, out) in enumerate(recvs):
+            for number, piece in enumerate(self._pieces(landings[i].box if i in landings else out, source)):
                 coming.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later: dict[int, list[Send]] = {}
         for i in onward:
-            later[i] = [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)]
+            box = landings[i].box if i in landings else recvs[i][1]
+            later[i] = [send for to in onward[i] for send in self._sends(box, to, tag)]
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
-        for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
-            box, events = packed[id(x)]
+        if len(sends) > 1:
+            sends = sorted(sends, key=lambda item: (item[0] - self.rank) % self.size)
+        for to, x in sends:
+            box, events = packed.get(id(x), (x, ()))
             if events:
                 packing += zip(events, self._sends(box, to, tag), strict=True)
             elif to in turns:
                 later[turns[to]] = self._sends(box, to, tag)
             else:
-                for send in self._sends(box, to, tag):
-                    going.append(send())
-        by_piece = range(len(landings)) if landings and landings[0].by_piece else ()
+                for piece in self._pieces(box, to):
+                    going.append(self.mpi.Isend(piece, to, tag))
+        by_piece = [i for i in landings if landings[i].by_piece] if landings else ()
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
@@ -136,36 +139,38 @@ class MPIComm(Communicator):
             return pieces(box, staging.PIECE)
         return pieces(box, FAR_PIECE if self.nodes > 1 and self._far(rank) else 0)
 
-    def _arrivals(self, call: str, round_: Round, landings: Sequence[staging.Landing]) -> Iterator[int]:
-        """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""
+    def _arrivals(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
+        """Begin to wait for a round that has been posted; gives the numbers of its messages in order of arrival."""
+        for before, waiting in [*self._under_way.values()]:
+            if waiting() is None:
+                self._let_go(before)
         arrivals = self._complete(call, round_, landings)
         self._under_way[id(round_)] = round_, ref(arrivals)
         if self._progress is not None:
             self._progress.begin(round_)
-        self._let_go()
         return arrivals
 
-    def _let_go(self) -> None:
-        """End the rounds that MPI is done with and nobody waits for, as their Pending was dropped: their memory would be kept."""
-        for round_, arrivals in [*self._under_way.values()]:
-            if arrivals() is None:
-                round_.advance()
-                if not round_.left:
-                    self._end(round_)
+    def _let_go(self, round_: Round) -> None:
+        """End a round that nobody waits for, as its Pending was dropped, if MPI is done with it: its memory would be kept."""
+        round_.advance()
+        if not round_.left:
+            self._end(round_)
 
     def _end(self, round_: Round) -> None:
         del self._under_way[id(round_)]
         if self._progress is not None:
             self._progress.finish(round_)
 
-    def _complete(self, call: str, round_: Round, landings: Sequence[staging.Landing]) -> Iterator[int]:
-        while round_.left or round_.come:
+    def _complete(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
+        left = True
+        while left:
             self._until(call, round_.advance, round_=round_)
             if round_.fault:
                 raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
+            left = round_.left
             while round_.come:
                 i, number = round_.come.popleft()
-                if landings[i].land(number):
+                if i not in landings or landings[i].land(number):
                     yield i
         self._end(round_)
 
@@ -187,18 +192,20 @@ class MPIComm(Communicator):
         All ranks must begin collectives in the same order, so the root waits here until its device
         has packed a piece.
         """
-        landings = [] if self.rank == root else staging.landings([x], self.staged)
-        box, events = (landings[0].box, []) if landings else staging.packed([x], self.staged)[id(x)]
+        mine = self.rank == root
+        landings = {} if mine else staging.landings([x], self.staged)
+        packed = staging.packed([x], self.staged) if mine else {}
+        box, events = packed.get(id(x), (landings[0].box if landings else x, ()))
         parts = pieces(box, staging.PIECE if self.staged else 0)
         requests = []
         for number, part in enumerate(parts):
             if events:
                 self._until("bcast", partial(getattr, events[number], "done"))
             requests.append(self.mpi.Ibcast(part, root))
-        if not landings:
-            return self._arrivals("bcast", Round([], [], requests, {}), [])
+        if mine:
+            return self._arrivals("bcast", Round([], [], requests, {}), {})
         expected = [(0, number, -1) for number in range(len(parts))]
-        by_piece = [0 for landing in landings if landing.by_piece]
+        by_piece = [i for i in landings if landings[i].by_piece]
         return self._arrivals("bcast", Round(requests, expected, [], {}, by_piece=by_piece), landings)
 
     # ------------------------------------------------------------------ waiting

@@ -33,13 +33,6 @@ def _large(size: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def _spec(raw: Any) -> list[Any]:
-    """An array of bytes as an argument of mpi4py's calls."""
-    if raw.nbytes > _INT_MAX and MPI.Get_version() < (4, 0):
-        return [raw, 1, _large(raw.nbytes)]
-    return [raw, raw.nbytes, MPI.BYTE]
-
-
 def step(nbytes: int, least: int) -> int:
     """Bytes of each piece but the last, at least `least`, of a message of nbytes; 0: it travels whole."""
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
@@ -59,10 +52,12 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
     behind the data going the other way, so that each direction of a pair would wait for a whole
     message of the other.
     """
-    raw = x.reshape(-1).view(np.uint8)
-    if not (length := least and step(x.nbytes, least)):
-        return [_spec(raw)]
-    return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)]
+    raw, made = x.reshape(-1).view(np.uint8), []
+    length = least and step(x.nbytes, least)
+    for part in [raw[lo : lo + length] for lo in range(0, raw.size + 1, length)] if length else [raw]:
+        large = part.nbytes > _INT_MAX and MPI.Get_version() < (4, 0)
+        made.append([part, 1, _large(part.nbytes)] if large else [part, part.nbytes, MPI.BYTE])
+    return made
 
 
 class Round:
@@ -86,7 +81,9 @@ class Round:
         landed    called with the number of onward's messages that have come so far, in order, before each is sent on
         """
         self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, deque(onward.items())
-        self.missing = {message: number + 1 for message, number, _ in expected}  # as its last piece comes last: how many there are
+        self.missing: dict[int, int] = {}
+        for message, number, _ in expected:
+            self.missing[message] = number + 1  # as its last piece comes last: how many there are
         self.packing, self.by_piece = deque(packing), by_piece
         self.landed, self.landings = landed, 0
         self.lock = threading.Lock()

@@ -72,19 +72,21 @@ class Staged(Landing):
         return self.landed == len(self.parts)
 
 
-def landings(outs: Sequence[Array], staged: bool) -> list[Landing]:
-    """Landings for messages into these arrays, all the host's or all of one device.
+def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
+    """Landings for those of these arrays to which MPI cannot write, by their numbers.
 
-    The device has done all that was asked so far before anything is written to them.
+    All are the host's, or all of one device, which has done all that was asked so far before
+    anything is written to them.
     """
     if not outs:
-        return []
+        return {}
     xp = namespace(outs[0])
-    if staged and xp is not numpy:
-        after = xp.mark()
-        return [Staged(xp, out, after) for out in outs]
-    xp.finish()
-    return [Landing(xp, out) for out in outs]
+    if xp is not numpy:
+        if staged:
+            after = xp.mark()
+            return {i: Staged(xp, out, after) for i, out in enumerate(outs)}
+        xp.finish()
+    return {i: Landing(xp, out) for i, out in enumerate(outs) if not xp.contiguous(out)}
 
 
 def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
@@ -110,25 +112,23 @@ Packed = tuple[Array, Sequence[Any]]
 
 
 def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
-    """The arrays, all the host's or all of one device, in memory without gaps, by their ids.
+    """Those of the arrays, all the host's or all of one device, that MPI cannot read where they lie, packed, by their ids.
 
     An array that is sent to many ranks is packed once.
     """
     if not arrays:
         return {}
-    xp = namespace(arrays[0])
+    xp, named = namespace(arrays[0]), dict(zip(map(id, arrays), arrays, strict=True))
     if staged and xp is not numpy:
-        return _through_host(xp, {id(x): x for x in arrays})
+        return _through_host(xp, named)
     boxes: dict[int, Packed] = {}
-    copied = []
-    for x in arrays:
-        if id(x) not in boxes:
-            box = gapless(xp, x)
-            boxes[id(x)] = box, ()
-            if box is not x:
-                copied.append((box, x))
-    xp.copies(copied)
-    xp.finish()
+    for each, x in named.items():
+        if not xp.contiguous(x):
+            boxes[each] = buffer(xp, x.shape, x.dtype), ()
+    if boxes:
+        xp.copies([(box, named[each]) for each, (box, _) in boxes.items()])
+    if xp is not numpy:
+        xp.finish()
     return boxes
 
 

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from helpers.verbs import PIECE, broadcast_by, every_layout, every_way, laid, numbers, recorded
 
+import pdla
+from bench import calls
+from pdla import nn
 from pdla.comm.collectives import broadcast
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
@@ -258,3 +261,16 @@ def test_progress_ends_once(comm, progress):
     progress.end()
     progress.end()
     assert not progress.thread.is_alive()
+
+
+def test_the_path_of_a_message_is_short(comm):
+    """How many Python calls products and layers by messages take, as bench/calls.py counts them; more the later a send ends."""
+    if comm.size != 4:
+        pytest.skip("counted on 2 x 2 ranks")
+    grid = pdla.ProcessGrid((2, 2), comm=comm)
+    A, B = (pdla.ones((400, 400), grid, pdla.Layout("row", "col")) for _ in range(2))
+    for _ in range(2):
+        pdla.matmul(A, B, schedule="gather")
+    assert calls.counted(lambda: pdla.matmul(A, B, schedule="gather")) <= 250
+    forward, backward = calls.passes(comm, nn.Summa2D)
+    assert forward <= 270 and backward <= 540
