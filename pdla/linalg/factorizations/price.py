@@ -21,7 +21,7 @@ from pdla.matmul.roles import READ
 from pdla.model.machine import Machine
 
 SAMPLE = 48  # steps that are priced
-BLOCKS = (32, 48, 64, 96, 128, 192, 256)
+BLOCKS = (32, 48, 64, 96, 128, 192)
 FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
 LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by rank_k.below
 LONG = 8  # ranks up to which a grid of one column is tried
