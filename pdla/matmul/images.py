@@ -159,6 +159,11 @@ def scaled(pair: Pair, factor: complex) -> Pair:
     return pair[0] * pair[0].dtype.type(factor), pair[1] * pair[1].dtype.type(abs(factor))
 
 
+def added(pair: Pair, other: Pair) -> Pair:
+    """The images by the sum of two matrices."""
+    return pair[0] + other[0], pair[1] + other[1]
+
+
 def everywhere(X: DistMatrix, addends: Pair) -> Pair:
     """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
     comm, axes = X.grid.comm, (*axes_of(X.layout.cols), *X.layout.partial)

@@ -24,7 +24,7 @@ class Errs:
 
     def __init__(self, monkeypatch, rank, call, error, kernel="gemm", element=(5, 3)):
         self.rank, self.left, self.error, self.element = rank, call, error, element
-        self.right, self.written = getattr(host, kernel), {"gemm": 2, "trsm": 1}.get(kernel, 0)
+        self.right, self.written = getattr(host, kernel), {"gemm": 2, "trsm": 1, "square": 1}.get(kernel, 0)
         self.mine, self.done = threading.local(), False
         monkeypatch.setattr(host, kernel, self)
 
@@ -96,3 +96,25 @@ def test_a_wrong_element_of_a_product_is_found_and_mended(monkeypatch, name, err
     said = [str(w.message) for w in said if "computed again, it was right" in str(w.message)]
     assert errs.done == bool(said) or name == "refined", said
     np.testing.assert_allclose(found, right, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["syrk", "herk", "syr2k", "her2k", "symm", "trmm"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("error", [1e-2, 1e300, np.nan])
+def test_the_setting_checks_the_rest_of_level_3(monkeypatch, name, dtype, error):
+    def program(comm, errs=None):
+        A, C = (on((2, 2), drawn((24, 24), dtype, seed), BLOCKS, comm) for seed in (1, 2))
+        comm.barrier()
+        if errs:
+            errs.mine.rank = comm.rank
+        with np.errstate(all="ignore"):
+            return gathered([{
+                "syrk": lambda: pdla.syrk(A[:, :10], alpha=2, lower=False), "herk": lambda: pdla.herk(A, mirror=True),
+                "syr2k": lambda: pdla.linalg.syr2k(A, C), "her2k": lambda: pdla.linalg.her2k(A, C),
+                "symm": lambda: pdla.symm(A, C), "trmm": lambda: pdla.linalg.trmm(A, C, lower=True),
+            }[name]()])
+
+    right = pdla.run(4, program)[0]
+    errs = Errs(monkeypatch, 3, 0, error, "square" if name == "syrk" else "gemm")
+    with config.override(verify=True), pytest.warns(RuntimeWarning, match=r"rank.*; computed again, it was right"):
+        np.testing.assert_allclose(pdla.run(4, program, errs)[0], right, rtol=1e-4, atol=1e-4)
