@@ -61,16 +61,15 @@ class Images:
         return everywhere(X, self.addends(X, pair, part))
 
     def reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
-        """Collective: X x, of an X whose lower triangle says what is above; of each copy of X on its ranks; NaN on idle ones."""
-        start, kinds = 0 if X.grid.active else np.nan, ((VECTORS, self.wide), (1, self.real))
-        made = tuple(np.full((X.shape[0], cols), start, kind) for cols, kind in kinds)
+        """Collective: X x, of an X whose lower triangle says what is above; of each copy of X on its ranks."""
+        made = tuple(np.zeros((X.shape[0], cols), kind) for cols, kind in ((VECTORS, self.wide), (1, self.real)))
         views = (X, Part(True, "real" if hermitian else "own")), (X.H if hermitian else X.T, Part(False, "none"))
         for view, part in views if X.grid.active else ():
             for total, addends in zip(made, self.addends(view, pair, part), strict=True):
                 total[view.indices[0].indices()] += X.xp.host(addends)
         axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
-        along = X.grid[axes] if axes else None
-        return (made[0], made[1]) if along is None else summed((X.xp.asarray(made[0]), X.xp.asarray(made[1])), along)
+        along, pair = X.grid[axes] if axes else None, (X.xp.asarray(made[0]), X.xp.asarray(made[1]))
+        return _told(X.grid, X.shape[0], Layout(), pair if along is None else summed(pair, along))
 
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Give this rank's addends of X x and |X| |x|, for its rows of X."""
@@ -166,13 +165,15 @@ def added(pair: Pair, other: Pair) -> Pair:
 
 def everywhere(X: DistMatrix, addends: Pair) -> Pair:
     """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
-    comm, axes = X.grid.comm, (*axes_of(X.layout.cols), *X.layout.partial)
-    everyone = ProcessGrid.trusted((comm.size,), comm, None)
+    axes = (*axes_of(X.layout.cols), *X.layout.partial)
     along = X.grid[axes] if axes else None
     if along is not None and along.size > 1:
         addends = summed(addends, along)
-    a, b = (
-        converted(DistMatrix(x, (X.shape[0], x.shape[1]), X.grid, Layout(X.layout.rows)), Layout(), everyone).local
-        for x in addends
-    )
+    return _told(X.grid, X.shape[0], Layout(X.layout.rows), addends)
+
+
+def _told(grid: ProcessGrid, m: int, layout: Layout, pair: Pair) -> Pair:
+    """Collective: what lies so, whole on every rank, idle ones too; a rank that has a copy keeps its own."""
+    everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
+    a, b = (converted(DistMatrix(x, (m, x.shape[1]), grid, layout), Layout(), everyone).local for x in pair)
     return a, b
