@@ -74,7 +74,8 @@ class Claim:
 def checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
     """Collective: what is computed; where that is wanted, checked, and computed again as `twice` says.
 
-    A dry run has nothing to check, and only the dtypes of LAPACK are checked. An error of the matrix is believed where it comes twice.
+    Not in dry runs, and of LAPACK's dtypes alone. An error of the matrix is believed where it comes
+    twice.
     """
     if comm.xp.name == "meta" or not wanted() or dtype.char not in "fdFD":
         return compute()

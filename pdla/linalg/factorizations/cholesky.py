@@ -266,15 +266,17 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
 
     That is |D^H| |D^-H| |D^H| |x|, of each block.
     """
-    (rows, cols), made, sizes = dimensions(L), *(L.xp.filled((len(L.stored), 1), t, lambda x: x.fill(0)) for t in (L.dtype, y[1].dtype))
+    rows, cols = dimensions(L)
+    sizes = np.zeros((len(L.stored), 1), y[1].dtype)
     for k in rows.mine if L.stored.size else ():
         if cols.owner(k) == cols.here and k + 1 < rows.count:
             i, j, w = rows.begins(k), cols.begins(k), rows.width(k)
             inverse = L.stored[i : i + w, j : j + w].copy()
             size = abs(inverse).T
             L.xp.trtri(inverse)
-            sizes[i : i + w] = size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True))
-    return y[0], y[1] + everywhere(L, (made, sizes))[1]
+            sizes[i : i + w] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
+    more = L.xp.asarray(sizes)
+    return y[0], y[1] + everywhere(L, (more, more))[1]
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
