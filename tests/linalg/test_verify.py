@@ -208,19 +208,43 @@ def test_what_was_overwritten_is_named_and_kept_on_demand(monkeypatch, name, ove
     np.testing.assert_allclose(found, pdla.run(4, program, errs, False)[0], rtol=1e-9, atol=1e-9)
 
 
+OVER = {
+    **dict.fromkeys(("cholesky", "upper", "cho_factor", "lu_factor", "wide", "tall", "lu", "solve", "pos", "inv"), "overwrite_a"),
+    **dict.fromkeys(("cho_solve", "lu_solve", "triangular"), "overwrite_b"),
+}
+
+
 @calls
 @pytest.mark.parametrize("at", [np.nan, np.inf, 1e300, 5e-324])
 @pytest.mark.parametrize("where", range(4))
 def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at, where):
+    """Nor an error where they may be overwritten, and cannot be computed twice."""
+
     def program(comm):
-        given = factors(comm, BLOCKS)
+        given, over = factors(comm), {OVER[name]: True} if name in OVER and at != 1e300 else {}
         given[where][20:21, 10:11] = at
         with np.errstate(all="ignore"), suppress(pdla.errors.LinAlgError):
-            CALLS[name](*given, verify=True, **({} if name == "trsm" else {"check_finite": False}))
+            CALLS[name](*given, verify=True, **over, **({} if name == "trsm" else {"check_finite": False}))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", ".*computed again")
+        pdla.run(4, program)
+
+
+def test_a_factor_that_underflows_is_no_fault():
+    """Of (1e200, 1e200; 1e-200, 1e-200) the element of L is 0, and A - L U is 1e-200 where |L| |U| is as small."""
+    a = np.outer([1e200, 1e-200], [1.0, 1.0])
+    pdla.run(2, lambda comm: lu_factor(on((1, 2), a + np.diag([0, 1e-200]), cyclic(1), comm), verify=True))
+
+
+def test_a_triangle_that_cancels_what_it_is_added_to_is_no_fault():
+    def program(comm):
+        A = on((2, 2), drawn((24, 24), float), BLOCKS, comm)
+        C = pdla.syrk(A)
+        pdla.syrk(A, alpha=-1, beta=1, out=C)
+
+    with config.override(verify=True):
         pdla.run(4, program)
 
 
