@@ -40,7 +40,8 @@ def shown(meeting, n, turns, name, function):
     plain, checked = (median(taken[verify]) for verify in (False, True))
     if MPI.COMM_WORLD.rank == 0:
         more = (words[True] - words[False]) / n
-        print(f"{name}, n = {n}: {plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {more:.1f} n words", flush=True)
+        said = f"{plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {more:.1f} n words"
+        print(f"{name}, n = {n}: {said}", flush=True)
 
 
 if __name__ == "__main__":
