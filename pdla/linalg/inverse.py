@@ -171,7 +171,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
 
         def product(y: Pair) -> Pair:
-            return images.whole(L, images.whole(L.H, y))
+            return images.whole(L, images.whole(L.H, y, Part(False)), Part(True))
 
         def inverse(Y: DistMatrix, x: Pair) -> Pair:
             y = images.whole(Y, x)

@@ -254,7 +254,7 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMat
     def claim(images: Images) -> Claim:
         return Claim(
             A.shape[0], 4 * A.shape[0], lambda x: images.reflected(A, x, True),
-            lambda L: (lambda x: _by_inverses(L, images.whole(L.H, x)), partial(images.whole, L)),
+            lambda L: (lambda x: _by_inverses(L, images.whole(L.H, x, Part(False))), partial(images.whole, L, part=Part(True))),
             mirrored=True, lost=lost("A", overwrite),
         )
 
