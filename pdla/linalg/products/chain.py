@@ -183,7 +183,7 @@ def einsum(
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
-    if any(isinstance(S, Stack) for S in matrices):
+    if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
         return _of_stacks(subscripts, matrices, layout, algorithm)
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
