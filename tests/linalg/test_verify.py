@@ -229,7 +229,7 @@ def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at):
     def program(comm):
         over = {OVER[name]: True} if name in OVER and at != 1e300 else {}
         given = factors(comm)
-        for X in given if comm.size == 4 else given[1:2]:
+        for X in {4: given, 5: given[1:2], 6: given[::2] + given[3:]}[comm.size]:
             X[20:21, 10:11] = at
         with np.errstate(all="ignore"), suppress(pdla.errors.LinAlgError):
             CALLS[name](*given, verify=True, **over, **({} if name == "trsm" else {"check_finite": False}))
@@ -239,6 +239,7 @@ def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at):
         warnings.filterwarnings("error", ".*computed again")
         pdla.run(4, program)
         pdla.run(5, program)  # in B alone
+        pdla.run(6, program)  # in A alone
 
 
 def test_a_factor_that_underflows_is_no_fault():
