@@ -1,4 +1,4 @@
-"""What it costs to check a product: matmul(verify=True) beside matmul, by turns.
+"""What it costs to check a product, a Cholesky factor, and LU factors: with verify=True beside without, by turns.
 
 mpirun -n 4 python -m bench.verify [n] [turns]        n = 2048, 7 turns of each
 
@@ -6,6 +6,7 @@ Prints the median seconds of each over the turns, by the slowest rank, the ratio
 for the check, in columns of n.
 """
 
+from functools import partial
 from statistics import median
 
 from mpi4py import MPI
@@ -20,19 +21,27 @@ def main(n=2048, turns=7):
     meeting, grid = Meeting(MPI.COMM_WORLD), pdla.ProcessGrid(pdla.balanced_shape(MPI.COMM_WORLD.size))
     A, B = (pdla.random((n, n), grid, pdla.Layout("row", "col"), seed=seed) for seed in (1, 2))
     C = pdla.zeros((n, n), grid, pdla.Layout("row", "col"))
-    sides = {verify: lambda verify=verify: pdla.matmul(A, B, out=C, verify=verify) for verify in (False, True)}
+    shown(meeting, n, turns, "product", partial(pdla.matmul, A, B, out=C))
+    shown(meeting, n, turns, "lu_factor", partial(pdla.linalg.lu_factor, A))
+    pdla.fill_diagonal(A, n)  # of which one triangle is read: positive definite
+    shown(meeting, n, turns, "cholesky", partial(pdla.linalg.cholesky, A))
+
+
+def shown(meeting, n, turns, name, function):
+    sides = {verify: partial(function, verify=verify) for verify in (False, True)}
     taken, words = {verify: [] for verify in sides}, {}
-    for verify, multiply in sides.items():
+    for verify, run in sides.items():
         with pdla.record() as ledger:
-            multiply()
-        words[verify] = ledger.bytes_received / A.dtype.itemsize
+            run()
+        words[verify] = ledger.bytes_received / 8
     for _ in range(turns):
-        for verify, multiply in sides.items():
-            taken[verify].append(meeting.seconds(multiply, 1))
+        for verify, run in sides.items():
+            taken[verify].append(meeting.seconds(run, 1))
     plain, checked = (median(taken[verify]) for verify in (False, True))
-    if grid.comm.rank == 0:
+    if MPI.COMM_WORLD.rank == 0:
         more = (words[True] - words[False]) / n
-        print(f"n = {n}: {plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {more:.1f} n words")
+        said = f"{plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {more:.1f} n words"
+        print(f"{name}, n = {n}: {said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class Settings:
         PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send
         messages (0).
     verify : bool
-        PDLA_VERIFY: check every product after it was computed (1), as ``matmul(verify=True)``
-        does. The same on every rank.
+        PDLA_VERIFY: check every product, factor and solution after it was computed (1), as
+        ``matmul(verify=True)`` does. The same on every rank.
     pblas_flops : float
         PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from
         which it gets a plan.

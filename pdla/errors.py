@@ -51,7 +51,10 @@ class DeadlockError(PdlaError, RuntimeError):
 
 
 class VerificationError(PdlaError, ArithmeticError):
-    """A product that was computed wrongly; the text names the ranks, and where in the matrix."""
+    """A product, factor or solution that was computed wrongly.
+
+    The text names the ranks, and where in the matrix.
+    """
 
 
 class LinAlgError(PdlaError, np.linalg.LinAlgError):

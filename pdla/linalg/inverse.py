@@ -9,7 +9,7 @@ the same way, and is then made symmetric.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,10 @@ from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks
 from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.solve import ROUTINES
+from pdla.linalg.verify import Claim, asked, checked
 from pdla.matmul.checks import communicator
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
@@ -39,7 +42,7 @@ ALL = slice(None)
 
 def inv(
     A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
-    layout: Layout | None = None, memory_limit: int | None = None,
+    layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> DistMatrix:
     """Invert a matrix. Collective over A's grid, idle ranks included.
 
@@ -62,6 +65,8 @@ def inv(
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of A and of its inverse that are worked on
         included.
+    verify : bool or "keep", optional
+        Whether to check factors and inverse, as by `solve`.
 
     Returns
     -------
@@ -72,6 +77,8 @@ def inv(
     ------
     LinAlgError
         For a matrix that is singular, or not positive definite; for NaN and infinity.
+    VerificationError
+        For factors or an inverse that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
@@ -94,19 +101,21 @@ def inv(
            [0.5 , 0.  ]])
     """
     named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
-    said = checks.words("inv", A, assume_a=assume_a, **named)
+    said = checks.words("inv", A, assume_a=assume_a, verify=verify, **named)
     with agreed(communicator((A,)), said):
+        check_asked(verify)
         checks.assumed("inv", assume_a)
         dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
         routine = ROUTINES[assume_a]
+        overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
             with held(0 if routine == "diagonal" else 2 * copied(routine, A, dtype, overwrite_a)):
                 return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
         way = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
-    with to(way):
+    with to(way), asked(verify):
         return run(A)
 
 
@@ -124,36 +133,74 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = regular_factors(A, dtype, overwrite)
-    places = np.argsort(order(pivots, A.shape[0]))
-    with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
-        ascending = np.argsort(places[X.indices[1].indices()])
-        Y = _forward(X, places, ascending, True)
-        Substitution(X, Y, False, False).many()
-        if Y.stored.size:
-            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
-    return Y
+    rows = order(pivots, A.shape[0])
+
+    def compute() -> DistMatrix:
+        places = np.argsort(rows)
+        with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+            ascending = np.argsort(places[X.indices[1].indices()])
+            Y = _forward(X, places, ascending, True)
+            Substitution(X, Y, False, False).many()
+            if Y.stored.size:
+                Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
+        return Y
+
+    def claim(images: Images) -> Claim:
+        L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
+        return _claim(A, lambda Y: (partial(images.whole, Y), U, L), rows)
+
+    return checked(A.grid.comm, dtype, compute, claim)
 
 
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric."""
     L = factored(A, dtype, overwrite)
-    with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
-        Y = _forward(L, np.arange(L.shape[0]), ALL, False)
-        T = L.H
-        Y = laid(Y, T.layout, T.grid)
-        Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
-        symmetrize(Y, True)
-        if dtype.kind == "c":
-            make_real(Y.stored, *Y.indices)
-    return Y
+
+    def compute() -> DistMatrix:
+        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+            Y = _forward(L, np.arange(L.shape[0]), ALL, False)
+            T = L.H
+            Y = laid(Y, T.layout, T.grid)
+            Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
+            symmetrize(Y, True)
+            if dtype.kind == "c":
+                make_real(Y.stored, *Y.indices)
+        return Y
+
+    def claim(images: Images) -> Claim:
+        """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
+
+        def product(y: Pair) -> Pair:
+            return images.whole(L, images.whole(L.H, y, Part(False)), Part(True))
+
+        def inverse(Y: DistMatrix, x: Pair) -> Pair:
+            y = images.whole(Y, x)
+            return y[0], y[1] + images.whole(Y, product(y))[1]
+
+        return _claim(A, lambda Y: (partial(inverse, Y), product))
+
+    return checked(A.grid.comm, dtype, compute, claim)
+
+
+def _claim(A: DistMatrix, steps: Any, rows: Any = ALL) -> Claim:
+    """What holds of an inverse Y: the factors' product times Y is 1, its rows in this order."""
+    n = A.shape[0]
+    return Claim(n, 6 * n, lambda x: x, steps, order=lambda Y: rows)
 
 
 def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
-    with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
-        T = in_square_blocks(A, dtype)
-        regular(T)
-        return _forward(T, np.arange(T.shape[0]), ALL, False)
+
+    def compute() -> DistMatrix:
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
+            T = in_square_blocks(A, dtype)
+            regular(T)
+            return _forward(T, np.arange(T.shape[0]), ALL, False)
+
+    def claim(images: Images) -> Claim:
+        return _claim(A, lambda Y: (partial(images.whole, Y), partial(images.whole, A, part=Part(True))))
+
+    return checked(A.grid.comm, dtype, compute, claim)
 
 
 def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:

@@ -29,6 +29,7 @@ from pdla.linalg.factorizations.lu import factored as factored_by_lu
 from pdla.linalg.factorizations.lu import solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.symmetric import mirrored
+from pdla.linalg.verify import wanted
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import of_columns
@@ -96,7 +97,7 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
         tops = of_columns(R, "maximum")
         scales = np.ldexp(1.0, -np.clip(np.frexp(tops)[1], -1000, 1000))
         X += _scaled(solve(_scaled(R, scales)).astype(side.dtype), 1 / scales)
-        R = matmul(A, X, alpha=-1, beta=1, out=B.copy())
+        R = matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
         left = _worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum"))
         if left <= 1 or not left < before / 2 or steps == MOST:
             return X, steps, left

@@ -16,7 +16,9 @@ from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import solved
 from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.refinement import lower_dtype, refined
+from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ROUTINES = {
@@ -28,6 +30,7 @@ ROUTINES = {
 def solve(
     A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
     check_finite: bool = True, layout: Layout | None = None, refine: str | None = None, memory_limit: int | None = None,
+    verify: bool | str | None = None,
 ) -> Any:
     """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
 
@@ -57,6 +60,11 @@ def solve(
         half the words, and refinement to the residual of a full solution; see the notes.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
+        for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
+        A or B that is overwritten is lost: then it is an error, or "keep" works on copies. By
+        default as PDLA_VERIFY says. A diagonal A has nothing to check.
 
     Returns
     -------
@@ -67,6 +75,8 @@ def solve(
     ------
     LinAlgError
         For a matrix that is singular, or not positive definite; for NaN and infinity.
+    VerificationError
+        For factors or an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
@@ -88,16 +98,18 @@ def solve(
     array([1., 2.])
     """
     named = {"lower": lower, "over": (overwrite_a, overwrite_b), "finite": check_finite, "layout": layout, "refine": refine}
-    said = checks.words("solve", A, B, assume_a=assume_a, limit=memory_limit, **named)
+    said = checks.words("solve", A, B, assume_a=assume_a, limit=memory_limit, verify=verify, **named)
     with agreed(communicator((A, B)), said):
+        check_asked(verify)
         checks.assumed("solve", assume_a)
         checks.flags(lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("solve", A)
         if overwrite_a:
             checks.overwritten("A", A, B)
-        side = RightSide.of("solve", A, B, layout, overwrite_b)
+        side = RightSide.of("solve", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(A, B)
+        overwrite_a = overwrite_a and verify != "keep"
         low = lower_dtype(refine, side.dtype, assume_a)
 
         def run(A: DistMatrix, B: Any) -> Any:
@@ -109,7 +121,7 @@ def solve(
 
         routine = ROUTINES[assume_a]
         way = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, run, side.B, said=said)
-    with to(way):
+    with to(way), asked(verify):
         return run(A, side.B)
 
 

@@ -13,7 +13,7 @@ wrong, the columns of each of C's blocks are looked at alone, which says whose b
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,12 +26,9 @@ from pdla.array.dtypes import promoted
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.errors import PlanError, VerificationError
-from pdla.grid import ProcessGrid
-from pdla.layout import Layout, axes_of, points, share
+from pdla.layout import axes_of, points, share
+from pdla.matmul.images import Images, Pair, summed
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
-
-VECTORS = 2
 
 
 def check_asked(verify: Any) -> None:
@@ -51,28 +48,44 @@ def run(
     if wide.kind not in "fciu":  # booleans are not added up, and NumPy has no sums of ml_dtypes' integers
         return plan.run(A, B, out, alpha, beta, *rest)
     before = out.copy() if keep and out is not None and beta != 0 else None
-    check = Check(A, B, alpha, beta, wide, _seed(A.grid.comm), out)
+    check = Check(A, B, alpha, beta, Images.of(A.grid.comm, wide), out)
     with collective_section(A.grid.comm, "the check of a product"):
         check.begin()
-    C = plan.run(A, B, out, alpha, beta, *rest)
-    if not (wrong := check.faults(C)):
-        return C
-    if out is not None and not keep:
-        raise VerificationError(f"{wrong}; what was in out is lost: verify='keep' keeps it, and computes the product again")
-    if before is not None:
-        C.xp.copy(C.stored, before.stored)
-    plan.run(A, B, C, alpha, beta, *rest)
-    if again := check.faults(C):
-        raise VerificationError(f"{wrong}; computed again: {again}")
-    if A.grid.comm.rank == 0:
-        warnings.warn(f"{wrong}; computed again, it was right", RuntimeWarning, stacklevel=3)
-    return C
+
+    def again(C: DistMatrix) -> DistMatrix:
+        if before is not None:
+            C.xp.copy(C.stored, before.stored)
+        return plan.run(A, B, C, alpha, beta, *rest)
+
+    lost = "" if out is None or keep else "what was in out is lost: verify='keep' keeps it, and computes the product again"
+    return twice(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.faults, again, lost)
 
 
-def _seed(comm: Communicator) -> int:
-    """A number that differs from product to product, and is the same on every rank."""
-    comm.verified = getattr(comm, "verified", 0) + 1  # type: ignore[attr-defined]
-    return comm.verified  # type: ignore[attr-defined]
+class NotFinite(str):
+    """What is wrong, where a right result may be infinite, too: it is, if it is so twice."""
+
+
+def twice(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Callable[[Any], Any], lost: str) -> Any:
+    """Collective: what was made, if it has no faults; else what is made again, with a warning; VerificationError if that has some.
+
+    lost: why it cannot be made again; "": it can
+    """
+    if not (wrong := faults(made)):
+        return made
+    if lost:
+        raise VerificationError(f"{wrong}; {lost}")
+    made = again(made)
+    if (still := faults(made)) and not (isinstance(wrong, NotFinite) and isinstance(still, NotFinite)):
+        raise VerificationError(f"{wrong}; computed again: {still}")
+    if not still:
+        warn(comm, wrong)
+    return made
+
+
+def warn(comm: Communicator, wrong: str) -> None:
+    """Tell, on rank 0, what was mended."""
+    if comm.rank == 0:
+        warnings.warn(f"{wrong}; computed again, it was right", RuntimeWarning, stacklevel=4)
 
 
 @dataclass
@@ -83,36 +96,29 @@ class Check:
     B: DistMatrix
     alpha: complex
     beta: complex
-    wide: np.dtype
-    seed: int
+    images: Images
     out: DistMatrix | None
     before: Any = None  # of C's block before the product: its image, not added up over ranks
 
     def begin(self) -> None:
         """Local: remember what the product is added to."""
         if self.beta != 0 and self.out is not None:
-            self.before = self._image(self.out, *self._vectors)
+            self.before = self.images.addends(self.out, self._vectors)
 
     @cached_property
-    def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The x, one a column, and a column of |x|."""
-        signs = np.random.default_rng([0x5EED, self.seed]).integers(0, 2, (self.B.shape[1], VECTORS))
-        return (2 * signs - 1).astype(self.wide), np.ones((self.B.shape[1], 1), self._real)
-
-    @property
-    def _real(self) -> np.dtype:
-        return np.empty(0, self.wide).real.dtype
+    def _vectors(self) -> Pair:
+        return self.images.vectors(self.B.shape[1])
 
     def faults(self, C: DistMatrix) -> str:
         """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
         comm = C.grid.comm
         with collective_section(comm, "the check of a product"), np.errstate(all="ignore"):
-            expected, size = self._product(*self._vectors)
-            found, beside = self._image(C, *self._vectors), self.before
+            expected, size = self._product(self._vectors)
+            found, beside = self.images.addends(C, self._vectors), self.before
             along = C.grid[axes_of(C.layout.cols)] if C.layout.cols else None
             if along is not None and along.size > 1:
-                found = _summed(found, along)
-                beside = None if beside is None else _summed(beside, along)
+                found = summed(found, along)
+                beside = None if beside is None else summed(beside, along)
             rows = self._wrong(C, found, beside, expected, size)
             text = "" if rows is None else f"rank {comm.rank}"
             if comm.same(text) and not text:
@@ -121,12 +127,12 @@ class Check:
 
     def _blocks(self, C: DistMatrix) -> Iterator[str]:
         """Collective: whether this rank's block is wrong, and in which rows, in words; each block's columns are looked at alone."""
-        mine, own = C.indices[1], self._image(C, *self._vectors)
+        mine, own = C.indices[1], self.images.addends(C, self._vectors)
         for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
             cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
             kept = np.zeros((C.shape[1], 1), bool)
             kept[cols.indices()] = True
-            expected, size = self._product(*(np.where(kept, x, x.dtype.type(0)) for x in self._vectors))
+            expected, size = self._product(only(kept, self._vectors))
             if C.grid.coords is not None and all(C.grid.coords[axis] == place for axis, place in at.items()):
                 rows = self._wrong(C, own, self.before, expected, size)
                 if rows is not None and len(mine):
@@ -135,7 +141,7 @@ class Check:
 
     def _wrong(self, C: DistMatrix, found: Any, before: Any, expected: Any, size: Any) -> tuple[int, int] | None:
         """The first and the last row of this rank's in which C x is too far from what it should be; None: there is none."""
-        xp, wide = C.xp, self.wide
+        xp, wide = C.xp, self.images.wide
         if xp.name == "meta" or not C.stored.size:
             return None
         held = C.indices[0].indices()
@@ -157,74 +163,20 @@ class Check:
     def _bound(self, C: DistMatrix, most: np.ndarray) -> np.ndarray:
         """How far apart a right product's may be: of each sum all terms, and what is rounded to 16 bits."""
         n, k = self.B.shape[1], self.A.shape[1]
-        kind = np.finfo(self._real)
-        eps = float(kind.eps) if not (config.settings.tf32 and C.xp.name == "cupy") else 2.0**-9
-        each = (n + k + C.grid.comm.size + 8) * eps * (2 if self.wide.kind == "c" else 1)
-        each += 0 if C.dtype == self.wide else 4 * float(_finfo(C.dtype).eps)
+        kind = np.finfo(self.images.real)
+        rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and C.xp.name == "cupy" else 1
+        each = (n + k + C.grid.comm.size + 8) * self.images.eps * rounding
+        each += 0 if C.dtype == self.images.wide else 4 * float(_finfo(C.dtype).eps)
         return most * each + float(kind.tiny) * (n + 1) * (k + 2) * (1 + abs(self.alpha) + abs(self.beta))
 
-    # ------------------------------------------------------------------ products with vectors
-
-    def _product(self, x: np.ndarray, ones: np.ndarray) -> tuple[Any, Any]:
-        """Collective: A (B x) and |A| (|B| ones), whole on every rank."""
-        y = _everywhere(self.B, self._image(self.B, x, ones))
-        return _everywhere(self.A, self._image(self.A, *y))
-
-    def _image(self, X: DistMatrix, x: Any, ones: Any) -> tuple[Any, Any]:
-        """Give this rank's addends of X x and |X| ones, for its rows of X."""
-        xp, cols = X.xp, X.indices[1].indices()
-        shape = X.stored.shape[0], x.shape[1]
-        made, size = xp.filled(shape, self.wide, _clear), xp.filled((shape[0], 1), self._real, _clear)
-        if xp.name == "meta" or not X.stored.size:
-            return made, size
-        x, ones = (xp.asarray(given[cols]) for given in (x, ones))
-        x = xp.reinterpret(x, X.conjugated)
-        for rows, across, part in self._strips(X):
-            made[rows] += part @ x[across]
-            if self.wide.kind in "fc":
-                size[rows] += _magnitudes(part) @ ones[across]
-        return xp.reinterpret(made, X.conjugated), size
-
-    def _strips(self, X: DistMatrix) -> Iterator[tuple[slice, slice, Any]]:
-        """X's block, a few rows of what is stored at a time, in the dtype of sums: rows, columns and elements."""
-        height = max(1, X.xp.AT_ONCE // 4 // max(1, X.base.shape[1]))
-        for top in range(0, X.base.shape[0], height):
-            some, part = slice(top, top + height), X.base[top : top + height].astype(self.wide, copy=False)
-            yield (slice(None), some, part.T) if X.transposed else (some, slice(None), part)
+    def _product(self, x: Pair) -> Pair:
+        """Collective: A (B x) and |A| (|B| |x|), whole on every rank."""
+        return self.images.whole(self.A, self.images.whole(self.B, x))
 
 
-def _clear(x: Any) -> None:
-    x.fill(0)
-
-
-def _magnitudes(part: Any) -> Any:
-    """|x| of each element, of complex ones at most 1.42 times as much."""
-    return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
-
-
-def _summed(pair: tuple[Any, Any], comm: Communicator) -> tuple[Any, Any]:
-    """Collective: both added up over the ranks."""
-    made = []
-    for x in pair:
-        total = x.copy()
-        for half in comm.halves(x, total) if x.size else ():
-            half.wait()
-        made.append(total)
-    return made[0], made[1]
-
-
-def _everywhere(X: DistMatrix, addends: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
-    comm, axes = X.grid.comm, (*axes_of(X.layout.cols), *X.layout.partial)
-    everyone = ProcessGrid.trusted((comm.size,), comm, None)
-    along = X.grid[axes] if axes else None
-    if along is not None and along.size > 1:
-        addends = _summed(addends, along)
-    a, b = (
-        converted(DistMatrix(x, (X.shape[0], x.shape[1]), X.grid, Layout(X.layout.rows)), Layout(), everyone).local
-        for x in addends
-    )
-    return a, b
+def only(kept: np.ndarray, x: Pair) -> Pair:
+    """The vectors with zeros where nothing is kept."""
+    return np.where(kept, x[0], x[0].dtype.type(0)), np.where(kept, x[1], x[1].dtype.type(0))
 
 
 def _finfo(dtype: np.dtype) -> Any:

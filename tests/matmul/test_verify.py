@@ -263,3 +263,22 @@ def test_products_of_all_algorithms_pass():
         warnings.simplefilter("error")
         for ranks in (1, 3, 6, 7):
             pdla.run(ranks, program)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_copy_that_is_wrong_on_one_rank_is_found_by_it(monkeypatch, rank):
+    def program(comm, errs):
+        A, B = (X.redistribute(Layout()) for X in factors(ProcessGrid((2, 2))))
+        errs.of(comm)
+        C = pdla.matmul(A, B, layout=Layout(), schedule="gather", verify=True)
+        return np.allclose(C.local, A.local @ B.local)
+
+    with pytest.warns(RuntimeWarning, match=rf"rank {rank} has wrong elements"):
+        assert all(pdla.run(4, program, Errs(monkeypatch, rank, 0, 1e-3)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_rounded_to_16_bits_is_no_fault(dtype):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pdla.run(4, lambda comm: pdla.matmul(*factors(ProcessGrid((2, 2)), dtype, (24, 16, 200)), verify=True))

@@ -9,6 +9,7 @@ panel k + 1 is on its way while the others are updated.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,11 @@ from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
 from pdla.linalg.factorizations.ways import copied, limited, to, where
 from pdla.linalg.products.rank_k import below
+from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
+from pdla.matmul.images import Images, Pair, Part, everywhere
 from pdla.matmul.schedules.streams import multiply
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
@@ -37,7 +41,7 @@ HEAD = 2  # numbers behind each panel: the order of the minor at which the facto
 
 def cholesky(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> DistMatrix:
     """Factor a positive definite matrix: A = L L^H. Collective over A's grid, idle ranks included.
 
@@ -55,6 +59,10 @@ def cholesky(
         Of the factor; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare L (L^H x) with A x for two vectors of 1 and -1, and compute a wrong factor once
+        more, with a warning; what was in an A that is overwritten is lost: then it is an error, or
+        "keep" works on a copy. By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -68,6 +76,8 @@ def cholesky(
         is not; for NaN and infinity.
     PlanError
         For a memory_limit that cannot be kept.
+    VerificationError
+        For a factor that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
@@ -95,22 +105,25 @@ def cholesky(
            [1., 3.]])
     """
     named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
-    said = checks.words("cholesky", A, **named)
+    said = checks.words("cholesky", A, verify=verify, **named)
     with agreed(communicator((A,)), said):
+        check_asked(verify)
         dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
+        overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
             with held(copied("cholesky", A, dtype, overwrite_a)):
                 return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
         way = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(way):
+    with to(way), asked(verify):
         return run(A)
 
 
 def cho_factor(
-    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None,
+    verify: bool | str | None = None,
 ) -> tuple[DistMatrix, bool]:
     """Factor a positive definite matrix for `cho_solve`. Collective, idle ranks included.
 
@@ -126,6 +139,8 @@ def cho_factor(
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check the factor, as `cholesky` does.
 
     Returns
     -------
@@ -136,7 +151,7 @@ def cho_factor(
 
     Raises
     ------
-    LinAlgError, PlanError, ShapeError, AgreementError
+    LinAlgError, PlanError, VerificationError, ShapeError, AgreementError
         As by `cholesky`, on every rank.
 
     Examples
@@ -148,16 +163,18 @@ def cho_factor(
     >>> pdla.run(2, program)[0]
     (np.float64(6.0), True)
     """
-    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite, limit=memory_limit, verify=verify)
     with agreed(communicator((A,)), said):
+        check_asked(verify)
         dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
+        overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
             with held(copied("cholesky", A, dtype, overwrite_a)):
                 return _factor(A, dtype, lower, overwrite_a)
 
         way = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(way):
+    with to(way), asked(verify):
         return run(A), lower
 
 
@@ -168,7 +185,7 @@ def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> Dis
 
 def cho_solve(
     c_and_lower: tuple[DistMatrix, bool], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, verify: bool | str | None = None,
 ) -> Any:
     """Solve A X = B by A's Cholesky factor. Collective over its grid, idle ranks included.
 
@@ -184,6 +201,8 @@ def cho_solve(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of X; by default B's.
+    verify : bool or "keep", optional
+        Whether to check X, as by `solve`.
 
     Returns
     -------
@@ -192,7 +211,7 @@ def cho_solve(
 
     Raises
     ------
-    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+    LinAlgError, VerificationError, ShapeError, LayoutError, GridError, AgreementError
         As by `solve_triangular`, on every rank.
 
     Examples
@@ -204,27 +223,63 @@ def cho_solve(
     array([1., 2., 3.])
     """
     C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
-    said = checks.words("cho_solve", C, B, lower=lower, over=overwrite_b, finite=check_finite, layout=layout)
+    said = checks.words("cho_solve", C, B, lower=lower, over=overwrite_b, finite=check_finite, layout=layout, verify=verify)
     with agreed(communicator((C, B), "c_and_lower"), said):
+        check_asked(verify)
         checks.flags(lower=lower, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("cho_solve", C)
-        side = RightSide.of("cho_solve", C, B, layout, overwrite_b)
+        side = RightSide.of("cho_solve", C, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(C, B)
-    return solved_by(C if lower else C.H, side)
+    with asked(verify):
+        return solved_by(C if lower else C.H, side)
 
 
 def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it."""
-    with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
-        L = in_square_blocks(L, side.dtype)
-        regular(L)
-        Y = substituted(L, side, True, False)
-        return side.back(substituted(L.H, RightSide(Y, None, side.dtype, True), False, False))
+
+    def compute() -> DistMatrix:
+        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
+            T = in_square_blocks(L, side.dtype)
+            regular(T)
+            Y = substituted(T, side, True, False)
+            return substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
+
+    return side.back(checked(L.grid.comm, side.dtype, compute, side.claim((L, Part(True)), (L.H, Part(False)))))
 
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
+
+    def claim(images: Images) -> Claim:
+        return Claim(
+            A.shape[0], 4 * A.shape[0], lambda x: images.reflected(A, x, True),
+            lambda L: (lambda x: _by_inverses(L, images.whole(L.H, x, Part(False))), partial(images.whole, L, part=Part(True))),
+            mirrored=True, lost=lost("A", overwrite),
+        )
+
+    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+
+
+def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
+    """Collective: the images by L^H, with what a panel's product with the inverse of its diagonal block D errs by besides.
+
+    That is |D^H| |D^-H| |D^H| |x|, of each block.
+    """
+    rows, cols = dimensions(L)
+    sizes = np.zeros((len(L.stored), 1), y[1].dtype)
+    for k in rows.mine if L.stored.size else ():
+        if cols.owner(k) == cols.here and k + 1 < rows.count:
+            i, j, w = rows.begins(k), cols.begins(k), rows.width(k)
+            inverse = L.stored[i : i + w, j : j + w].copy()
+            size = abs(inverse).T
+            L.xp.trtri(inverse)
+            sizes[i : i + w] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
+    more = L.xp.asarray(sizes)
+    return y[0], y[1] + everywhere(L, (more, more))[1]
+
+
+def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
         L = brought(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)

@@ -13,6 +13,7 @@ number of ranks. Where it is cut over several, they are those of a tournament.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,19 @@ from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, p
 from pdla.linalg.factorizations.tournament import winners
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
 from pdla.linalg.factorizations.ways import copied, limited, to, where
+from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
+from pdla.matmul.images import Images, Part
 from pdla.matmul.schedules.streams import multiply
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
 
 
 def lu_factor(
-    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None,
+    verify: bool | str | None = None,
 ) -> tuple[DistMatrix, np.ndarray]:
     """Factor a matrix with row pivoting: P A = L U. Collective over A's grid, idle ranks included.
 
@@ -54,6 +59,9 @@ def lu_factor(
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare L (U x) with P A x, as `cholesky` does for its factor. By default as PDLA_VERIFY
+        says.
 
     Returns
     -------
@@ -67,6 +75,8 @@ def lu_factor(
     ------
     LinAlgError
         For NaN and infinity.
+    VerificationError
+        For factors that `verify` found wrong, and could not compute again.
     ShapeError, PlanError, AgreementError
         For what is no matrix, or of a dtype that LAPACK has not, and for a memory_limit that cannot
         be kept, on every rank, as all of these.
@@ -98,16 +108,18 @@ def lu_factor(
     (array([[4.  , 4.  ],
            [0.25, 1.  ]]), array([1, 1]))
     """
-    said = checks.words("lu_factor", A, over=overwrite_a, finite=check_finite, limit=memory_limit)
+    said = checks.words("lu_factor", A, over=overwrite_a, finite=check_finite, limit=memory_limit, verify=verify)
     with agreed(communicator((A,)), said):
+        check_asked(verify)
         dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
+        overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int]:
             with held(copied("lu", A, dtype, overwrite_a)):
                 return factored(A, dtype, overwrite_a)
 
         way = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(way):
+    with to(way), asked(verify):
         X, pivots, singular = run(A)
     if singular:
         warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
@@ -116,7 +128,7 @@ def lu_factor(
 
 def lu_solve(
     lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, verify: bool | str | None = None,
 ) -> Any:
     """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
 
@@ -132,6 +144,8 @@ def lu_solve(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of X; by default B's.
+    verify : bool or "keep", optional
+        Whether to check X, as by `solve`.
 
     Returns
     -------
@@ -142,7 +156,7 @@ def lu_solve(
     ------
     LinAlgError
         Where U is singular; for NaN and infinity.
-    ShapeError, LayoutError, GridError, AgreementError
+    VerificationError, ShapeError, LayoutError, GridError, AgreementError
         As by `solve_triangular`, on every rank, as all of these.
 
     Examples
@@ -155,15 +169,17 @@ def lu_solve(
     array([1., 2.])
     """
     X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
-    said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout)
+    said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout, verify=verify)
     with agreed(communicator((X, B), "lu_and_piv"), said):
+        check_asked(verify)
         checks.flags(overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("lu_solve", X)
         _pivots(X, pivots)
-        side = RightSide.of("lu_solve", X, B, layout, overwrite_b)
+        side = RightSide.of("lu_solve", X, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(X, B)
-    return solved_by_lu(X, np.asarray(pivots), side)
+    with asked(verify):
+        return solved_by_lu(X, np.asarray(pivots), side)
 
 
 def _pivots(X: DistMatrix, pivots: Any) -> None:
@@ -179,12 +195,17 @@ def _zero(singular: int) -> str:
 
 def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: X of L U X = P B, as its right-hand side wants it."""
-    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
-        X = in_square_blocks(X, side.dtype)
-        regular(X)
-        Y = RightSide(_exchanged(X, pivots, side), None, side.dtype, True)
-        Y = RightSide(substituted(X, Y, True, True), None, side.dtype, True)
-        return side.back(substituted(X, Y, False, False))
+
+    def compute() -> DistMatrix:
+        with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+            T = in_square_blocks(X, side.dtype)
+            regular(T)
+            Y = RightSide(_exchanged(T, pivots, side), None, side.dtype, True)
+            Y = RightSide(substituted(T, Y, True, True), None, side.dtype, True)
+            return substituted(T, Y, False, False)
+
+    claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=order(pivots, X.shape[0]))
+    return side.back(checked(X.grid.comm, side.dtype, compute, claim))
 
 
 def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
@@ -219,6 +240,22 @@ def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[Di
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+    (m, n), k = A.shape, min(A.shape)
+
+    def claim(images: Images) -> Claim:
+        return Claim(
+            n, 2 * (n + k), partial(images.whole, A),
+            lambda made: tuple(
+                partial(images.whole, T, part=part)
+                for T, part in ((made[0][:k, :], Part(False)), (made[0][:, :k], Part(True, "one")))
+            ),
+            matrix=lambda made: made[0], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
+        )
+
+    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+
+
+def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
         X = brought(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         steps = LU(X)

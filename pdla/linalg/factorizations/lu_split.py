@@ -13,13 +13,15 @@ from pdla.linalg.factorizations.lu import factored
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.products.triangle import triangle
+from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 
 def lu(
     A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
 
@@ -37,6 +39,8 @@ def lu(
         Of L and U; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check the factors, as `lu_factor` does.
 
     Returns
     -------
@@ -52,7 +56,7 @@ def lu(
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, LayoutError, GridError, PlanError, AgreementError
+    VerificationError, ShapeError, LayoutError, GridError, PlanError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
     Examples
@@ -68,9 +72,11 @@ def lu(
            [0., 1.]]))
     """
     named = {"over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
-    said = checks.words("lu", A, **named)
+    said = checks.words("lu", A, verify=verify, **named)
     with agreed(communicator((A,)), said):
+        check_asked(verify)
         dtype = checks.to_factor("lu", A, overwrite_a, check_finite, rectangular=True)
+        overwrite_a = overwrite_a and verify != "keep"
         (m, n), wanted = A.shape, A.layout.summed if layout is None else layout
         for shape in ((m, min(m, n)), (min(m, n), n)):
             checks.result(A, shape, dtype, None, wanted)
@@ -80,7 +86,7 @@ def lu(
                 return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
 
         way = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(way):
+    with to(way), asked(verify):
         return run(A)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.factorizations.block_cyclic import brought, laid
+from pdla.linalg.verify import Claim, lost
+from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
 from pdla.matrix.redistribute import converted
@@ -63,6 +68,27 @@ class RightSide:
         block = xp.empty((len(rows), len(cols)), self.dtype)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
         return DistMatrix(block, self.shape, grid, layout)
+
+    def claim(
+        self, *factors: tuple[DistMatrix, Part], alpha: complex = 1, order: np.ndarray | slice = slice(None)
+    ) -> Callable[[Images], Claim]:
+        """What holds of X, before it is brought back: the factors' product times X is alpha B, whose rows are in this order."""
+        terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
+
+        def given(images: Images, x: Pair) -> Pair:
+            if isinstance(self.B, DistMatrix):
+                return scaled(images.whole(self.B, x), alpha)
+            b = namespace(self.B).host(self.B).reshape(-1, 1)
+            return scaled((b * x[0], np.abs(b) * x[1]), alpha)
+
+        def claim(images: Images) -> Claim:
+            parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
+            return Claim(
+                self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
+                operands=tuple(T for T, _ in factors), lost=lost("B", self.overwrite),
+            )
+
+        return claim
 
     def back(self, X: DistMatrix) -> Any:
         """Collective: X as it is asked for."""

@@ -27,8 +27,11 @@ from pdla.linalg.factorizations.block_cyclic import brought, diagonal, dimension
 from pdla.linalg.factorizations.price import FEW
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.ways import where
+from pdla.linalg.verify import asked, checked
 from pdla.matmul.checks import communicator, one_of, scalars
+from pdla.matmul.images import Part
 from pdla.matmul.schedules.streams import multiply
+from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
@@ -36,7 +39,7 @@ ALL = slice(None)
 
 def solve_triangular(
     A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, verify: bool | str | None = None,
 ) -> Any:
     """Solve A X = B, A triangular. Collective over A's grid, idle ranks included.
 
@@ -61,6 +64,8 @@ def solve_triangular(
         Whether to look for NaN and infinity in A and B first.
     layout : Layout, optional
         Of X; by default B's.
+    verify : bool or "keep", optional
+        Whether to check X, as by `solve`.
 
     Returns
     -------
@@ -71,6 +76,8 @@ def solve_triangular(
     ------
     LinAlgError
         For a zero on the diagonal; for NaN and infinity.
+    VerificationError
+        For an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, AgreementError
         For arguments that do not go together, on every rank, as all of these.
 
@@ -93,18 +100,20 @@ def solve_triangular(
     array([1., 2.])
     """
     named = {"lower": lower, "unit": unit_diagonal, "over": overwrite_b, "finite": check_finite, "layout": layout}
-    with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, **named)):
+    with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, verify=verify, **named)):
+        check_asked(verify)
         checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("solve_triangular", A)
-        side = RightSide.of("solve_triangular", A, B, layout, overwrite_b)
+        side = RightSide.of("solve_triangular", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(A, B)
-    return solved(A, side, lower, unit_diagonal)
+    with asked(verify):
+        return solved(A, side, lower, unit_diagonal)
 
 
 def trsm(
     A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
-    overwrite_b: bool = False, layout: Layout | None = None,
+    overwrite_b: bool = False, layout: Layout | None = None, verify: bool | str | None = None,
 ) -> DistMatrix:
     """Solve A X = alpha B or X A = alpha B, A triangular. Collective, idle ranks included.
 
@@ -126,6 +135,8 @@ def trsm(
         Whether B may be written to; see `solve_triangular`.
     layout : Layout, optional
         Of X; by default B's.
+    verify : bool or "keep", optional
+        Whether to check X, as by `solve`.
 
     Returns
     -------
@@ -134,7 +145,7 @@ def trsm(
 
     Raises
     ------
-    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+    LinAlgError, VerificationError, ShapeError, LayoutError, GridError, AgreementError
         As by `solve_triangular`, on every rank.
 
     Examples
@@ -147,8 +158,9 @@ def trsm(
     array([[ 0.5  ,  0.   ],
            [-0.125,  0.25 ]])
     """
-    said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, over=overwrite_b, layout=layout)
-    with agreed(communicator((A, B)), said):
+    named = {"lower": lower, "side": side, "unit": unit_diagonal, "over": overwrite_b, "layout": layout, "verify": verify}
+    with agreed(communicator((A, B)), checks.words("trsm", A, B, alpha, **named)):
+        check_asked(verify)
         checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b)
         checks.square("trsm", A)
         if not one_of(side, ("left", "right")):
@@ -157,20 +169,25 @@ def trsm(
         if not isinstance(B, DistMatrix):
             raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
         turned = layout.T if right and isinstance(layout, Layout) else layout
-        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned, overwrite_b)
+        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned, overwrite_b and verify != "keep")
         scalars(over.dtype, alpha, 0, B)
-    X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
+    with asked(verify):
+        X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
     return X.T if right else X
 
 
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
-    with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
-        T = in_square_blocks(A, side.dtype, side.shape[1])
-        if not unit:
-            regular(T)
-        X = substituted(T, side, lower, unit, alpha)
-        return side.back(X)
+
+    def compute() -> DistMatrix:
+        with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+            T = in_square_blocks(A, side.dtype, side.shape[1])
+            if not unit:
+                regular(T)
+            return substituted(T, side, lower, unit, alpha)
+
+    claim = side.claim((A, Part(lower, "one" if unit else "own")), alpha=alpha)
+    return side.back(checked(A.grid.comm, side.dtype, compute, claim))
 
 
 def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) -> DistMatrix:

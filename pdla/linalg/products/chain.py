@@ -1,22 +1,25 @@
 """Products of several matrices: distributed products of two at a time, in the order of fewest multiplications.
 
-opt_einsum finds the order, from the shapes; transposes are views.
+opt_einsum finds the order, from the shapes; transposes are views. In Einstein's notation a chain of
+stacks is one, too, and a letter that one matrix has twice is its diagonal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from pdla.array.dtypes import promoted, sum_alike
-from pdla.comm.agreement import agreed
-from pdla.errors import ShapeError
+from pdla.comm.agreement import agreed, in_words
+from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.products.stacks import Stack, batched_matmul
 from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix, one_of
@@ -24,6 +27,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
 TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
+STACKED = "of stacks it takes a chain of products with the same first letter in each, such as 'bij,bjk->bik'"
 
 
 def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
@@ -128,8 +132,10 @@ class Chain:
     transposed: tuple[bool, ...]
 
 
-def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
-    """Multiply a chain of matrices, given in Einstein's notation.
+def einsum(
+    subscripts: str, *matrices: Any, layout: Layout | str | None = None, algorithm: str = "auto"
+) -> Any:
+    """Multiply a chain of matrices or of stacks, given in Einstein's notation.
 
     Collective, idle ranks included.
 
@@ -139,24 +145,27 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
         Two letters for each matrix and for the result, which without ``->`` are those that occur
         once, in alphabetical order. Each letter is either in two matrices, and
         summed over, or in one matrix and the result: so the matrices, in any order and transposed
-        (as views) where needed, make one chain.
-    *matrices : DistMatrix
+        (as views) where needed, make one chain. Of stacks each has a third letter before these, the
+        same in all and in the result: "bij,bjk->bik". Of one matrix "ii" is the trace, "ii->i" the
+        diagonal.
+    *matrices : DistMatrix or Stack
         On one grid.
     layout : Layout or "native", optional
-        Of the result, as for `matmul`.
+        Of the result, as for `matmul`; of the last product of stacks.
     algorithm : str, optional
         As for `matmul`.
 
     Returns
     -------
-    DistMatrix
-        The product, as by `multi_dot`.
+    DistMatrix, Stack, number or array
+        The product, as by `multi_dot`, or by `batched_matmul`; a trace, or a diagonal, as by
+        ``A.trace()`` and ``A.diagonal()``, on every rank.
 
     Raises
     ------
     ShapeError
-        For sums that are no such chain: traces, diagonals, outer and elementwise products, a letter
-        in one operand only.
+        For sums that are no such chain: traces and diagonals of products, outer and elementwise
+        products, a letter in one operand only.
     LayoutError, GridError, PlanError, AgreementError
         As by `multi_dot`. All of these are raised on every rank.
 
@@ -174,11 +183,55 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
+    if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
+        return _of_stacks(subscripts, matrices, layout, algorithm)
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
-        chain = parsed(subscripts, len(matrices))
+        of_diagonal = None if len(matrices) > 1 else _of_diagonal(subscripts)
+        if of_diagonal is not None:
+            checks.square("einsum", matrices[0])
+            if layout is not None:
+                raise LayoutError(f"layout={layout!r}: the result of einsum({subscripts!r}) is whole on every rank")
+        else:
+            chain = parsed(subscripts, len(matrices))
+    if of_diagonal is not None:
+        return matrices[0].diagonal() if of_diagonal else matrices[0].trace()
     ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
+
+
+def _of_diagonal(subscripts: Any) -> str | None:
+    """The result of "ii->i", or of "ii", which is empty; None for other subscripts."""
+    inputs, _, result = str(subscripts).replace(" ", "").partition("->")
+    return result if len(inputs) == 2 and inputs[0] == inputs[1] and inputs.isalpha() and result in ("", inputs[0]) else None
+
+
+def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
+    """Collective: a chain of stacks, multiplied from its beginning."""
+    comm = next(S for S in stacks if isinstance(S, Stack)).grid.comm
+    said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in stacks)
+    with agreed(comm, f"einsum({in_words(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
+        for number, S in enumerate(stacks):
+            if not isinstance(S, Stack):
+                raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
+        chain = parsed(_unstacked(subscripts), len(stacks))
+        check_algorithm(algorithm)
+        if layout is not None and len(stacks) == 1:
+            raise LayoutError(f"layout={layout!r}: one stack stays as it lies")
+    ordered = [stacks[i].T if t else stacks[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
+    *firsts, last = ordered[1:] or [None]
+    found = reduce(partial(batched_matmul, algorithm=algorithm), firsts, ordered[0])
+    return found if last is None else batched_matmul(found, last, layout=layout, algorithm=algorithm)
+
+
+def _unstacked(subscripts: Any) -> str:
+    """The subscripts of each matrix of the stacks; ShapeError where these are not multiplied matrix by matrix."""
+    inputs, arrow, result = str(subscripts).replace(" ", "").partition("->")
+    words = [*inputs.split(","), result]
+    alike = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
+    if not isinstance(subscripts, str) or not arrow or not alike:
+        raise ShapeError(f"einsum({subscripts!r}): {STACKED}")
+    return f"{','.join(word[1:] for word in words[:-1])}->{result[1:]}"
 
 
 def _cast(X: DistMatrix, kind: np.dtype) -> DistMatrix:

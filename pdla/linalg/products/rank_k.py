@@ -28,8 +28,10 @@ from pdla.linalg import checks
 from pdla.linalg.products.rank_k_plan import RankKPlan
 from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
+from pdla.linalg.verify import Claim, checked
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
+from pdla.matmul.images import Images, Pair, added, scaled
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, summed
@@ -164,12 +166,12 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
         A = A if A.dtype == dtype else A.astype(dtype)
         C = out if out is not None else zeros_in(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
-        if lower:
-            fill(A, C, alpha, beta, hermitian)
-        else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
-            fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
-        if mirror:
-            symmetrize(C if lower else C.T, hermitian)
+    # The upper triangle of C is the lower one of C^T = conj(A) A^T.
+    X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
+    fill(X, Y, alpha, 0 if out is None else beta, hermitian, lost=out is not None)
+    if mirror:
+        with collective_section(A.grid.comm, name):
+            symmetrize(Y, hermitian)
     return C
 
 
@@ -183,8 +185,31 @@ def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dt
 # ---------------------------------------------------------------------------------------------- the four steps
 
 
-def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
-    """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums."""
+def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, lost: bool = True) -> None:
+    """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
+
+    lost: what was in C cannot be told again, for a triangle that is found wrong.
+    """
+    comm, (n, k) = A.grid.comm, A.shape
+
+    def compute() -> DistMatrix:
+        with collective_section(comm, "a triangle's product"):
+            _fill(A, C, alpha, beta, hermitian)
+        return C
+
+    def claim(images: Images) -> Claim:
+        def given(x: Pair) -> Pair:
+            product = scaled(images.whole(A, images.whole(A.H if hermitian else A.T, x)), alpha)
+            return added(product, scaled(images.reflected(C, x, hermitian), beta)) if beta != 0 else product
+
+        said = "what was in out is lost" if lost else ""
+        return Claim(n, 4 * (n + k), given, lambda C: (lambda x: images.reflected(C, x, hermitian),), mirrored=True, lost=said)
+
+    checked(comm, A.dtype, compute, claim)
+
+
+def _fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
+    """Collective: the same, not checked."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _together(A)

@@ -99,7 +99,7 @@ def test_addends_that_are_summed_first_leave_the_default_layout_as_it_is():
 @pytest.mark.parametrize(
     "subscripts, text",
     [
-        ("ij,ji", "two in the result"),
+        ("ij,ji", "two in the result"), ("ij,ji->i", "two in the result"), ("ii,ii->i", "two in the result"),
         ("ij,jk,kl->il", "names 3 matrices, 2 are given"),
         ("ijk,kl->il", "two letters an operand"),
         ("ij,jk->ij", "'j' occurs 3 times"),
@@ -129,3 +129,56 @@ def test_a_sum_without_a_result_is_of_the_letters_that_occur_once_as_in_numpy():
 
     want = [np.einsum(word, *some) for word, *some in (("ij,jk", a, b), ("ba", a), ("cb,ba", a, b), ("ji,kj", b, a))]
     assert all(np.array_equal(*pair) for pair in zip(pdla.run(2, program)[1], want, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int64"])
+def test_traces_and_diagonals(dtype):
+    def program(comm):
+        A = exact((5, 5), ProcessGrid((2, 2), comm=comm), TURNS, np.dtype(dtype), 1)
+        a = A.gather()
+        for word in ("ii", "ii->", "jj->", "i i->i"):
+            found, want = pdla.einsum(word, A), np.einsum(word.replace(" ", ""), a)
+            assert found.dtype == want.dtype and np.array_equal(found, want)
+        with pytest.raises(errors.ShapeError, match="must be square"):
+            pdla.einsum("ii", A[:3, :])
+        with pytest.raises(errors.LayoutError, match="is whole on every rank"):
+            pdla.einsum("ii->i", A, layout=BLOCKS)
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("axis", [None, "col"])
+@pytest.mark.parametrize("word", ["bij,bjk->bik", "bij,bkj->bki", "aji,ajk,alk->ail", "xij->xji", "xij->xij"])
+def test_chains_of_stacks(axis, word):
+    rng = np.random.default_rng(1)
+    sizes = dict(zip("baxijkl", (3, 3, 3, 4, 5, 2, 6), strict=True))
+    arrays = [rng.integers(-4, 5, [sizes[letter] for letter in one]) for one in word.split("->")[0].split(",")]
+
+    def program(comm):
+        grid, layout = ProcessGrid((2, 2), comm=comm), Layout("row") if axis else BLOCKS
+        stacks = [pdla.stack(x, grid, layout, axis) for x in arrays]
+        assert np.array_equal(pdla.einsum(word, *stacks).gather(), np.einsum(word, *arrays))
+        if len(stacks) > 1:
+            assert pdla.einsum(word, *stacks, layout=Layout(), algorithm="gather").layout == Layout()
+
+    pdla.run(5, program)
+
+
+@pytest.mark.parametrize(("word", "text"), [
+    ("bij,bjk", "first letter"), ("bij,ajk->bik", "first letter"), ("ijb,jkb->ikb", "first letter"),
+    ("bij,bjk->ik", "first letter"),
+    ("bbj,bjk->bbk", "first letter"), ("bij,bij->bij", "'i' occurs 3 times"), ("bij->bij", "names 1 matrices, 2 are given"),
+    (3, "first letter"), ("bii,bjk->bjk", "ii is not in the chain"),
+])
+def test_sums_of_stacks_that_are_no_chain_are_refused(word, text):
+    def program(comm):
+        S = pdla.stack(np.ones((2, 4, 4)), ProcessGrid((1, 2), comm=comm), Layout("row"), "col")
+        with pytest.raises(errors.ShapeError, match=text) as raised:
+            pdla.einsum(word, S, S)
+        with pytest.raises(errors.ShapeError, match="matrix 1 is a DistMatrix, not a Stack, as others are"):
+            pdla.einsum("bij,bjk->bik", S, pdla.ones((4, 4), S.grid, Layout()))
+        with pytest.raises(errors.LayoutError, match="one stack stays as it lies"):
+            pdla.einsum("bij->bji", S, layout=Layout())
+        return str(raised.value)
+
+    assert len(set(pdla.run(2, program))) == 1

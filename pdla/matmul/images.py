@@ -1,0 +1,179 @@
+"""Images of vectors of 1 and -1 that nobody foresees: X x, and beside it |X| |x|, which says how far rounding may go.
+
+They are computed from the blocks where they lie, a few rows at a time; a rank receives a few
+vectors. Of a triangle only its own elements are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
+
+VECTORS = 2
+Pair = tuple[Any, Any]  # the images of the x, one a column, and a column of sizes
+
+
+class Part(NamedTuple):
+    """A triangle, and what is on its diagonal: its "own" elements, their "real" parts, "one", or "none"."""
+
+    lower: bool
+    diagonal: str = "own"
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is added up in this dtype. seed: of the vectors."""
+
+    wide: np.dtype
+    seed: int
+
+    @staticmethod
+    def of(comm: Communicator, wide: np.dtype) -> Images:
+        """Those of a call, whose seed differs from the last call's, and is the same on every rank."""
+        comm.verified = getattr(comm, "verified", 0) + 1  # type: ignore[attr-defined]
+        return Images(wide, comm.verified)  # type: ignore[attr-defined]
+
+    @property
+    def real(self) -> np.dtype:
+        return np.empty(0, self.wide).real.dtype
+
+    @property
+    def eps(self) -> float:
+        """What each of the terms of a sum may err by, for their sizes; of complex ones that of both parts."""
+        return float(np.finfo(self.real).eps) * (2 if self.wide.kind == "c" else 1)
+
+    def vectors(self, n: int) -> Pair:
+        """The x of n elements, and |x|."""
+        signs = np.random.default_rng([0x5EED, self.seed]).integers(0, 2, (n, VECTORS))
+        return (2 * signs - 1).astype(self.wide), np.ones((n, 1), self.real)
+
+    def whole(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
+        """Collective: X x, or that of a part of X, whole on every rank."""
+        return everywhere(X, self.addends(X, pair, part))
+
+    def reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
+        """Collective: X x, of an X whose lower triangle says what is above; of each copy of X on its ranks."""
+        made = tuple(np.zeros((X.shape[0], cols), kind) for cols, kind in ((VECTORS, self.wide), (1, self.real)))
+        views = (X, Part(True, "real" if hermitian else "own")), (X.H if hermitian else X.T, Part(False, "none"))
+        for view, part in views if X.grid.active else ():
+            for total, addends in zip(made, self.addends(view, pair, part), strict=True):
+                total[view.indices[0].indices()] += X.xp.host(addends)
+        axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
+        along, pair = X.grid[axes] if axes else None, (X.xp.asarray(made[0]), X.xp.asarray(made[1]))
+        return _told(X.grid, X.shape[0], Layout(), pair if along is None else summed(pair, along))
+
+    def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
+        """Give this rank's addends of X x and |X| |x|, for its rows of X."""
+        xp, (rows, cols) = X.xp, X.indices
+        shape = X.stored.shape[0], pair[0].shape[1]
+        made, size = xp.filled(shape, self.wide, _clear), xp.filled((shape[0], 1), self.real, _clear)
+        if xp.name == "meta" or not X.stored.size:
+            return made, size
+        x, ones = (xp.asarray(given[cols.indices()]) for given in pair)
+        x = xp.reinterpret(x, X.conjugated)
+        for down, across, block in self._strips(X, part):
+            made[down] += block @ x[across]
+            if self.wide.kind in "fc":
+                size[down] += _magnitudes(block) @ ones[across]
+        if part is not None and part.diagonal in ("one", "real"):
+            i, j = rows.meeting(cols)
+            d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
+            made[i] += d * x[j]
+            size[i] += abs(d) * ones[j]
+        return xp.reinterpret(made, X.conjugated), size
+
+    def _strips(self, X: DistMatrix, part: Part | None) -> Iterator[tuple[slice, slice, Any]]:
+        """X's block, a few rows of what is stored at a time, in the dtype of sums: rows, columns and elements."""
+        base, (m, n) = X.base, X.stored.shape
+        height = max(1, X.xp.AT_ONCE // 4 // max(1, base.shape[1]))
+        counts = None if part is None else _before(X, part)
+        for top in range(0, base.shape[0], height):
+            strip, some = base[top : top + height].astype(self.wide, copy=False), slice(top, min(top + height, base.shape[0]))
+            down, across, strip = (slice(0, m), some, strip.T) if X.transposed else (some, slice(0, n), strip)
+            if counts is None or part is None:
+                yield down, across, strip
+                continue
+            for rows, cols, kept in _pieces(np.clip(counts[down] - across.start, 0, strip.shape[1]), strip.shape[1], part.lower):
+                piece = strip[rows, cols]
+                piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
+                yield _shifted(rows, down.start), _shifted(cols, across.start), piece
+
+
+def _shifted(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+def _before(X: DistMatrix, part: Part) -> np.ndarray:
+    """How many of this rank's columns of each row lie before the triangle's end, or its beginning."""
+    i, j = (held.indices() for held in X.indices)
+    return np.searchsorted(j, i, "right" if part.lower == (part.diagonal == "own") else "left")
+
+
+def _pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
+    """The rectangles of a strip that a triangle has whole, and the one that it crosses, with what is kept of that.
+
+    counts: of each row, the columns before the triangle's end (lower), or beginning; they ascend.
+    """
+    first, last = (int(at) for at in np.searchsorted(counts, (1, width)))
+    yield (slice(last, len(counts)) if lower else slice(0, first)), slice(0, width), None
+    crossed = slice(first, last)
+    if some := counts[crossed].tolist():
+        lo, hi = some[0], some[-1]
+        yield crossed, (slice(0, lo) if lower else slice(hi, width)), None
+        before = np.arange(lo, hi) < counts[crossed, None]
+        yield crossed, slice(lo, hi), before if lower else ~before
+
+
+def _clear(x: Any) -> None:
+    x.fill(0)
+
+
+def _magnitudes(part: Any) -> Any:
+    """|x| of each element, of complex ones at most 1.42 times as much."""
+    return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
+
+
+def summed(pair: Pair, comm: Communicator) -> Pair:
+    """Collective: both added up over the ranks."""
+    made = []
+    for x in pair:
+        total = x.copy()
+        for half in comm.halves(x, total) if x.size else ():
+            half.wait()
+        made.append(total)
+    return made[0], made[1]
+
+
+def scaled(pair: Pair, factor: complex) -> Pair:
+    """The images by a multiple of the matrix."""
+    return pair[0] * pair[0].dtype.type(factor), pair[1] * pair[1].dtype.type(abs(factor))
+
+
+def added(pair: Pair, other: Pair) -> Pair:
+    """The images by the sum of two matrices."""
+    return pair[0] + other[0], pair[1] + other[1]
+
+
+def everywhere(X: DistMatrix, addends: Pair) -> Pair:
+    """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
+    axes = (*axes_of(X.layout.cols), *X.layout.partial)
+    along = X.grid[axes] if axes else None
+    if along is not None and along.size > 1:
+        addends = summed(addends, along)
+    return _told(X.grid, X.shape[0], Layout(X.layout.rows), addends)
+
+
+def _told(grid: ProcessGrid, m: int, layout: Layout, pair: Pair) -> Pair:
+    """Collective: what lies so, whole on every rank, idle ones too; a rank that has a copy keeps its own."""
+    everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
+    a, b = (converted(DistMatrix(x, (m, x.shape[1]), grid, layout), Layout(), everyone).local for x in pair)
+    return a, b
