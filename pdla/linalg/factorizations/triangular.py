@@ -27,6 +27,7 @@ from pdla.linalg.factorizations.block_cyclic import brought, diagonal, dimension
 from pdla.linalg.factorizations.price import FEW
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.ways import where
+from pdla.linalg.products.rank_k import below
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -228,6 +229,7 @@ class Substitution:
     def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
+        self.counts: np.ndarray | None = None  # of how many first columns each row of X is worked out; None: as the block that it takes
         self.rows, self.cols = dimensions(T)
         steps = range(self.rows.count if T.grid.active else 0)
         self.steps = steps if lower else steps[::-1]
@@ -253,10 +255,15 @@ class Substitution:
         return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
 
     def many(self, filled: list[int] | None = None) -> None:
-        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
+        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all.
+
+        It ascends, so that of an upper triangle the rows before a block are worked out in fewer columns.
+        """
         if not self.steps:
             return
         reach = [slice(None if filled is None else filled[k]) for k in range(len(self.steps))]
+        if filled is not None and not self.lower:
+            self.counts = np.repeat(np.array([filled[k] for k in self.rows.mine], np.int64), [*map(self.rows.width, self.rows.mine)])
         with self.along, self.down:
             panels = deque(self._panel(k) for k in self.steps[:2])
             panel = panels.popleft().wait()
@@ -274,7 +281,11 @@ class Substitution:
 
     def _take(self, panel: Any, k: int, rows: slice, block: Any, cols: slice) -> None:
         """Subtract panel k's part of these rows times block k of X."""
-        multiply(self.xp, panel[self._within(rows, k)], block, self.x[rows, cols], -1, 1)
+        part = panel[self._within(rows, k)]
+        if self.counts is None:
+            multiply(self.xp, part, block, self.x[rows, cols], -1, 1)
+        else:
+            below(self.xp, part, block.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
 
     def _panel(self, k: int) -> Pending:
         """Block column k of T, this rank's rows of the triangle, on its way."""
