@@ -16,7 +16,7 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import held
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import kept
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -125,7 +125,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = regular_factors(A, dtype, overwrite)
     places = np.argsort(order(pivots, A.shape[0]))
-    with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+    with collective_section(A.grid.comm, "an inverse by LU"), kept(A.grid.comm):
         ascending = np.argsort(places[X.indices[1].indices()])
         Y = _forward(X, places, ascending, True)
         Substitution(X, Y, False, False).many()
@@ -137,7 +137,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric."""
     L = factored(A, dtype, overwrite)
-    with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+    with collective_section(A.grid.comm, "an inverse by Cholesky"), kept(A.grid.comm):
         Y = _forward(L, np.arange(L.shape[0]), ALL, False)
         T = L.H
         Y = laid(Y, T.layout, T.grid)
@@ -150,7 +150,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
 def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
-    with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
+    with collective_section(A.grid.comm, "an inverse of a triangle"), kept(A.grid.comm):
         T = in_square_blocks(A, dtype)
         regular(T)
         return _forward(T, np.arange(T.shape[0]), ALL, False)

@@ -17,7 +17,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending, done
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import kept
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
@@ -166,7 +166,7 @@ def trsm(
 
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
-    with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+    with collective_section(A.grid.comm, "a triangular system"), kept(A.grid.comm):
         T = in_square_blocks(A, side.dtype, side.shape[1])
         if not unit:
             regular(T)
@@ -229,7 +229,7 @@ class Substitution:
     def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
-        self.counts: np.ndarray | None = None  # of how many first columns each row of X is worked out; None: as the block that it takes
+        self.counts: np.ndarray | None = None  # of how many columns each row is worked out: see many
         self.rows, self.cols = dimensions(T)
         steps = range(self.rows.count if T.grid.active else 0)
         self.steps = steps if lower else steps[::-1]
@@ -263,7 +263,8 @@ class Substitution:
             return
         reach = [slice(None if filled is None else filled[k]) for k in range(len(self.steps))]
         if filled is not None and not self.lower:
-            self.counts = np.repeat(np.array([filled[k] for k in self.rows.mine], np.int64), [*map(self.rows.width, self.rows.mine)])
+            widths = [self.rows.width(k) for k in self.rows.mine]
+            self.counts = np.repeat(filled[self.rows.here :: self.rows.parts], widths)
         with self.along, self.down:
             panels = deque(self._panel(k) for k in self.steps[:2])
             panel = panels.popleft().wait()
