@@ -21,7 +21,7 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.factorizations.block_cyclic import dimensions, laid
+from pdla.linalg.factorizations.block_cyclic import dimensions, laid, square_blocks
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
@@ -135,7 +135,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
 
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: the lower triangle of L^-H L^-1, made symmetric."""
+    """Collective: the lower triangle of L^-H L^-1, made symmetric; so its transpose, which lies as L, is it, too."""
     L = factored(A, dtype, overwrite)
     with collective_section(A.grid.comm, "an inverse by Cholesky"), kept(A.grid.comm):
         Y = _forward(L, np.arange(L.shape[0]), ALL, False)
@@ -145,7 +145,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         symmetrize(Y, True)
         if dtype.kind == "c":
             make_real(Y.stored, *Y.indices)
-    return Y
+    return Y.T if dtype.kind != "c" and square_blocks(A) else Y
 
 
 def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
