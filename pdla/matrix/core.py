@@ -345,7 +345,8 @@ class DistMatrix:
         check_numbers("astype", dtype, self.xp)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
-        self.xp.copy(made, self.local.astype(dtype, copy=False))
+        direct = np.can_cast(self.dtype, dtype, "same_kind")  # else copies refuse it
+        self.xp.copy(made, self.local if direct else self.local.astype(dtype))
         return self._new(made)
 
     def _keep_addends(self, dtype: np.dtype) -> None:

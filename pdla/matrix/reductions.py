@@ -17,6 +17,7 @@ from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix.core import DistMatrix
 
+CACHED = 1 << 18  # elements whose absolute values are still in the cache as they are added up
 STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
 TINY = 1e-280  # in a sum of squares above this, the squares that underflow are too small to count
 SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for each batch a square of this side is copied
@@ -85,7 +86,7 @@ def of_columns(A: DistMatrix, op: str) -> np.ndarray:
 
 def _of_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
     wide, x = np.result_type(A.dtype, np.float64), A.stored
-    height = max(1, STRIP // x.shape[1])
+    height = max(1, CACHED // x.shape[1])
     strips = (np.abs(x[top : top + height].astype(wide, copy=False)) for top in range(0, x.shape[0], height))
     return functools.reduce(ufunc, (A.xp.host(strip.sum(0) if ufunc is np.add else strip.max(0)) for strip in strips))
 

@@ -117,6 +117,19 @@ def test_words_of_a_positive_definite_one(grid):
     assert 1 <= sum(received for received, *_ in ran) / 8 / words < 1.1
 
 
+def test_a_positive_definite_one_takes_a_third_of_n_cubed_for_each_of_three_triangles():
+    """LAPACK's operations for potrf, trtri and lauum, and little more for small blocks."""
+    n, block = 512, 16
+
+    def program(comm):
+        A = on((1, 2), positive(n), cyclic(block), comm)
+        with pdla.record() as ledger:
+            inv(A, assume_a="pos", check_finite=False)
+        return ledger.flops
+
+    assert n**3 < sum(pdla.run(2, program)) < 1.1 * n**3
+
+
 def test_dry_runs_of_1024_ranks():
     def program(comm):
         A = pdla.zeros((4096, 4096), pdla.ProcessGrid((32, 32), comm=comm), cyclic(32))

@@ -17,7 +17,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending, done
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import kept
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
@@ -27,6 +27,7 @@ from pdla.linalg.factorizations.block_cyclic import brought, diagonal, dimension
 from pdla.linalg.factorizations.price import FEW
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.ways import where
+from pdla.linalg.products.rank_k import below
 from pdla.linalg.verify import asked, checked
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.images import Part
@@ -180,7 +181,7 @@ def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: compl
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+        with collective_section(A.grid.comm, "a triangular system"), kept(A.grid.comm):
             T = in_square_blocks(A, side.dtype, side.shape[1])
             if not unit:
                 regular(T)
@@ -245,6 +246,7 @@ class Substitution:
     def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
+        self.counts: np.ndarray | None = None  # of how many columns each row is worked out: see many
         self.rows, self.cols = dimensions(T)
         steps = range(self.rows.count if T.grid.active else 0)
         self.steps = steps if lower else steps[::-1]
@@ -270,10 +272,16 @@ class Substitution:
         return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
 
     def many(self, filled: list[int] | None = None) -> None:
-        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
+        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all.
+
+        It ascends, so that of an upper triangle the rows before a block are worked out in fewer columns.
+        """
         if not self.steps:
             return
         reach = [slice(None if filled is None else filled[k]) for k in range(len(self.steps))]
+        if filled is not None and not self.lower:
+            widths = [self.rows.width(k) for k in self.rows.mine]
+            self.counts = np.repeat(filled[self.rows.here :: self.rows.parts], widths)
         with self.along, self.down:
             panels = deque(self._panel(k) for k in self.steps[:2])
             panel = panels.popleft().wait()
@@ -291,7 +299,11 @@ class Substitution:
 
     def _take(self, panel: Any, k: int, rows: slice, block: Any, cols: slice) -> None:
         """Subtract panel k's part of these rows times block k of X."""
-        multiply(self.xp, panel[self._within(rows, k)], block, self.x[rows, cols], -1, 1)
+        part = panel[self._within(rows, k)]
+        if self.counts is None:
+            multiply(self.xp, part, block, self.x[rows, cols], -1, 1)
+        else:
+            below(self.xp, part, block.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
 
     def _panel(self, k: int) -> Pending:
         """Block column k of T, this rank's rows of the triangle, on its way."""
