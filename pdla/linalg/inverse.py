@@ -136,7 +136,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric."""
-    L = factored(A, dtype, overwrite)
+    L = in_square_blocks(factored(A, dtype, overwrite), dtype)
     with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
         Y = _forward(L, np.arange(L.shape[0]), ALL, False)
         T = L.H
