@@ -328,7 +328,7 @@ class Cholesky:
         self.xp.copy(under, x)
         return coming, facing
 
-    def _corner(self, k: int, before: np.ndarray = np.zeros(HEAD)) -> Pending | None:
+    def _corner(self, k: int, before: Any = (0, 0)) -> Pending | None:
         """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the head.
 
         before: that of an earlier panel, which stands if it is not 0.

@@ -65,14 +65,14 @@ class Layers:
         self.going.append(self.comm.send(message, k % self.count))
 
     def summed(self, k: int, head: np.ndarray) -> np.ndarray:
-        """Add the other layers' addends to panel k. Gives the numbers of the first layer that has some that are not 0."""
+        """Add the other layers' addends to panel k. Gives the numbers of the first layer whose first one is not 0."""
         if self.cols.here != self.cols.owner(k):
             return head
-        giving = range(max(0, k - self.count + 1), k)
-        coming = [self.comm.recv(self._message(k, len(head))[0], s % self.count) for s in giving]
-        for message, x in zip((pending.wait() for pending in coming), [self._panel(k)] * len(coming), strict=True):
+        giving, x = range(max(0, k - self.count + 1), k), self._panel(k)
+        for coming in [self.comm.recv(self._message(k, len(head))[0], s % self.count) for s in giving]:
+            message = coming.wait()
+            head = head if head[0] else self.xp.known(message[x.size :], head).real.astype(float)
             if not head[0]:
-                head = self.xp.known(message[x.size :], head).real.astype(float)
                 self.xp.add(x, message[: x.size].reshape(*x.shape))
         return head
 
@@ -86,7 +86,7 @@ class Layers:
         return buffer(self.xp, (x.size + numbers,), x.dtype), x
 
     def until(self, count: int, head: np.ndarray) -> int:
-        """The number of panels that are worked on: of those behind one whose numbers are not 0, each layer takes one more to say so."""
+        """How many panels are worked on: behind one with other numbers than 0 each layer takes one more, to hear of it, and tell."""
         return min(count, (int(head[0]) - 1) // self.cols.block + self.count) if head[0] else count
 
     def sent(self) -> None:
