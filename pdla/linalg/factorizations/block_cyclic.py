@@ -104,7 +104,7 @@ def _dimension(X: DistMatrix, number: int) -> Dimension:
 
 
 def block_of(X: DistMatrix) -> int:
-    """The columns of a panel of a matrix that lies in square blocks: of one of these or, over layers, of a part; all if it is not cut."""
+    """The columns of a panel of a matrix in square blocks; all of it where nothing is cut."""
     cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
     return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
 
@@ -116,7 +116,7 @@ def square_blocks(X: DistMatrix) -> bool:
 
 
 def depth_of(X: DistMatrix) -> str | None:
-    """The axis along which the columns of X's square blocks are cut, a layer each, for those factorizations that take such; or None."""
+    """The axis of the layers to which the panels of X's square blocks go in turns; or None."""
     rows, cols = _cuts(X)
     if not _whole(X) or len(rows) != 1 or len(cols) != 2:
         return None
@@ -153,7 +153,10 @@ def working(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, 
 
 
 def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
-    """In square blocks on a grid of this shape: of `block` rows or, over c layers, of c times as many, whose panels lie on a layer each."""
+    """In square blocks on a grid of this shape; over c layers of c panels, each on one of them.
+
+    block  columns of a panel
+    """
     if len(shape) == 2:
         return Layout(Cyclic("row", block), Cyclic("col", block))
     wide = block * shape[2]

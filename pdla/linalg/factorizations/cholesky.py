@@ -86,6 +86,11 @@ def cholesky(
     Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
     panels by the diagonal block's inverse.
 
+    It is 2.5-D where A lies so: rows in blocks of c b, columns in the same ones, and each of these
+    along a third axis of c ranks in blocks of b, `Layout(Cyclic("row", c * b), (Cyclic("col", c *
+    b), Cyclic("depth", b)))`. Each of the c layers works on every c-th panel. A rank has room for c
+    times as many words then, and with c = 4 receives about half as many.
+
     Examples
     --------
     >>> def program(comm):
@@ -274,7 +279,11 @@ class Cholesky:
         return np.zeros(HEAD)
 
     def _layered(self, layers: Layers) -> np.ndarray:
-        """The same of this layer's panels, of which those of one block go from layer to layer before they go to other ranks."""
+        """The same of this layer's panels.
+
+        What columns in the same block need of a panel, for other layers, goes to their ranks before
+        the rest of it; the layer's other columns are updated last.
+        """
         head, count = np.zeros(HEAD), self.cols.count
         for k in layers.steps:
             if k >= count:
@@ -286,8 +295,7 @@ class Cholesky:
                 i, j = self.rows.begins(k + 1), self.cols.begins(k)
                 left, head = self.a[i:, j : j + self.cols.width(k)], self._head(self.column)
                 self._face(left, k, near).wait()
-                count = layers.until(count, head)
-                self._lend(layers, left, k, range(near.start, min(near.stop, count)), head)
+                self._lend(layers, left, k, near, head)
             head, left = self._split(coming.wait(), k)
             count = layers.until(count, head)
             self._face(left, k, range(near.stop, self.cols.count)).wait()
@@ -300,7 +308,7 @@ class Cholesky:
 
     def _lend(self, layers: Layers, left: Any, k: int, blocks: range, head: np.ndarray) -> None:
         """Update block columns by panel k, and give them to the layers that wait for them."""
-        for later in blocks:
+        for later in range(blocks.start, layers.until(blocks.stop, head)):
             if self.cols.here == self.cols.owner(later):
                 i, j, w = self.rows.begins(later), self.cols.begins(later), self.cols.width(later)
                 right = self._facing(k)[j - self.cols.begins(k + 1) :][:w]
@@ -402,17 +410,17 @@ class Cholesky:
             self.xp.scale(self.a[i : i + self.rows.width(k), self.cols.begins(k + 1) :], 0)
 
 
-def cholesky_words(n: int, grid: tuple[int, int], block: int) -> float:
-    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid.
+def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid, or c layers of such.
 
     Parameters
     ----------
     n : int
         Rows and columns.
-    grid : tuple of two int
-        pr and pc.
+    grid : tuple of two or three int
+        pr, pc, and c where there are layers.
     block : int
-        Rows of a square block.
+        Columns of a panel: rows of a square block, of which over layers each is c panels.
 
     Returns
     -------
@@ -422,7 +430,8 @@ def cholesky_words(n: int, grid: tuple[int, int], block: int) -> float:
     Notes
     -----
     With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
-    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P).
+    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of
+    pr x pc = P / c ranks n^2 / 2 P (pr + pc + c - 3): panels, and addends of the other layers.
 
     Examples
     --------

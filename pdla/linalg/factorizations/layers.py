@@ -49,7 +49,7 @@ class Layers:
         return self.comm.size
 
     def _own(self) -> Any:
-        """This rank's panels in the matrix, and where they are in the layer."""
+        """Of each panel that this rank has where it is in the matrix, and where in the layer."""
         first = 0
         for k in self.steps:
             if self.cols.owner(k) == self.cols.here:
@@ -65,7 +65,10 @@ class Layers:
         self.going.append(self.comm.send(message, k % self.count))
 
     def summed(self, k: int, head: np.ndarray) -> np.ndarray:
-        """Add the other layers' addends to panel k. Gives the numbers of the first layer whose first one is not 0."""
+        """Add the other layers' addends to panel k. Gives the numbers of the first that has failed.
+
+        That is one whose first number is not 0.
+        """
         if self.cols.here != self.cols.owner(k):
             return head
         giving, x = range(max(0, k - self.count + 1), k), self._panel(k)
@@ -86,7 +89,7 @@ class Layers:
         return buffer(self.xp, (x.size + numbers,), x.dtype), x
 
     def until(self, count: int, head: np.ndarray) -> int:
-        """How many panels are worked on: behind one with other numbers than 0 each layer takes one more, to hear of it, and tell."""
+        """How many panels are worked on: behind one that fails each layer takes one, to hear of it."""
         return min(count, (int(head[0]) - 1) // self.cols.block + self.count) if head[0] else count
 
     def sent(self) -> None:
@@ -95,7 +98,7 @@ class Layers:
             self.going.pop().wait()
 
     def end(self, head: np.ndarray) -> np.ndarray:
-        """Collective over depth: the numbers of the layer that works on the last panel; this one's panels go to the matrix."""
+        """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
         for here, there in self._own():
             self.xp.copy(here, there)
         x = self.xp.asarray(head)
