@@ -411,16 +411,16 @@ class Cholesky:
 
 
 def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
-    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid, or c layers of such.
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid.
 
     Parameters
     ----------
     n : int
         Rows and columns.
-    grid : tuple of two or three int
-        pr, pc, and c where there are layers.
+    grid : tuple of int
+        pr and pc, and c where there are c layers of pr x pc ranks.
     block : int
-        Columns of a panel: rows of a square block, of which over layers each is c panels.
+        Columns of a panel: of square blocks the rows, where there is one layer.
 
     Returns
     -------
@@ -441,6 +441,6 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
     panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEAD * steps * (layer - 1)
-    k = np.arange(ceil(steps))
-    addends = np.minimum(k, c - 1) * ((n - k * block) * block + HEAD * pr)
-    return (panels + addends.sum() + HEAD * layer * (c - 1)) / (layer * c)
+    given = (min(k, c - 1) * ((n - k * block) * block + HEAD * pr) for k in range(ceil(steps)))
+    addends = sum(given) + HEAD * layer * (c - 1) if c > 1 else 0
+    return (panels + addends) / (layer * c)
