@@ -122,6 +122,15 @@ def test_the_first_of_many_bad_minors_is_named_and_ranks_go_on():
     assert max(pdla.run(8, program)) < 30
 
 
+def test_ranks_stop_where_a_minor_is_not_positive_definite():
+    def program(comm):
+        with pdla.record() as ledger, pytest.raises(LinAlgError, match="order 1 is"):
+            cholesky(layered((2, 2, 2), 4, -np.eye(200), comm))
+        return ledger.flops
+
+    assert max(pdla.run(8, program)) < 200**3 / 3 / 8 / 4
+
+
 def test_plans_foretell_layers_and_keep_memory_limits():
     a = positive(96)
 
