@@ -117,6 +117,16 @@ def grid_shape(text: str) -> tuple[int, int]:
     return rows, cols
 
 
+def layers_shape(text: str) -> tuple[int, ...]:
+    """A grid, or several layers of at least 2 x 2 ranks."""
+    if text.lower().count("x") < 2:
+        return grid_shape(text)
+    shape = sides(text, 3, "a grid: give rows x columns, such as 2x3, or with layers, such as 2x3x4")
+    if min(shape) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: layers are 2 or more, of 2x2 ranks or more")
+    return tuple(shape)
+
+
 def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> None:
     """Where a command runs, and what it leaves: options that may stand before the command or after it.
 

@@ -154,7 +154,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric; so its transpose, which lies as L, is it, too."""
-    L = factored(A, dtype, overwrite)
+    L = in_square_blocks(factored(A, dtype, overwrite), dtype)
 
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse by Cholesky"), kept(A.grid.comm):

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.agreement import agreed, failed
-from pdla.cuts import Cyclic
 from pdla.errors import PlanError
 from pdla.grid import one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import price
-from pdla.linalg.factorizations.block_cyclic import square_blocks
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.cholesky import cholesky
 from pdla.linalg.factorizations.foretold import figures
 from pdla.linalg.factorizations.lu import lu_factor
 from pdla.linalg.factorizations.price import Task, Way
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import solve_triangular
-from pdla.linalg.factorizations.ways import by, limited, task, to, ways
+from pdla.linalg.factorizations.ways import by, limited, stays, task, to, ways
 from pdla.linalg.solve import ROUTINES, solve
 from pdla.matmul.checks import communicator
 from pdla.matmul.choose.problem import Operand
@@ -49,10 +49,10 @@ class FactorPlan:
         In which it works.
     tasks : tuple of Task
         The routines that it consists of.
-    shape : tuple of two int
-        pr and pc, of the grid on which it works.
+    shape : tuple of int
+        pr and pc, of the grid on which it works; and layers, where there are several.
     block : int
-        Rows of a square block.
+        Columns of a panel; of square blocks the rows, where there is one layer.
     stays : bool
         Whether A is worked on where it lies.
     rivals : tuple of str
@@ -74,7 +74,7 @@ class FactorPlan:
     operands: tuple[Operand, ...]
     dtype: np.dtype
     tasks: tuple[Task, ...]
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     block: int
     stays: bool
     rivals: tuple[str, ...]
@@ -142,7 +142,7 @@ class FactorPlan:
     @property
     def bound(self) -> float:
         """Bytes that a rank must receive at least, where it has room for its share of A alone."""
-        return self.dtype.itemsize * sum(price.bound(task, self.shape[0] * self.shape[1]) for task in self.tasks)
+        return self.dtype.itemsize * sum(price.bound(task, prod(self.shape)) for task in self.tasks)
 
     def explain(self) -> str:
         """Describe the plan: where it works, what it costs, the bound, and the next best ways.
@@ -153,8 +153,7 @@ class FactorPlan:
             A few lines.
         """
         cost, machine, A = self.predicted, self.machine, self.operands[0]
-        working = Layout(Cyclic("row", self.block), Cyclic("col", self.block))
-        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {working!r}"
+        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.way)!r}"
         return "\n".join([
             f"{self._said}, {self.dtype}, on {A.grid!r}",
             f"  algorithm   right-looking, {self.way}",
@@ -408,4 +407,4 @@ def _plan(
     tasks = (first, *sides)
     others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != way][:NEXT]
     operands = tuple(map(Operand.of, matrices))
-    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, square_blocks(A), tuple(others), call)
+    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, stays(routine, A), tuple(others), call)

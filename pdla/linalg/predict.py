@@ -168,22 +168,23 @@ def _predicted(routine: str, m: Any, n: Any, P: Any, dtype: Any, machine: Any) -
     kind = worked_on(routine, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
     way, size = price.cheapest(task, P)[0], kind.itemsize
-    used = way.shape[0] * way.shape[1]
+    pr, pc = way.shape
+    used = pr * pc
     return FactorPrediction(
-        way.shape, way.block, used, round(size * words(task, way)), size * price.bound(task, used),
+        (pr, pc), way.block, used, round(size * words(task, way)), size * price.bound(task, used),
         price.seconds(task, *way) if machine else None,
     )
 
 
 def words(task: Task, way: Way) -> float:
     """Words that a rank receives, in the mean."""
-    (pr, pc), block, m, n = way.shape, way.block, task.m, task.n
+    (pr, pc, *layers), block, m, n = way.shape, way.block, task.m, task.n
     if pr * pc == 1 or not task.order:
         return 0.0
     if task.routine == "cholesky":
-        return cholesky_words(n, way.shape, min(block, n))
+        return cholesky_words(n, (pr, pc, *layers), min(block, n))
     if task.routine == "lu":
-        return lu_words(m, n, way.shape, min(block, task.order))
+        return lu_words(m, n, (pr, pc), min(block, task.order))
     if n <= price.FEW:
         return m * n * (1 - 1 / pr + (1 - 1 / pc)) / pc
     return m * m / (2 * pr) * (1 - 1 / pc) + m * n / pc * (1 - 1 / pr)

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -18,12 +19,13 @@ import numpy as np
 
 import pdla
 from pdla import Cyclic, Layout
-from pdla.bench.arguments import Parser, add_machine, grid_shape, machine, positive, positives
+from pdla.bench.arguments import Parser, add_machine, grid_shape, layers_shape, machine, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.linalg import cho_factor, lu_factor, norm, predict, solve, solve_triangular
 from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import Task, Way
 from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
@@ -43,7 +45,9 @@ def add(to: Parser, name: str) -> None:
     if name in ("solve", "trsm"):
         to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
     to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
-    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: as pdla chooses)")
+    layers, such = name == "cholesky", "2x3, or 4x4x4 for 4 layers" if name == "cholesky" else "2x3"
+    shape, words = (layers_shape, "PRxPC[xC]") if layers else (grid_shape, "PRxPC")
+    to.add_argument("--grid", type=shape, metavar=words, help=f"such as {such} (default: as pdla chooses)")
     to.add_argument("--dtype", choices=DTYPES, default="float64", help="element type (default float64)")
     to.add_argument("--repeats", type=positive, metavar="N", default=5, help="how often to time it (default 5)")
     add_machine(to)
@@ -86,7 +90,7 @@ class System:
 
     def bound(self) -> float:
         """Words that a rank must receive."""
-        return sum(price.bound(each, self.way.shape[0] * self.way.shape[1]) for each in self.tasks(Machine()))
+        return sum(price.bound(each, prod(self.way.shape)) for each in self.tasks(Machine()))
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
@@ -111,8 +115,8 @@ def _system(arguments: argparse.Namespace, n: int, ranks: int) -> System:
     m = getattr(arguments, "m", None) or n
     best = price.cheapest(System(name, n, m, dtype, Way((1, 1), 1)).task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
-    if grid[0] * grid[1] > ranks:
-        raise refuse(f"--grid {grid[0]}x{grid[1]} needs {grid[0] * grid[1]} ranks, there are {ranks}")
+    if prod(grid) > ranks:
+        raise refuse(f"--grid {_by_x(grid)} needs {prod(grid)} ranks, there are {ranks}")
     return System(name, n, m, dtype, Way(grid, block))
 
 
@@ -133,9 +137,8 @@ def _measured(comm: pdla.Communicator, system: System, repeats: int) -> tuple[li
 
 def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
     """Collective: A, for Cholesky Hermitian and positive definite, for trsm well-conditioned; and B, where there is one."""
-    (pr, pc), block, n = system.way.shape, system.way.block, system.n
-    grid = pdla.ProcessGrid((pr, pc), comm=comm)
-    layout = Layout(Cyclic("row", block), Cyclic("col", block))
+    (shape, block), n = system.way, system.n
+    grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
     A = pdla.random((n, n), grid, layout, low=-0.5, high=0.5, dtype=system.dtype, seed=1)
     if system.name == "cholesky":
         A = (A + A.H.redistribute(layout)) * 0.5
@@ -184,12 +187,16 @@ def _host(X: pdla.DistMatrix) -> np.ndarray:
     return X.xp.host(X.gather())
 
 
+def _by_x(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
 def _line(system: System, seconds: list[float], received: float, ratio: float | None, on: Machine | None) -> str:
     bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.way
     taken = median(seconds) if seconds else None
     told = None if on is None else sum(price.seconds(each, shape, block) for each in system.tasks(on))
     return "".join([
-        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{f'{shape[0]}x{shape[1]}':>9}",
+        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{_by_x(shape):>9}",
         f"{taken:>12.4g}{system.flops / taken / 1e9:>10.1f}" if taken else f"{'':>22}", f"{told:>11.4g}" if told else f"{'':>11}",
         f"{received:>16.0f}{size * system.words():>14.0f}", f"{received / bound / size:>9.2f}" if bound else f"{'':>9}",
         "" if ratio is None else f"{ratio:>8.2g}",

@@ -11,6 +11,7 @@ for: `working` says which.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from math import isqrt, prod
 from typing import Any
 
@@ -33,6 +34,7 @@ class Dimension:
     """One dimension: n indices in blocks of `block`, of which rank i of `parts` has each parts-th from block i on; this is `here`.
 
     comm  these ranks; None: there is one, which has all
+    run   how many blocks, one after another, a rank has at a time
     """
 
     n: int
@@ -40,6 +42,7 @@ class Dimension:
     parts: int = 1
     here: int = 0
     comm: Communicator | None = None
+    run: int = 1
 
     @property
     def count(self) -> int:
@@ -52,29 +55,34 @@ class Dimension:
 
     def owner(self, k: int) -> int:
         """Which rank has block k."""
-        return k % self.parts
+        return k // self.run % self.parts
 
     def owners(self, indices: np.ndarray) -> np.ndarray:
         """Which ranks have these indices."""
-        return indices // self.block % self.parts
+        return indices // self._span % self.parts
 
     def places(self, indices: np.ndarray) -> np.ndarray:
         """Where these indices lie among those of the rank that has them."""
-        return indices // (self.block * self.parts) * self.block + indices % self.block
+        return indices // (self._span * self.parts) * self._span + indices % self._span
 
     @property
-    def mine(self) -> range:
-        """The numbers of this rank's blocks."""
-        return range(self.here, self.count, self.parts)
+    def _span(self) -> int:
+        return self.block * self.run
 
-    def after(self, k: int) -> range:
+    @property
+    def mine(self) -> list[int]:
+        """The numbers of this rank's blocks."""
+        firsts = range(self.here * self.run, self.count, self.parts * self.run)
+        return [k for first in firsts for k in range(first, min(first + self.run, self.count))]
+
+    def after(self, k: int) -> list[int]:
         """Those after block k."""
-        return self.mine[max(0, -(-(k + 1 - self.here) // self.parts)) :]
+        return [mine for mine in self.mine if mine > k]
 
     def begins(self, k: int) -> int:
         """Where this rank's blocks from number k on begin among its indices."""
-        turns, rest = divmod(min(k * self.block, self.n), self.block * self.parts)
-        return turns * self.block + min(max(rest - self.here * self.block, 0), self.block)
+        turns, rest = divmod(min(k * self.block, self.n), self._span * self.parts)
+        return turns * self._span + min(max(rest - self.here * self._span, 0), self._span)
 
     def bcast(self, x: Any, root: int) -> Pending:
         """Start sending x from one of the ranks to the others."""
@@ -92,22 +100,40 @@ def _dimension(X: DistMatrix, number: int) -> Dimension:
     if not cuts:
         return Dimension(n, block)
     axis, comm = cuts[0].axis, grid[cuts[0].axis]
-    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm)
+    run = cuts[0].block // block  # type: ignore[union-attr]
+    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm, run)
 
 
 def block_of(X: DistMatrix) -> int:
-    """The size of the blocks of a matrix that lies in square ones; all of it where nothing is cut."""
+    """The columns of a panel of a matrix in square blocks; all of it where nothing is cut."""
     cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
-    return cuts[0].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
+    return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
 
 
 def square_blocks(X: DistMatrix) -> bool:
     """Whether factorizations can work on X, or a copy of it, where it lies."""
-    sizes = X.grid.sizes
-    rows, cols = effective(X.layout.rows, sizes), effective(X.layout.cols, sizes)
-    ranks = prod(sizes[cut.axis] for cut in (*rows, *cols))
-    plain = all(map(_plain, (*rows, *cols))) and len(rows) < 2 and len(cols) < 2
-    return plain and not X.layout.partial and ranks == X.grid.size and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
+    rows, cols = _cuts(X)
+    return _whole(X) and len(rows) < 2 and len(cols) < 2 and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
+
+
+def depth_of(X: DistMatrix) -> str | None:
+    """The axis of the layers to which the panels of X's square blocks go in turns; or None."""
+    rows, cols = _cuts(X)
+    if not _whole(X) or len(rows) != 1 or len(cols) != 2:
+        return None
+    square = rows[0].block == cols[0].block == cols[1].block * X.grid.sizes[cols[1].axis]  # type: ignore[union-attr]
+    return cols[1].axis if square else None
+
+
+def _cuts(X: DistMatrix) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+    return effective(X.layout.rows, X.grid.sizes), effective(X.layout.cols, X.grid.sizes)
+
+
+def _whole(X: DistMatrix) -> bool:
+    """Whether X is dealt out in turns from the first rank on, and no rank of its grid is without a part of its own."""
+    cuts = [*chain(*_cuts(X))]
+    ranks = prod(X.grid.sizes[cut.axis] for cut in cuts)
+    return all(map(_plain, cuts)) and not X.layout.partial and ranks == X.grid.size
 
 
 def _plain(cut: Cut) -> bool:
@@ -122,9 +148,20 @@ def near_square(ranks: int) -> tuple[int, int]:
     return short, ranks // short
 
 
-def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, ProcessGrid]:
+def working(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
-    return Layout(Cyclic("row", block), Cyclic("col", block)), ProcessGrid.trusted(shape, X.grid.comm, None)
+    return in_blocks(shape, block), ProcessGrid.trusted(shape, X.grid.comm, None)
+
+
+def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
+    """In square blocks on a grid of this shape; over c layers of c panels, each on one of them.
+
+    block  columns of a panel
+    """
+    if len(shape) == 2:
+        return Layout(Cyclic("row", block), Cyclic("col", block))
+    wide = block * shape[2]
+    return Layout(Cyclic("row", wide), (Cyclic("col", wide), Cyclic("depth", block)))
 
 
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:

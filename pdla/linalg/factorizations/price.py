@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2, sqrt
+from math import ceil, log2, prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -26,17 +26,27 @@ FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums t
 LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by rank_k.below
 LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
-Shape = tuple[int, int]
+LAYERED = ("cholesky",)  # routines that work on layers, too
+Shape = tuple[int, ...]
 
 
 class Way(NamedTuple):
-    """Where the work is done: a grid's shape, and the rows of a square block."""
+    """Where the work is done: a grid's shape, with a number of layers where there are several, and the columns of a panel.
+
+    Square blocks have as many rows and columns, over layers so many times more.
+    """
 
     shape: Shape
     block: int
 
     def __str__(self) -> str:
-        return f"in square blocks of {self.block} on {self.shape[0]} x {self.shape[1]} ranks"
+        ranks = " x ".join(map(str, self.shape))
+        return f"in {'square blocks' if len(self.shape) == 2 else 'layers, panels'} of {self.block} on {ranks} ranks"
+
+
+def worked(routine: str, shape: Shape) -> Shape:
+    """The shape of the grid on which a routine works: without layers where it has none."""
+    return shape if routine in LAYERED or len(shape) == 2 else near_square(prod(shape))
 
 
 @dataclass(frozen=True)
@@ -93,16 +103,25 @@ class Step:
 
     def sent(self, axis: int, words: float) -> float:
         """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
-        machine, (pr, pc) = self.task.machine, self.shape
+        machine, (pr, pc, *_) = self.task.machine, self.shape
         ranks, far = (pc, 1 < machine.node < pc) if axis else (pr, 1 < machine.node < pr * pc)
         if ranks == 1 or not words:
             return 0.0
         return words * self.task.dtype.itemsize / machine.rate(far) * (ranks - 1) / ranks
 
+    @property
+    def layers(self) -> int:
+        return prod(self.shape[2:])
+
+    def given(self, words: float) -> float:
+        """Seconds in which a rank receives an addend of another layer, packs and adds it."""
+        rate = self.task.machine.rate(1 < self.task.machine.node < prod(self.shape))
+        return self.delay(2) + words * self.task.dtype.itemsize / rate + self.touched(2 * words)
+
     def delay(self, axis: int) -> float:
-        """Seconds until the last rank of a grid row or column hears of a message."""
-        machine, (pr, pc) = self.task.machine, self.shape
-        far = 1 < machine.node < (pc if axis else pr * pc)
+        """Seconds until the last rank of a grid row or column, or of another layer, hears of a message."""
+        machine, (pr, pc, *_) = self.task.machine, self.shape
+        far = 1 < machine.node < (pr * pc, pc, prod(self.shape))[axis]
         return ceil(log2(self.shape[axis])) * (machine.delay(far) + machine.gap)
 
     def touched(self, words: float) -> float:
@@ -114,10 +133,14 @@ class Step:
         alone   what one rank does while all of its grid column wait;  panel: what the grid column does
         ahead   the update of the next block column;  rest: of all that are left
         wire    words on their way, in seconds;  delay: of messages, one after another
+
+        A layer updates the rest before its next panel, while others go on with theirs.
         """
         pc, overlap = self.shape[1], self.task.machine.overlap
         work = rest + (alone + panel) / pc
         chain = alone + panel + ahead + delay
+        if self.layers > 1:
+            return max((rest + alone + panel + wire) / self.layers, chain)
         return max(work + max(0.0, wire - overlap * work), chain)
 
 
@@ -125,10 +148,14 @@ def _cholesky(step: Step) -> float:
     w, rows, cols = step.width, step.rows, step.cols
     alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
     wire = step.sent(0, w * w / step.shape[1]) + step.sent(1, rows * w) + step.sent(0, cols * w)
+    corner = 2 * step.delay(0) + step.sent(0, 0 if step.last else w * w)
+    along = step.delay(1) + step.sent(1, rows * w)
+    if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
+        wire += (step.layers - 1) * step.given((rows + w) * w) / step.shape[1]
+        along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
-        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire,
-        2 * step.delay(0) + step.delay(1) + step.sent(0, 0 if step.last else w * w) + step.sent(1, rows * w),
+        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire, corner + along,
     )
 
 
@@ -168,16 +195,17 @@ def _share(length: int, block: int, parts: int) -> int:
 @lru_cache(maxsize=4096)
 def seconds(task: Task, shape: Shape, block: int) -> float:
     """On a grid of this shape, in square blocks of so many rows."""
-    count = -(-task.order // block) if task.order else 0
+    count, shape = -(-task.order // block) if task.order else 0, worked(task.routine, shape)
     sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
     return sum(_STEPS[task.routine](_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
 
 
 def _step(task: Task, shape: Shape, block: int, k: int) -> Step:
     done = min((k + 1) * block, task.order)
-    rows = _share(task.m - done, block, shape[0])
+    wide = block * prod(shape[2:])
+    rows = _share(task.m - done, wide, shape[0])
     whole = task.n if task.n <= FEW else -(-task.n // shape[1])
-    cols = whole if task.routine == "triangular" else _share(task.n - done, block, shape[1])
+    cols = whole if task.routine == "triangular" else _share(task.n - done, wide, shape[1])
     return Step(task, shape, done - k * block, rows, cols, done == task.order)
 
 

@@ -17,9 +17,9 @@ from pdla.array.meta import Meta
 from pdla.comm.cache import cached
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
-from pdla.linalg.factorizations.block_cyclic import block_of, square_blocks, working
+from pdla.linalg.factorizations.block_cyclic import block_of, depth_of, square_blocks, working
 from pdla.linalg.factorizations.foretold import figures, fitting
-from pdla.linalg.factorizations.price import Task, Way, cheapest
+from pdla.linalg.factorizations.price import LAYERED, Task, Way, cheapest, worked
 from pdla.matmul import checks
 from pdla.matmul.choose.problem import Operand
 from pdla.matrix.core import DistMatrix
@@ -58,24 +58,32 @@ def task(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> Task:
     return Task(routine, A.shape[0], cols, dtype, Machine.chosen())
 
 
+def stays(routine: str, A: DistMatrix) -> bool:
+    """Whether the routine works on A, or a copy of it, where it lies."""
+    return square_blocks(A) or (routine in LAYERED and depth_of(A) is not None)
+
+
 def ways(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Way, ...]:
     """The ways, the cheapest first: one, where A stays."""
-    if not square_blocks(A):
+    if not stays(routine, A):
         return cheapest(task(routine, A, cols, dtype), A.grid.comm.size)
-    pr, pc = (prod(A.grid.sizes[cut.axis] for cut in effective(cuts, A.grid.sizes)) for cuts in (A.layout.rows, A.layout.cols))
-    return (Way((pr, pc), block_of(A)),)
+    sizes = A.grid.sizes
+    shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
+    depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
+    return (Way((*shape, *depth), block_of(A)),)
 
 
 def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layout, ProcessGrid]:
     """The layout and the grid, A's own or those to which it is brought: the way of `to`, else the cheapest."""
-    if square_blocks(A):
+    if stays(routine, A):
         return A.layout, A.grid
-    return working(A, *(_chosen.get() or ways(routine, A, cols, dtype)[0]))
+    way = _chosen.get() or ways(routine, A, cols, dtype)[0]
+    return working(A, worked(routine, way.shape), way.block)
 
 
 def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
     """Bytes of this rank's part of the copy of A that is worked on; 0: it is A itself."""
-    if overwrite and square_blocks(A) and A.dtype == dtype and not A.conjugated:
+    if overwrite and stays(routine, A) and A.dtype == dtype and not A.conjugated:
         return 0
     return prod(local_shape(A.shape, *where(routine, A, A.shape[1], dtype))) * dtype.itemsize
 

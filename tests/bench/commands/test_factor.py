@@ -44,7 +44,15 @@ def test_a_dry_run_counts_what_a_run_does(capsys):
     assert np.prod([int(side) for side in capsys.readouterr().out.splitlines()[1].split()[2].split("x")]) == 1024
 
 
+def test_layers_of_cholesky_are_counted_by_formula(capsys):
+    assert main(["--threads", "8", "cholesky", "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
+    *_, grid, _, _, received, formula, _, ratio = capsys.readouterr().out.splitlines()[1].split()
+    assert grid == "2x2x2" and received == formula and float(ratio) < 30
+
+
 def test_what_is_refused(capsys):
+    assert main(["--threads", "4", "cholesky", "-n", "8", "--grid", "1x2x2"]) == REFUSED
+    assert "layers are 2 or more, of 2x2 ranks or more" in "".join(capsys.readouterr())
     assert main(["--threads", "2", "trsm", "-n", "8", "--grid", "2x2"]) == REFUSED
     assert main(["--threads", "2", "--json", "x.json", "lu"]) == REFUSED
     said = capsys.readouterr()

@@ -19,6 +19,7 @@ from pdla.linalg import (
     solve_triangular,
 )
 from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 MACHINE = pdla.Machine(overlap=0.0)
 
@@ -46,6 +47,19 @@ CASES = [
 def test_near_a_dry_run_of_all_ranks(routine, shape, n, block):
     told = price.seconds(price.Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
     ran = pdla.dry_run_all(shape[0] * shape[1], work, routine, shape, n, block, machine=MACHINE).seconds
+    assert 0.7 < told / ran < 1.15
+
+
+@pytest.mark.parametrize(("shape", "n", "block"), [((2, 2, 2), 2048, 32), ((2, 2, 2), 4096, 64), ((2, 2, 4), 4096, 64)])
+def test_layers_are_priced_near_a_dry_run(shape, n, block):
+    """Where messages move while their sender computes: layers are made for that."""
+
+    def program(comm):
+        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        cho_factor(A, overwrite_a=True, check_finite=False)
+
+    told = price.seconds(price.Task("cholesky", n, n, np.dtype(float), pdla.Machine()), shape, block)
+    ran = pdla.dry_run_all(np.prod(shape), program, machine=pdla.Machine()).seconds
     assert 0.7 < told / ran < 1.15
 
 

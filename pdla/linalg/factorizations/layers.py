@@ -1,0 +1,105 @@
+"""Layers: what the 2.5-D factorizations share.
+
+The ranks are c layers of pr x pc; a layer works on each c-th panel. It updates all columns that lie
+after its panel, in memory of its own, from zeros on: these are its addends. Before a panel is
+factored, those of the other layers are added to it, which come from the ranks at the same place
+there. So panels travel within a layer alone, each of which has c times as much of a row or a column
+as a rank would have without copies. Solomonik, Demmel: Euro-Par 2011; Kwasniewski et al.: SC 2021.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending
+from pdla.linalg.factorizations.block_cyclic import Dimension, depth_of
+from pdla.matrix.core import DistMatrix
+
+
+class Layers:
+    """One rank's place in a layer.
+
+    a      the layer's rows and columns: of its own panels what is in the matrix, elsewhere addends
+    steps  the panels that this layer works on
+    """
+
+    def __init__(self, X: DistMatrix, axis: str, comm: Communicator, rows: Dimension, cols: Dimension) -> None:
+        self.xp, self.rows, self.cols, self.stored, self.comm = X.xp, rows, cols, X.stored, comm
+        self.steps = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
+        self.a = buffer(X.xp, (len(X.stored), cols.begins(cols.count)), X.dtype)
+        self.going: list[Pending] = []
+        self.xp.scale(self.a, 0)
+        for here, there in self._own():
+            self.xp.copy(there, here)
+
+    @staticmethod
+    def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
+        """Collective: of a matrix whose panels lie on layers; None where there is one, and on idle ranks."""
+        axis = depth_of(X)
+        comm = None if axis is None else X.grid[axis]
+        return None if axis is None or comm is None else Layers(X, axis, comm, rows, cols)
+
+    @property
+    def count(self) -> int:
+        """The number of layers."""
+        return self.comm.size
+
+    def _own(self) -> Any:
+        """Of each panel that this rank has where it is in the matrix, and where in the layer."""
+        first = 0
+        for k in self.steps:
+            if self.cols.owner(k) == self.cols.here:
+                w, j = self.cols.width(k), self.cols.begins(k)
+                yield self.stored[:, first : first + w], self.a[:, j : j + w]
+                first += w
+
+    def give(self, k: int, head: np.ndarray) -> None:
+        """Start sending this layer's addend of panel k, and a few numbers, to the layer that works on it."""
+        message, x = self._message(k, len(head))
+        self.xp.copy(message[: x.size].reshape(*x.shape), x)
+        self.xp.copy(message[x.size :], self.xp.asarray(head.astype(x.dtype)))
+        self.going.append(self.comm.send(message, k % self.count))
+
+    def summed(self, k: int, head: np.ndarray) -> np.ndarray:
+        """Add the other layers' addends to panel k. Gives the numbers of the first that has failed.
+
+        That is one whose first number is not 0.
+        """
+        if self.cols.here != self.cols.owner(k):
+            return head
+        giving, x = range(max(0, k - self.count + 1), k), self._panel(k)
+        for coming in [self.comm.recv(self._message(k, len(head))[0], s % self.count) for s in giving]:
+            message = coming.wait()
+            head = head if head[0] else self.xp.known(message[x.size :], head).real.astype(float)
+            if not head[0]:
+                self.xp.add(x, message[: x.size].reshape(*x.shape))
+        return head
+
+    def _panel(self, k: int) -> Any:
+        j = self.cols.begins(k)
+        return self.a[self.rows.begins(k) :, j : j + self.cols.width(k)]
+
+    def _message(self, k: int, numbers: int) -> tuple[Any, Any]:
+        """Room for the addend of panel k and so many numbers; and the addend."""
+        x = self._panel(k)
+        return buffer(self.xp, (x.size + numbers,), x.dtype), x
+
+    def until(self, count: int, head: np.ndarray) -> int:
+        """How many panels are worked on: behind one that fails each layer takes one, to hear of it."""
+        return min(count, (int(head[0]) - 1) // self.cols.block + self.count) if head[0] else count
+
+    def sent(self) -> None:
+        """Wait until the addends have gone."""
+        while self.going:
+            self.going.pop().wait()
+
+    def end(self, head: np.ndarray) -> np.ndarray:
+        """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
+        for here, there in self._own():
+            self.xp.copy(here, there)
+        x = self.xp.asarray(head)
+        return self.xp.known(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), head)
