@@ -24,7 +24,7 @@ from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import brought, dimensions, laid, told
+from pdla.linalg.factorizations.block_cyclic import block_of, brought, dimensions, laid, told
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
@@ -273,15 +273,15 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
 
     That is |D^H| |D^-H| |D^H| |x|, of each block.
     """
-    rows, cols = dimensions(L)
-    sizes = np.zeros((len(L.stored), 1), y[1].dtype)
-    for k in rows.mine if L.stored.size else ():
-        if cols.owner(k) == cols.here and k + 1 < rows.count:
-            i, j, w = rows.begins(k), cols.begins(k), rows.width(k)
-            inverse = L.stored[i : i + w, j : j + w].copy()
-            size = abs(inverse).T
-            L.xp.trtri(inverse)
-            sizes[i : i + w] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
+    sizes, (rows, cols) = np.zeros((len(L.stored), 1), y[1].dtype), L.indices
+    i, j = rows.meeting(cols)  # this rank's elements of the diagonal
+    numbers, count = rows.indices()[i] // block_of(L), -(-L.shape[0] // block_of(L))
+    for k in set(numbers.tolist()) - {count - 1}:
+        down, across = i[numbers == k], j[numbers == k]
+        inverse = L.stored[down[0] : down[-1] + 1, across[0] : across[-1] + 1].copy()
+        size = abs(inverse).T
+        L.xp.trtri(inverse)
+        sizes[down] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
     more = L.xp.asarray(sizes)
     return y[0], y[1] + everywhere(L, (more, more))[1]
 

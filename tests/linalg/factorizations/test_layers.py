@@ -53,6 +53,14 @@ def test_dtypes_triangles_and_what_is_made_of_factors(dtype):
     assert max(pdla.run(8, program)) < 30
 
 
+def test_factors_are_checked_where_they_lie():
+    def program(comm):
+        A = layered((2, 2, 3), 4, positive(50), comm)
+        return np.array_equal(cholesky(A, verify=True).gather(), cholesky(A).gather())
+
+    assert all(pdla.run(12, program))
+
+
 def test_integers_come_exactly_and_in_place():
     l = np.tril(np.random.default_rng(0).integers(-3, 4, (90, 90)), -1) + np.diag(np.repeat([1, 2, 4], 30))
 
