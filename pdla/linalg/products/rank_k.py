@@ -37,7 +37,6 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, summed
 
 LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
-WIDE = 512  # columns that all rows of a piece keep, from which on they are a product of their own: narrower ones are slow
 ALL = slice(None)
 
 
@@ -311,7 +310,7 @@ def below(
     if common == last or len(counts) <= leaf:
         multiply(xp, a, b[done:last].T, x[:, done:last], alpha, beta)
         return
-    if common - done >= WIDE:
+    if common - done >= LEAF:
         multiply(xp, a, b[done:common].T, x[:, done:common], alpha, beta)
         done = common
     h = -(-len(counts) // leaf) // 2 * leaf
