@@ -8,8 +8,6 @@ hand.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf, prod
 from typing import Any
@@ -105,12 +103,3 @@ class within:
 
     def __exit__(self, *failure: object) -> None:
         _open.reset(self.token)
-
-
-@contextmanager
-def kept(comm: Any) -> Iterator[None]:
-    """Take this rank's buffers from the workspace kept with a communicator, for a call without a plan."""
-    workspace = vars(comm).setdefault("_workspace", Workspace())
-    with within(workspace):
-        yield
-    workspace.trim(KEPT)

@@ -16,12 +16,12 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import held
-from pdla.comm.workspace import kept
+from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.factorizations.block_cyclic import dimensions, laid, square_blocks
+from pdla.linalg.factorizations.block_cyclic import dimensions, laid
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
@@ -137,7 +137,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(A.grid.comm, "an inverse by LU"), kept(A.grid.comm):
+        with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Substitution(X, Y, False, False).many()
@@ -153,11 +153,11 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
 
 def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: the lower triangle of L^-H L^-1, made symmetric; so its transpose, which lies as L, is it, too."""
+    """Collective: the lower triangle of L^-H L^-1, made symmetric."""
     L = in_square_blocks(factored(A, dtype, overwrite), dtype)
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse by Cholesky"), kept(A.grid.comm):
+        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = laid(Y, T.layout, T.grid)
@@ -179,8 +179,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
         return _claim(A, lambda Y: (partial(inverse, Y), product))
 
-    Y = checked(A.grid.comm, dtype, compute, claim)
-    return Y.T if dtype.kind != "c" and square_blocks(A) else Y
+    return checked(A.grid.comm, dtype, compute, claim)
 
 
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL) -> Claim:
@@ -193,7 +192,7 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse of a triangle"), kept(A.grid.comm):
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
             T = in_square_blocks(A, dtype)
             regular(T)
             return _forward(T, np.arange(T.shape[0]), ALL, False)

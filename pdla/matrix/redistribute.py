@@ -20,7 +20,7 @@ from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
-from pdla.comm.workspace import KEPT, Workspace
+from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
@@ -275,14 +275,13 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool,
     return total.T if by_columns else total
 
 
-def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid, workspace: Workspace | None = None) -> DistMatrix:
-    """Collective, unchecked: A in another layout; new memory, or of a workspace, unless that layout has partial sums."""
+def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
     if layout.partial:  # A has the same ones, in the same cuts: nothing moves
         return A._like(A.base, layout=layout)
     with collective_section(grid.comm, "a redistribution"):
         A = summed(A, layout) if A.layout.partial else A
-        shape = local_shape(A.shape, layout, grid)
-        out = A.xp.empty(shape, A.dtype) if workspace is None else workspace.take(A.xp, shape, A.dtype)
+        out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
         move(A, layout, grid, out)
     return DistMatrix(out, A.shape, grid, layout)
 

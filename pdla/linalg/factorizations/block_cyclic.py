@@ -19,7 +19,6 @@ import numpy as np
 
 from pdla.comm.communicator import Communicator
 from pdla.comm.pending import Pending, done
-from pdla.comm.workspace import opened
 from pdla.cuts import Cut, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
@@ -165,21 +164,17 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
 
 
 def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: a new matrix in this layout and dtype, in workspace; with `overwrite` X itself, if it is that."""
+    """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
         X, overwrite = X.astype(dtype), True
-    if overwrite and _lies(X, layout, grid):
-        return laid(X, layout, grid)
-    return converted(X, layout, grid, opened())
+    return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 
 def laid(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: X itself, if it lies so, or a new matrix that does."""
-    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else converted(X, layout, grid)
-
-
-def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
-    return X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial)
+    if X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial):
+        return X._like(X.base, layout=layout)
+    return converted(X, layout, grid)
 
 
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:

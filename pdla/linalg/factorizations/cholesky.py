@@ -19,7 +19,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import held
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import kept
+from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -246,7 +246,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it."""
 
     def compute() -> DistMatrix:
-        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), kept(L.grid.comm):
+        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
             T = in_square_blocks(L, side.dtype)
             regular(T)
             Y = substituted(T, side, True, False)
@@ -287,7 +287,7 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    with collective_section(A.grid.comm, "a Cholesky factorization"), kept(A.grid.comm):
+    with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
         L = brought(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
         order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))

@@ -22,7 +22,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import buffer, held
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import kept
+from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -197,7 +197,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: X of L U X = P B, as its right-hand side wants it."""
 
     def compute() -> DistMatrix:
-        with collective_section(X.grid.comm, "a solution by LU"), kept(X.grid.comm):
+        with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
             regular(T)
             Y = RightSide(_exchanged(T, pivots, side), None, side.dtype, True)
@@ -210,7 +210,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
 
 def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: x of A^H x = b from the factors of A, b a vector."""
-    with collective_section(X.grid.comm, "a solution by LU"), kept(X.grid.comm):
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
         T = in_square_blocks(X, side.dtype).H
         Y = RightSide(substituted(T, side, True, False), None, side.dtype)
         x = side.back(substituted(T, Y, False, True))
@@ -256,7 +256,7 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    with collective_section(A.grid.comm, "an LU factorization"), kept(A.grid.comm):
+    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
         X = brought(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         steps = LU(X)
         numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))

@@ -179,14 +179,3 @@ def test_more_ranks_than_a_grid_takes():
     bad = np.diag(np.arange(40) - 20.0)
     said = raised(lambda comm: cholesky(on((11,), bad, Layout("row"), comm)), 11)
     assert said[1] == "the leading minor of order 1 is not positive definite (pivot -20)"
-
-
-def test_the_working_copy_is_of_memory_that_is_kept_for_the_next_call():
-    def program(comm):
-        A, held = on((1, 2), positive(48), BLOCKS, comm), []
-        for _ in range(3):
-            cholesky(A)
-            held.append((comm._workspace.held, comm._workspace.used))
-        return held[0][0] >= 48 * 24 * 8, len(set(held)), held[0][1]
-
-    assert pdla.run(2, program) == [(True, 1, 0)] * 2
