@@ -1,4 +1,4 @@
-"""Products that are checked after they were computed: C x against A (B x), for vectors x of 1 and -1 that nobody foresees.
+"""Products that are checked after they were computed: C x against A (B x), for vectors x of 1 and -1, others for each product.
 
 Freivalds, Probabilistic machines can use less running time, IFIP 1977. What C x and alpha A (B x) +
 beta C0 x may differ by is bounded for each row from |A| (|B| |x|), which are row sums of |B|, by
