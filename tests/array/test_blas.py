@@ -1,6 +1,7 @@
 """The local GEMM against NumPy's, wherever its operands lie and whatever was in C before."""
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.arrays import DTYPES, SIZES, laid, likeness
-from helpers.jobs import run_job
+from helpers.jobs import LONGEST, mpirun, run_job
 from helpers.matmuls import numbers
 
 import pdla
@@ -297,9 +298,27 @@ def test_what_is_no_blas_is_refused():
         blas.named("libm.so.6")
 
 
-def test_one_that_is_missing_is_an_error_on_every_rank_when_the_job_begins():
-    job = run_job("", ranks=3, PDLA_BLAS="libnone.so")
-    assert job.returncode != 0 and job.stdout.count("DeviceError: PDLA_BLAS='libnone.so'") == 3
+def test_one_that_is_missing_is_an_error_on_every_rank_when_the_job_begins(tmp_path):
+    told = f"""
+import os, pathlib, sys, time
+from pdla.comm import world
+from pdla.errors import DeviceError
+try:
+    world()
+except DeviceError as error:  # each to a file: on one pipe the ranks' lines may mix
+    folder, own = pathlib.Path({str(tmp_path)!r}), str(os.getpid())
+    (folder / own).write_text(str(error))
+    (folder / own).rename(folder / f"{{own}}.told")
+    end = time.monotonic() + 30  # mpirun ends the others when the first has ended
+    while len([*folder.glob("*.told")]) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    raise
+"""
+    command = [*mpirun(), "-n", "3", sys.executable, "-c", told]
+    job = subprocess.run(command, env=os.environ | {"PDLA_BLAS": "libnone.so"}, timeout=LONGEST, capture_output=True)
+    said = [file.read_text() for file in tmp_path.glob("*.told")]
+    assert job.returncode != 0 and len(said) == 3
+    assert all(text.startswith("PDLA_BLAS='libnone.so'") for text in said)
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
