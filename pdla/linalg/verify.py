@@ -157,7 +157,7 @@ class Check:
 
     def _place(self, made: Any) -> tuple[int, int] | None:
         """Collective: row and column of a wrong element, by halving the columns; None where errors of several cancel."""
-        lo, hi, rows = 0, self.claim.n, np.zeros(0, int)
+        lo, hi = 0, self.claim.n
         while hi > lo + 1:
             half = (lo + hi) // 2
             lo, hi = (lo, half) if len(self._rows(made, lo, half)) else (half, hi)

@@ -1,4 +1,4 @@
-"""Images of vectors of 1 and -1 that nobody foresees: X x, and beside it |X| |x|, which says how far rounding may go.
+"""Images of vectors of 1 and -1, others for each call: X x, and beside it |X| |x|, which says how far rounding may go.
 
 They are computed from the blocks where they lie, a few rows at a time; a rank receives a few
 vectors. Of a triangle only its own elements are read.

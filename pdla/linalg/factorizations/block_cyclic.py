@@ -10,7 +10,9 @@ for: `working` says which.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from math import isqrt, prod
 from typing import Any
@@ -68,7 +70,7 @@ class Dimension:
     def _span(self) -> int:
         return self.block * self.run
 
-    @property
+    @cached_property
     def mine(self) -> list[int]:
         """The numbers of this rank's blocks."""
         firsts = range(self.here * self.run, self.count, self.parts * self.run)
@@ -76,7 +78,7 @@ class Dimension:
 
     def after(self, k: int) -> list[int]:
         """Those after block k."""
-        return [mine for mine in self.mine if mine > k]
+        return self.mine[bisect_right(self.mine, k) :]
 
     def begins(self, k: int) -> int:
         """Where this rank's blocks from number k on begin among its indices."""
