@@ -29,6 +29,7 @@ from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
 from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import Task, cheapest
 from pdla.model.machine import Machine
 
@@ -73,7 +74,7 @@ def grids(comm, n):
     """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
     tasks = [Task(name, n, n, np.dtype(float), Machine.chosen()) for name in ("cholesky", "triangular", "lu")]
     ways = [cheapest(task, comm.size)[0] for task in tasks]
-    layouts = [pdla.Layout(pdla.Cyclic("row", way.block), pdla.Cyclic("col", way.block)) for way in ways]
+    layouts = [in_blocks(*way) for way in ways]
     return [(pdla.ProcessGrid(way.shape), layout) for way, layout in zip(ways, layouts, strict=True)]
 
 

@@ -21,6 +21,7 @@ from pdla import linalg, nn
 from pdla.bench.arguments import positive
 from pdla.bench.measure import calibration
 from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 LAYOUT = pdla.Layout("row", "col")
 
@@ -37,7 +38,7 @@ def factored(comm, name, n, dtype):
     """A function to time: a factorization, or a system with as many right-hand sides, in square blocks as pdla chooses."""
     kind = np.dtype(dtype)
     shape, block = price.cheapest(price.Task(name, n, n, kind, pdla.Machine()), comm.size)[0]
-    grid, blocks = pdla.ProcessGrid(shape, comm=comm), pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
+    grid, blocks = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
     A = pdla.random((n, n), grid, blocks, dtype=dtype) + n * pdla.eye(n, grid, blocks, dtype=dtype)
     B = pdla.ones((n, n), grid, pdla.Layout(pdla.Cyclic("row", block), "col"), dtype=dtype)
     return {

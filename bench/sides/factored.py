@@ -15,6 +15,7 @@ import pdla
 from bench.common.meeting import Meeting, received
 from bench.factor import of
 from pdla.linalg import cho_factor, lu_factor
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import Task, cheapest
 from pdla.model.machine import Machine
 
@@ -26,8 +27,7 @@ def main(n, file):
     comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
     for name, (routine, factor) in ROUTINES.items():
         shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
-        layout = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
-        A, turns = of(n, pdla.ProcessGrid(shape), layout, routine == "cholesky"), []
+        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine == "cholesky"), []
         for _ in range(TURNS):
             X, came = A.copy(), received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +14,7 @@ from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
+from pdla.simulate.plural import plural
 
 MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
 
@@ -115,6 +116,17 @@ def sizes(text: str) -> tuple[int, int, int]:
 def grid_shape(text: str) -> tuple[int, int]:
     rows, cols = sides(text, 2, "a grid: give rows x columns, such as 2x3")
     return rows, cols
+
+
+def by_x(shape: Collection[int]) -> str:
+    """A grid's shape, such as 2x3."""
+    return "x".join(map(str, shape))
+
+
+def check_ranks(grid: Collection[int], ranks: int) -> None:
+    """Raise Stop where a grid needs more ranks than there are."""
+    if prod(grid) > ranks:
+        raise refuse(f"--grid {by_x(grid)} needs {prod(grid)} ranks, there {plural(ranks, 'is', 'are')} {ranks}")
 
 
 def layers_shape(text: str) -> tuple[int, ...]:

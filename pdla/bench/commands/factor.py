@@ -19,7 +19,7 @@ import numpy as np
 
 import pdla
 from pdla import Cyclic, Layout
-from pdla.bench.arguments import Parser, add_machine, grid_shape, layers_shape, machine, positive, positives
+from pdla.bench.arguments import Parser, add_machine, by_x, check_ranks, grid_shape, layers_shape, machine, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
@@ -115,8 +115,7 @@ def _system(arguments: argparse.Namespace, n: int, ranks: int) -> System:
     m = getattr(arguments, "m", None) or n
     best = price.cheapest(System(name, n, m, dtype, Way((1, 1), 1)).task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
-    if prod(grid) > ranks:
-        raise refuse(f"--grid {_by_x(grid)} needs {prod(grid)} ranks, there are {ranks}")
+    check_ranks(grid, ranks)
     return System(name, n, m, dtype, Way(grid, block))
 
 
@@ -187,16 +186,12 @@ def _host(X: pdla.DistMatrix) -> np.ndarray:
     return X.xp.host(X.gather())
 
 
-def _by_x(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
-
-
 def _line(system: System, seconds: list[float], received: float, ratio: float | None, on: Machine | None) -> str:
     bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.way
     taken = median(seconds) if seconds else None
     told = None if on is None else sum(price.seconds(each, shape, block) for each in system.tasks(on))
     return "".join([
-        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{_by_x(shape):>9}",
+        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{by_x(shape):>9}",
         f"{taken:>12.4g}{system.flops / taken / 1e9:>10.1f}" if taken else f"{'':>22}", f"{told:>11.4g}" if told else f"{'':>11}",
         f"{received:>16.0f}{size * system.words():>14.0f}", f"{received / bound / size:>9.2f}" if bound else f"{'':>9}",
         "" if ratio is None else f"{ratio:>8.2g}",

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 import pdla
-from pdla.bench.arguments import Parser, add_machine, grid_shape, natural, positive
+from pdla.bench.arguments import Parser, add_machine, check_ranks, grid_shape, natural, positive
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported
 from pdla.bench.leave import foresee
@@ -15,7 +15,6 @@ from pdla.bench.measure.product import Bench, Results, planned, predict
 from pdla.bench.stop import refuse
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
 from pdla.io import known, save
-from pdla.simulate.plural import plural
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
@@ -81,8 +80,7 @@ def _product(bench: Bench, arguments: argparse.Namespace) -> Results:
 
 def _case(arguments: argparse.Namespace, ranks: int) -> Case:
     first, second = arguments.grid or pdla.balanced_shape(ranks)
-    if first * second > ranks:
-        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there {plural(ranks, 'is', 'are')} {ranks}")
+    check_ranks((first, second), ranks)
     m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
     how = {name: getattr(arguments, name) for name in ("algorithm", "transa", "transb", "panel")}
     return Case(m, n, k, arguments.dtype or "float64", grid=(first, second), **how)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 import pdla
-from pdla.bench.arguments import Parser, grid_shape, positive, positives
+from pdla.bench.arguments import Parser, check_ranks, grid_shape, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import norm, solve
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import Task, Way, cheapest
 from pdla.model.machine import Machine
 
@@ -65,8 +66,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 def _way(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Way:
     """The grid and the blocks: those asked for, else pdla's own choice."""
     best = cheapest(Task("lu", n, n, np.dtype(float), Machine.chosen()), ranks)[0]
-    if grid and grid[0] * grid[1] > ranks:
-        raise refuse(f"--grid {grid[0]}x{grid[1]} needs {grid[0] * grid[1]} ranks, there are {ranks}")
+    check_ranks(grid or (), ranks)
     return Way(grid or best.shape, block or best.block)
 
 
@@ -110,8 +110,7 @@ def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatr
 
 def _drawn(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
     """Collective: A in square blocks, and b on every rank."""
-    blocks = pdla.Layout(pdla.Cyclic("row", block), pdla.Cyclic("col", block))
-    A = pdla.random((n, n), grid, blocks, low=-0.5, high=0.5, seed=2 * seed)
+    A = pdla.random((n, n), grid, in_blocks(grid.shape, block), low=-0.5, high=0.5, seed=2 * seed)
     return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
 
 
