@@ -46,17 +46,16 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: solve and print every system. Gives the exit status."""
+    systems = [(n, _way(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
     solved(comm, 64, Way((1, comm.size), 16), 0)  # what is loaded at the first call takes time, too
     if comm.rank == 0:
         print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
-    for n in arguments.n:
-        for block in arguments.nb:
-            for _ in range(arguments.repeats):
-                found = solved(comm, n, _way(comm.size, n, arguments.grid, block), len(runs))
-                runs.append(found)
-                if comm.rank == 0:
-                    print(found.text(), flush=True)
+    for n, way in systems:
+        for _ in range(arguments.repeats):
+            runs.append(solved(comm, n, way, len(runs)))
+            if comm.rank == 0:
+                print(runs[-1].text(), flush=True)
     failed = [run for run in runs if not run.residual < THRESHOLD]
     if comm.rank == 0:
         print(RULE.replace("-", "="), _summary(len(runs), len(failed)), sep="\n")

@@ -72,4 +72,5 @@ def test_the_residual_is_hpl_s():
 )
 def test_what_it_has_no_use_for_is_refused(capsys, words, told):
     assert main(words) == 2
-    assert told in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert told in said.err and not said.out
