@@ -73,9 +73,9 @@ def scalapacks(n, ranks):
 def grids(comm, n):
     """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
     tasks = [Task(name, n, n, np.dtype(float), Machine.chosen()) for name in ("cholesky", "triangular", "lu")]
-    ways = [cheapest(task, comm.size)[0] for task in tasks]
-    layouts = [in_blocks(*way) for way in ways]
-    return [(pdla.ProcessGrid(way.shape), layout) for way, layout in zip(ways, layouts, strict=True)]
+    blockings = [cheapest(task, comm.size)[0] for task in tasks]
+    layouts = [in_blocks(*each) for each in blockings]
+    return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]
 
 
 def of(n, grid, layout, positive):

@@ -49,10 +49,10 @@ def main(n=4096, *rates):
             job.start()
             job.join()
             ours, theirs = (json.loads(Path(folder, side).read_text()) for side in SIDES)
-        for name, (took, came, way) in ours.items():
+        for name, (took, came, blocking) in ours.items():
             other, brought = theirs[name]
             sides = f"{took / 1e3:10.3f}{came / 1e6:8.1f}{other / 1e3:14.3f}{brought / 1e6:8.1f}"
-            print(f"{rate:>8}{name:>10}{sides}{other / took:8.2f}{came / brought:9.2f}   {way}", flush=True)
+            print(f"{rate:>8}{name:>10}{sides}{other / took:8.2f}{came / brought:9.2f}   {blocking}", flush=True)
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def host(x: Meta) -> Meta:
     return x
 
 
-def known(x: Meta, unknown: np.ndarray) -> np.ndarray:
+def host_or(x: Meta, unknown: np.ndarray) -> np.ndarray:
     return unknown
 
 
@@ -309,14 +309,14 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
 
 
 def gemm(
-    a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, room: Callable[..., Meta] = empty, alike: bool = False
+    a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, allocate: Callable[..., Meta] = empty, alike: bool = False
 ) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
     if c.size and a.shape[1]:  # extra memory is taken where pdla/array/numpy.py's gemm takes it
-        besides = [room(x.shape, c.dtype) for x in (a, b) if not blas.taken(x, c.dtype)]
+        besides = [allocate(x.shape, c.dtype) for x in (a, b) if not blas.taken(x, c.dtype)]
         if not blas.adds(a, b, c) and blas.aside(c, beta):
-            besides.append(room(c.shape, c.dtype))
+            besides.append(allocate(c.shape, c.dtype))
     _gemm(a, b, c)
 
 

@@ -80,7 +80,7 @@ def host(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def known(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+def host_or(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     """`x` as NumPy's array, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
     return x
 
@@ -227,13 +227,13 @@ def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
 
 
 def gemm(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty,
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, allocate: Callable[..., np.ndarray] = empty,
     alike: bool = False,
 ) -> None:
     """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
-    room   room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
+    allocate   allocate(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
     alike  c has the same bits wherever the factors lie: by NumPy a a^T is rounded otherwise than a b^T with a copy b of a
     """
     # NumPy has the same BLAS as SciPy, at a fifth of a call's cost.
@@ -246,22 +246,22 @@ def gemm(
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
         return
-    a, b = (x if blas.taken(x, c.dtype) else _copied(x, c.dtype, room) for x in (a, b))
+    a, b = (x if blas.taken(x, c.dtype) else _copied(x, c.dtype, allocate) for x in (a, b))
     if numpys and blas.adds(a, b, c):
         np.matmul(a, b, out=c)
         return
     if blas.gemm(a, b, c, alpha, beta, alike):
         return
-    product = room(c.shape, c.dtype) if blas.aside(c, beta) else c
+    product = allocate(c.shape, c.dtype) if blas.aside(c, beta) else c
     np.matmul(a, b, out=product)
     scale(product, alpha)
     if product is not c:
         combine(c, beta, product)
 
 
-def _copied(x: np.ndarray, dtype: np.dtype, room: Callable[..., np.ndarray]) -> np.ndarray:
+def _copied(x: np.ndarray, dtype: np.dtype, allocate: Callable[..., np.ndarray]) -> np.ndarray:
     """A copy by rows, or by columns where x lies rather so: in the order in which a message brings it, as BLAS adds by order."""
-    made = room(x.shape, dtype)
+    made = allocate(x.shape, dtype)
     if abs(x.strides[0]) < abs(x.strides[1]):
         made = made.reshape(x.shape[::-1]).T
     copy(made, x)

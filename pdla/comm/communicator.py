@@ -348,8 +348,8 @@ class Communicator(Group):
         the gather buffer.
         """
         own = 1 if x.size else 0
-        gather_buffer.tell(own)
-        ours = self._exchange(verb, *m, lambda landed: gather_buffer.tell(own + landed))
+        gather_buffer.publish(own)
+        ours = self._exchange(verb, *m, lambda landed: gather_buffer.publish(own + landed))
         return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:

@@ -34,10 +34,10 @@ class DryBuffer(SharedBuffer):
     def seal(self) -> None:
         pass
 
-    def tell(self, pieces: int, lane: int = 0) -> None:
+    def publish(self, pieces: int, lane: int = 0) -> None:
         pass
 
-    def told(self, rank: int, lane: int = 0) -> int:
+    def published(self, rank: int, lane: int = 0) -> int:
         """More than any number of pieces that could be waited for."""
         return maxsize
 
@@ -58,7 +58,7 @@ class DryComm(Communicator):
     """
 
     xp = meta
-    tells = False
+    publishes = False
 
     def __init__(
         self, rank: int, size: int, axis: str = "all", members: Sequence[int] | None = None, clock: Clock | None = None
@@ -109,12 +109,12 @@ class DryComm(Communicator):
             return
         self._gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
-        first, room, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
-        addends = [buffer(meta, (room // x.itemsize,), x.dtype)]
+        first, nbytes, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
+        addends = [buffer(meta, (nbytes // x.itemsize,), x.dtype)]
 
         def add() -> None:
-            if self.clock is not None and room:
-                self.clock.touch(2 * room, first.messages)
+            if self.clock is not None and nbytes:
+                self.clock.touch(2 * nbytes, first.messages)
             meta.copy(x.reshape(-1)[:own], x.reshape(-1)[:own])
             addends.clear()
 
@@ -132,8 +132,8 @@ class DryComm(Communicator):
         growth, peers = wide // x.itemsize, self.size - 1
         if self._pipelined(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
-            figures, room = received(self._circle, self.rank, lengths, wide)
-            return figures, room + (wide * (x.size + own) if growth > 1 else 0), "pipeline"
+            figures, nbytes = received(self._circle, self.rank, lengths, wide)
+            return figures, nbytes + (wide * (x.size + own) if growth > 1 else 0), "pipeline"
         size = own * x.itemsize * peers
         return self._spread(size, peers if own else 0, self._outside), size + (wide * own if growth > 1 else 0), ""
 

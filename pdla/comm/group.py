@@ -44,7 +44,7 @@ class Group(ABC):
     homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
     tree = False  # whether broadcasts may go the world's own way
     adds = True  # whether a rank can add to a piece that has come before it is sent on
-    tells = True  # whether what a rank waits to be told of shared memory takes as long as it does; where times are foretold, not
+    publishes = True  # whether waiting for what others publish takes its time; not where times are predicted
     shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:

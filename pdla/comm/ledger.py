@@ -50,8 +50,8 @@ class Event:
         Seconds on time.perf_counter's clock, or on the clock of a dry run's machine; at `end` the
         result was there.
     way : str
-        Of a broadcast "mpi", "flat" or "chain"; of an all-gather around the nodes "ring"; of a sum
-        from node to node "pipeline"; of short pieces of many ranks "circulant".
+        Of a broadcast "mpi", or one of `broadcast.WAYS`; of an all-gather around the nodes "ring"; of
+        a sum from node to node "pipeline"; of short pieces of many ranks "circulant".
     tag : str
         What it was for, where a layer or a program has said so by `tagged`.
     far : int
@@ -322,8 +322,8 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def buffers(xp: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
     """The same for several arrays, parts of one buffer: with many ranks they are many and short, and one is cheaper to take."""
     ends = list(accumulate(map(prod, shapes), initial=0))
-    room = buffer(xp, (ends[-1],), dtype)
-    return [room[lo:hi].reshape(*shape) for (lo, hi), shape in zip(pairwise(ends), shapes, strict=True)]
+    whole = buffer(xp, (ends[-1],), dtype)
+    return [whole[lo:hi].reshape(*shape) for (lo, hi), shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:

@@ -3,8 +3,8 @@
 memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
 ...                          each rank writes its own part
 buffer.seal()                collective: waits until all have written; then all may read
-buffer.tell(3)               or, instead of `seal`: the first 3 pieces that this rank writes can be read
-buffer.told(1)               of how many of its pieces rank 1 has told
+buffer.publish(3)               or, instead of `seal`: the first 3 pieces that this rank writes can be read
+buffer.published(1)               of how many of its pieces rank 1 has told
 buffer.until(call, ready)    waits for what others tell
 buffer.leave()               ends this rank's reading, without waiting
 buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
@@ -41,11 +41,11 @@ class SharedBuffer(ABC):
         """Collective: wait until all ranks have written."""
 
     @abstractmethod
-    def tell(self, pieces: int, lane: int = 0) -> None:
+    def publish(self, pieces: int, lane: int = 0) -> None:
         """The first `pieces` of this rank's pieces of this turn can be read; the number only grows."""
 
     @abstractmethod
-    def told(self, rank: int, lane: int = 0) -> int:
+    def published(self, rank: int, lane: int = 0) -> int:
         """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 slots = Slots(comm, xp, size, dtype)   for arrays of up to `size` elements; comm=None: this rank is alone
 with slots:                            collective
     x = slots.take(n, writes)          n elements of the next slot, to be written by ranks that say so; to others they will come
-    pending = slots.spread(x, parts)   collective: each rank in `parts` has written these rows of x; more may be spread of one slot
+    pending = slots.bcast(x, parts)    collective: each rank in `parts` has written these rows of x; more of a slot may follow
     ...                                                                             after pending.wait() all of x may be read
     slots.release()                    this rank has read the slot that it took first of those that it has not released
 
@@ -33,30 +33,30 @@ from pdla.comm.workspace import KEPT, aligned
 from pdla.errors import PdlaError
 
 COUNT = 4  # slots: one is read, the next two written, and a rank may be one behind
-WRITTEN, RELEASED = 0, 1  # what ranks tell: of how many spreads they have written their parts; how many slots they have released
+WRITTEN, RELEASED = 0, 1  # what ranks publish: broadcasts of which they have written their parts; slots they have released
 Parts = Mapping[int, Sequence[slice]]  # rank -> the rows of an array that it writes
 
 
 class Slots:
-    """COUNT slots of a communicator, whose ranks take, spread and release alike."""
+    """COUNT slots of a communicator, whose ranks take, broadcast and release alike."""
 
     def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype) -> None:
         self.comm, self.xp, self.dtype = comm, xp, dtype
         self.size = aligned(size * dtype.itemsize)
-        self.taken = self.released = self.spreads = 0
+        self.taken = self.released = self.bcasts = 0
         self.seen: SharedBuffer | None = None
         self.own: list[Any] = []
         self.ends = ExitStack()
 
     def __enter__(self) -> Slots:
         comm, size = self.comm, COUNT * self.size
-        if comm is None or not comm.tells or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
+        if comm is None or not comm.publishes or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
             self.own = [buffer(self.xp, (self.size // self.dtype.itemsize,), self.dtype) for _ in range(COUNT)]
             return self
         self.ends.enter_context(held(size // comm.size))
         self.memory, self.seen = seen.open(size), seen
-        seen.tell(0, WRITTEN)
-        seen.tell(0, RELEASED)
+        seen.publish(0, WRITTEN)
+        seen.publish(0, RELEASED)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -65,8 +65,8 @@ class Slots:
         if seen is None:
             return
         if error is not None:
-            seen.tell(GONE, WRITTEN)
-            seen.tell(GONE, RELEASED)
+            seen.publish(GONE, WRITTEN)
+            seen.publish(GONE, RELEASED)
         seen.leave()
         if error is None:
             seen.trim(KEPT)
@@ -80,25 +80,25 @@ class Slots:
             self._until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
         return self.xp.look(self.memory, number % COUNT * self.size, (n,), self.dtype)
 
-    def spread(self, x: Any, parts: Parts) -> Pending:
+    def bcast(self, x: Any, parts: Parts) -> Pending:
         """Tell the others that this rank has written its rows of x, of the slot that was taken last, or send them."""
         if self.comm is None or not x.size:
             return done(x)
         if self.seen is None:
             return self._sent(x, parts)
-        self.spreads += 1
+        self.bcasts += 1
         if self.comm.rank in parts:
-            self.seen.tell(self.spreads, WRITTEN)
+            self.seen.publish(self.bcasts, WRITTEN)
         others = [rank for rank in parts if rank != self.comm.rank]
         words = sum(_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
         event = ("bcast", self.comm.axis, words * x.itemsize, len(others), "slots", 0)
-        return Pending(self._arrivals(others, self.spreads), lambda: x, event)
+        return Pending(self._arrivals(others, self.bcasts), lambda: x, event)
 
     def release(self) -> None:
         """Tell that this rank reads no more of the slot that it took first of those that it has not released."""
         self.released += 1
         if self.seen is not None:
-            self.seen.tell(self.released, RELEASED)
+            self.seen.publish(self.released, RELEASED)
 
     def _arrivals(self, ranks: Sequence[int], number: int) -> Iterator[int]:
         self._until("bcast", WRITTEN, ranks, number)
@@ -110,8 +110,8 @@ class Slots:
         assert seen is not None
 
         def ready() -> bool:
-            while behind and seen.told(behind[-1], lane) >= count:
-                if seen.told(behind[-1], lane) == GONE:
+            while behind and seen.published(behind[-1], lane) >= count:
+                if seen.published(behind[-1], lane) == GONE:
                     return True
                 behind.pop()
             return not behind

@@ -303,14 +303,14 @@ class ThreadBuffer(SharedBuffer):
     def seal(self) -> None:
         self.comm.share(None)
 
-    def tell(self, pieces: int, lane: int = 0) -> None:
+    def publish(self, pieces: int, lane: int = 0) -> None:
         self.comm.xp.finish()
         with self.comm.world.lock:
             self.counts[lane][self.comm.rank] = pieces
             for rank in self.comm.ranks:
                 self.comm.world.notify(rank)
 
-    def told(self, rank: int, lane: int = 0) -> int:
+    def published(self, rank: int, lane: int = 0) -> int:
         return self.counts[lane][rank]
 
     def until(self, call: str, ready: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Checks of arguments, of this room and those above. They run inside `agreed`, so that an error is the same on every rank."""
+"""Checks of arguments, of this package and those above. They run inside `agreed`, so that an error is the same on every rank."""
 
 from __future__ import annotations
 

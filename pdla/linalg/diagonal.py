@@ -27,7 +27,7 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
         found = comm.xp.asarray(mine)
         for half in comm.halves(found.copy(), found, "add") if mine.size else ():
             half.wait()
-    return A.xp.host(comm.xp.known(found, np.ones(A.shape[0], dtype)))
+    return A.xp.host(comm.xp.host_or(found, np.ones(A.shape[0], dtype)))
 
 
 def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
@@ -42,7 +42,7 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
     """Collective: X of A X = B, as its right-hand side wants it."""
     numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
-    X = side.brought(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
+    X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
     mine = X.xp.asarray(numbers[X.indices[0].indices()]).reshape(-1, 1)
     X.xp.copy(X.stored, X.stored / mine)
     return side.back(X)

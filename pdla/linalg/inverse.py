@@ -21,12 +21,12 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.factorizations.block_cyclic import dimensions, laid
+from pdla.linalg.factorizations.block_cyclic import as_layout, dimensions
+from pdla.linalg.factorizations.blocking import copied, limited, to
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks, regular
-from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.solve import ROUTINES
 from pdla.linalg.verify import Claim, asked, checked
@@ -112,10 +112,10 @@ def inv(
 
         def run(A: DistMatrix) -> DistMatrix:
             with held(0 if routine == "diagonal" else 2 * copied(routine, A, dtype, overwrite_a)):
-                return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+                return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
-        way = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
-    with to(way), asked(verify):
+        blocking = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
+    with to(blocking), asked(verify):
         return run(A)
 
 
@@ -160,7 +160,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
-            Y = laid(Y, T.layout, T.grid)
+            Y = as_layout(Y, T.layout, T.grid)
             Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
             symmetrize(Y, True)
             if dtype.kind == "c":
@@ -270,5 +270,5 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     layout = A.layout.summed
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=dtype)
-    X = converted(A, layout, A.grid) if n > 0 else laid(_inverse(A, dtype), layout, A.grid)
+    X = converted(A, layout, A.grid) if n > 0 else as_layout(_inverse(A, dtype), layout, A.grid)
     return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

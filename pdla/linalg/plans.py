@@ -1,4 +1,4 @@
-"""Plans: where a factorization or a solution works, what that costs, and how it is run. The ways are compared by their price."""
+"""Plans: where a factorization or a solution works, what that costs, and how it is run. Blockings are compared by price."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.factorizations.blocking import blockings, by, limited, stays, task, to
 from pdla.linalg.factorizations.cholesky import cholesky
-from pdla.linalg.factorizations.foretold import figures
+from pdla.linalg.factorizations.dry import figures
 from pdla.linalg.factorizations.lu import lu_factor
-from pdla.linalg.factorizations.price import Task, Way
+from pdla.linalg.factorizations.price import Blocking, Task
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import solve_triangular
-from pdla.linalg.factorizations.ways import by, limited, stays, task, to, ways
 from pdla.linalg.solve import ROUTINES, solve
 from pdla.matmul.checks import communicator
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures
 from pdla.matrix.core import DistMatrix
 
-NEXT = 2  # other ways that `explain` lists
+NEXT = 2  # other blockings that `explain` lists
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FactorPlan:
     stays : bool
         Whether A is worked on where it lies.
     rivals : tuple of str
-        The next cheapest ways.
+        The next cheapest blockings.
     call : callable
         What it runs.
 
@@ -81,9 +81,9 @@ class FactorPlan:
     call: Callable[..., Any] = field(compare=False)
 
     @property
-    def way(self) -> Way:
+    def blocking(self) -> Blocking:
         """The grid's shape and the block, together."""
-        return Way(self.shape, self.block)
+        return Blocking(self.shape, self.block)
 
     @property
     def machine(self) -> Any:
@@ -114,7 +114,7 @@ class FactorPlan:
         except BaseException as error:
             failed(comm, "a plan's call", error)
             raise
-        with to(self.way):
+        with to(self.blocking):
             return self.call(*matrices)
 
     def _check(self, matrices: tuple[Any, ...]) -> None:
@@ -136,7 +136,7 @@ class FactorPlan:
         the sampled ranks; seconds are theirs on the plan's machine or, if they are more, those of
         the chain from panel to panel, for which all ranks wait.
         """
-        told = figures(self.operands, by(self.way, self.call), self.machine)
+        told = figures(self.operands, by(self.blocking, self.call), self.machine)
         return replace(told, seconds=max(told.seconds, sum(price.seconds(task, self.shape, self.block) for task in self.tasks)))
 
     @property
@@ -145,7 +145,7 @@ class FactorPlan:
         return self.dtype.itemsize * sum(price.bound(task, prod(self.shape)) for task in self.tasks)
 
     def explain(self) -> str:
-        """Describe the plan: where it works, what it costs, the bound, and the next best ways.
+        """Describe the plan: where it works, what it costs, the bound, and the next best blockings.
 
         Returns
         -------
@@ -153,16 +153,16 @@ class FactorPlan:
             A few lines.
         """
         cost, machine, A = self.predicted, self.machine, self.operands[0]
-        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.way)!r}"
+        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
         return "\n".join([
             f"{self._said}, {self.dtype}, on {A.grid!r}",
-            f"  algorithm   right-looking, {self.way}",
+            f"  algorithm   right-looking, {self.blocking}",
             f"  A           {there}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",
             f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
-            *(f"  next        {way}" for way in self.rivals),
+            *(f"  next        {blocking}" for blocking in self.rivals),
         ])
 
     @property
@@ -171,7 +171,7 @@ class FactorPlan:
         return f"{self.name} of {shapes}"
 
     def __repr__(self) -> str:
-        return f"FactorPlan({self._said}, {self.dtype}, {self.way})"
+        return f"FactorPlan({self._said}, {self.dtype}, {self.blocking})"
 
 
 def plan_cholesky(
@@ -400,11 +400,11 @@ def _plan(
 ) -> FactorPlan:
     A, cols = matrices[0], matrices[-1].shape[1]
     limited_to = limited(routine, A, dtype, limit, call, *matrices[1:], said=said)
-    found = ways(routine, A, cols, dtype)
-    way = limited_to or found[0]
+    found = blockings(routine, A, cols, dtype)
+    blocking = limited_to or found[0]
     first = task(routine, A, cols if routine == "triangular" else A.shape[1], dtype)
     sides = [replace(first, routine="triangular", m=A.shape[0], n=cols)] * (2 if name == "solve" and routine != "triangular" else 0)
     tasks = (first, *sides)
-    others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != way][:NEXT]
+    others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != blocking][:NEXT]
     operands = tuple(map(Operand.of, matrices))
-    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, stays(routine, A), tuple(others), call)
+    return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(others), call)

@@ -12,7 +12,7 @@ from pdla.linalg.checks import worked_on
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.cholesky import cholesky_words
 from pdla.linalg.factorizations.lu import lu_words
-from pdla.linalg.factorizations.price import Task, Way
+from pdla.linalg.factorizations.price import Blocking, Task
 from pdla.matmul import checks
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
@@ -167,18 +167,18 @@ def _predicted(routine: str, m: Any, n: Any, P: Any, dtype: Any, machine: Any) -
         raise PlanError(f"{routine} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     kind = worked_on(routine, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
-    way, size = price.cheapest(task, P)[0], kind.itemsize
-    pr, pc = way.shape
+    blocking, size = price.cheapest(task, P)[0], kind.itemsize
+    pr, pc = blocking.shape
     used = pr * pc
     return FactorPrediction(
-        (pr, pc), way.block, used, round(size * words(task, way)), size * price.bound(task, used),
-        price.seconds(task, *way) if machine else None,
+        (pr, pc), blocking.block, used, round(size * words(task, blocking)), size * price.bound(task, used),
+        price.seconds(task, *blocking) if machine else None,
     )
 
 
-def words(task: Task, way: Way) -> float:
+def words(task: Task, blocking: Blocking) -> float:
     """Words that a rank receives, in the mean."""
-    (pr, pc, *layers), block, m, n = way.shape, way.block, task.m, task.n
+    (pr, pc, *layers), block, m, n = blocking.shape, blocking.block, task.m, task.n
     if pr * pc == 1 or not task.order:
         return 0.0
     if task.routine == "cholesky":

@@ -90,7 +90,7 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
     A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
     matrix = isinstance(side.B, DistMatrix)
-    B = side.brought(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)
+    B = side.working_copy(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)
     allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(side.dtype).eps * sqrt(A.shape[0])
     X, R, before, steps = B * 0, B, inf, 0
     while True:

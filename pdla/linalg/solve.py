@@ -10,11 +10,11 @@ from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import solved_by_diagonal
+from pdla.linalg.factorizations.blocking import copied, limited, to
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import solved_by_factoring
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import solved
-from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
@@ -120,8 +120,8 @@ def solve(
                 return _solved(A, given, assume_a, lower, overwrite_a)
 
         routine = ROUTINES[assume_a]
-        way = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, run, side.B, said=said)
-    with to(way), asked(verify):
+        blocking = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, run, side.B, said=said)
+    with to(blocking), asked(verify):
         return run(A, side.B)
 
 

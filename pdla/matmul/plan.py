@@ -327,7 +327,7 @@ class Plan:
         with within(workspace):
             if out is None:
                 out, beta = self._new(A), 0
-            a, b = self._brought(A, B)
+            a, b = self._converted(A, B)
             if self.stays[2]:
                 self._multiply(a, b, self._as_it_lies(out, self.native[2]), alpha, beta)
             else:
@@ -340,7 +340,7 @@ class Plan:
 
     # ------------------------------------------------------------------ there and back
 
-    def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
+    def _converted(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
         """A and B in their native layouts; both are on their way before either is waited for.
 
         Some schedules take them in whatever layouts they come.

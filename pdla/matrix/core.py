@@ -71,7 +71,7 @@ class DistMatrix:
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
-    multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
+    multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a package above this one
 
     base: Any  # as stored: the transpose of the local block where `transposed`
     common: Any  # the whole matrix, stored as `base` is, in memory that all ranks see; None: there is no such memory

@@ -136,7 +136,7 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = cached(comm, ("route", *between), lambda: Route.between(*between))
     size = prod(A.shape) * A.dtype.itemsize
-    if comm.tells and comm.size > 1 and SHOWN <= size <= comm.shared_limit and comm.shared_buffer() is not None:
+    if comm.publishes and comm.size > 1 and SHOWN <= size <= comm.shared_limit and comm.shared_buffer() is not None:
         _show(A, route, cached(comm, ("places", *between), lambda: Places.of(comm, route)), comm, out)
     else:
         start(A, route, comm, out)()
@@ -167,19 +167,19 @@ def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: 
     with held(places.words * itemsize // comm.size):
         memory = shared_buffer.open(places.words * itemsize)
 
-        def room(giver: int, taker: int, shape: Shape) -> Any:
+        def buffer_of(giver: int, taker: int, shape: Shape) -> Any:
             return xp.look(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
 
         for p in route.sends:
             if p.peer != me:
-                xp.extract(A.stored, p.rows, p.cols, room(me, p.peer, p.shape))
+                xp.extract(A.stored, p.rows, p.cols, buffer_of(me, p.peer, p.shape))
         try:
             shared_buffer.seal()
             come = [p for p in route.recvs if p.peer != me]
             if come:
                 note_read(comm.axis, sum(prod(p.shape) for p in come) * itemsize, len(come))
             for p in come:
-                xp.put(out, p.rows, p.cols, room(p.peer, me, p.shape))
+                xp.put(out, p.rows, p.cols, buffer_of(p.peer, me, p.shape))
         finally:
             shared_buffer.leave()
         _keep(A, route, me, out)

@@ -81,7 +81,7 @@ def of_columns(A: DistMatrix, op: str) -> np.ndarray:
         found = comm.xp.asarray(mine)
         for half in comm.halves(found.copy(), found, op) if mine.size else ():
             half.wait()
-    return A.xp.host(comm.xp.known(found, mine))
+    return A.xp.host(comm.xp.host_or(found, mine))
 
 
 def _of_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:

@@ -131,7 +131,7 @@ def _along(A: DistMatrix, axis: int, how: Reduction, call: str) -> np.ndarray:
         row = DistMatrix(vector, (1, turned.shape[1]), grid, Layout(cols=cuts[1 - axis]))
         whole = converted(row, Layout(), ProcessGrid.trusted((comm.size,), comm, None)).local
         whole = comm.xp.reinterpret(whole.reshape(whole.size), A.conjugated)
-    return comm.xp.host(comm.xp.known(whole, np.zeros(whole.shape, how.kind)))
+    return comm.xp.host(comm.xp.host_or(whole, np.zeros(whole.shape, how.kind)))
 
 
 def _firsts(A: DistMatrix) -> ProcessGrid:

@@ -243,7 +243,7 @@ class VirtualComm(ThreadComm):
     """One rank's communicator, of a group of ranks each of which has a clock."""
 
     xp: ModuleType = meta
-    tells = False
+    publishes = False
     world: VirtualWorld
 
     def __init__(self, world: VirtualWorld, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:

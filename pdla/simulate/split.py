@@ -138,7 +138,7 @@ def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     return ledger, together([told.moved(-ahead) for told, ahead in parts], comm.size)
 
 
-def foretold(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
+def predicted(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
     """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
 
     All ranks are run, so that one that is late delays others; of more than RANKS, the first alone,

@@ -99,7 +99,7 @@ def test_arrays_without_data_have_the_same_shapes():
     assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) is None
     pivots, singular = meta.getrf(a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
-    assert meta.known(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)
+    assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)
 
 
 def test_only_what_is_needed_of_scipy_is_loaded():

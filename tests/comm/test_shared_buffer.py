@@ -21,10 +21,10 @@ class Counted(Turns):
     def _await(self):
         self.waits += 1
 
-    def tell(self, pieces, lane=0):
+    def publish(self, pieces, lane=0):
         raise NotImplementedError
 
-    def told(self, rank, lane=0):
+    def published(self, rank, lane=0):
         raise NotImplementedError
 
     def until(self, call, ready):

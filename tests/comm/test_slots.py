@@ -28,7 +28,7 @@ def test_all_read_what_is_written(ranks, limit):
 def test_a_rank_alone():
     with Slots(None, pdla.array.numpy, 4, np.dtype(float)) as slots:
         x = slots.take(3, True)
-        assert slots.spread(x, {0: (ALL,)}).wait() is x
+        assert slots.bcast(x, {0: (ALL,)}).wait() is x
 
 
 def test_nothing_is_copied_in_memory_that_ranks_share():
@@ -38,7 +38,7 @@ def test_nothing_is_copied_in_memory_that_ranks_share():
             x = slots.take(4, comm.rank == 0)
             if comm.rank == 0:
                 x[...] = 7
-            slots.spread(x, {0: (ALL,)}).wait()
+            slots.bcast(x, {0: (ALL,)}).wait()
             return x.__array_interface__["data"][0], x.tolist(), comm.world.elements_copied[comm.rank]
 
     first, *others = pdla.run(3, program)
@@ -80,7 +80,7 @@ def test_an_error_on_one_rank_is_an_error_on_all_and_the_next_call_works(limit):
                     x = slots.take(8, comm.rank == k % 2)
                     if comm.rank == k % 2 == 1 and k == COUNT + 1:
                         raise ValueError("amid")
-                    slots.spread(x, {k % 2: (ALL,)}).wait()
+                    slots.bcast(x, {k % 2: (ALL,)}).wait()
                     slots.release()
         except (ValueError, PdlaError) as error:
             said = str(error)

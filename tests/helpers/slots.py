@@ -18,13 +18,13 @@ def written(comm, turns=3 * COUNT, haste=lambda rank, k: 0):
             x = slots.take(5, comm.rank == root)
             if comm.rank == root:
                 comm.xp.copy(x, comm.xp.asarray(np.arange(5.0) + k))
-            read.append(slots.spread(x, {root: (ALL,)}).wait().copy())
+            read.append(slots.bcast(x, {root: (ALL,)}).wait().copy())
             time.sleep(haste(comm.rank, k))
             y = slots.take(12 * comm.size, True).reshape(4 * comm.size, 3)
             rows = {r: [slice(i, i + 1) for i in range(r, 4 * comm.size, comm.size)] for r in range(comm.size)}
             for row in rows[comm.rank]:
                 comm.xp.copy(y[row], comm.xp.asarray(np.full((1, 3), 100.0 * k + row.start)))
-            read.append(slots.spread(y, rows).wait().copy())
+            read.append(slots.bcast(y, rows).wait().copy())
             slots.release()
             slots.release()
     return read

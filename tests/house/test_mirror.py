@@ -24,7 +24,7 @@ ROOMS = {  # what several modules do together
 
 
 def test_each_file_of_tests_has_its_module():
-    """A room's own tests have its name: tests/io/test_io.py are those of pdla/io/__init__.py."""
+    """A package's own tests have its name: tests/io/test_io.py are those of pdla/io/__init__.py."""
     assert sorted({name for name, home in found() if not home} ^ set(ROOMS)) == []
 
 
@@ -34,9 +34,9 @@ def found():
         folders, name = file.relative_to(TESTS).parts[:-1], file.stem.removeprefix("test_")
         if folders[:1] not in ((folder,) for folder in OTHERWISE):
             folders = folders[1:] if folders[:1] == ("mpi",) else folders
-            room = PDLA.joinpath(*(RENAMED.get(folder, folder) for folder in folders))
-            own = name == room.name and (room / "__init__.py").exists()
-            yield "/".join([*folders, file.stem]), own or (room / f"{name}.py").exists()
+            package = PDLA.joinpath(*(RENAMED.get(folder, folder) for folder in folders))
+            own = name == package.name and (package / "__init__.py").exists()
+            yield "/".join([*folders, file.stem]), own or (package / f"{name}.py").exists()
 
 
 def test_only_what_needs_mpirun_is_in_a_folder_called_mpi():

@@ -10,7 +10,7 @@ import pdla
 from pdla.comm.clock import current as current_clock
 from pdla.comm.ledger import Event, timed
 from pdla.model.machine import Machine
-from pdla.simulate.split import RANKS, SPANS, Part, covered, foretold, measured, together
+from pdla.simulate.split import RANKS, SPANS, Part, covered, measured, predicted, together
 
 EVENTS = [
     Event("bcast", "row", 80, start=1.0, end=4.0),
@@ -93,7 +93,7 @@ def product(n):
 
 def test_a_prediction_has_the_spans_of_the_run():
     """By the same rule: what is done, by whom, along which axis and of how many bytes; predicted on a machine."""
-    told = foretold(4, Machine(), product(64))
+    told = predicted(4, Machine(), product(64))
     found = pdla.run(4, lambda comm: measured(comm, product(64)(comm))[1])[0]
     assert told.seconds == pytest.approx(told.computing + told.communicating + told.waiting)
     assert told.computing == pytest.approx(4 * Machine().gemm(32, 32, 16, "float64"))
@@ -102,12 +102,12 @@ def test_a_prediction_has_the_spans_of_the_run():
 
 
 def test_more_ranks_are_foretold_by_the_first():
-    told = foretold(1024, Machine(), product(2048))
+    told = predicted(1024, Machine(), product(2048))
     assert told.timeline.left_out[0] == "of 1024 ranks all but rank 0"
     assert told.seconds > told.computing > 0
 
 
 def test_a_slower_network_is_waited_for():
-    fast, slow = (foretold(4, Machine(bandwidth=rate), product(256)) for rate in (1e10, 1e7))
+    fast, slow = (predicted(4, Machine(bandwidth=rate), product(256)) for rate in (1e10, 1e7))
     assert fast.computing == pytest.approx(slow.computing)
     assert slow.communicating > 10 * fast.communicating

@@ -96,7 +96,7 @@ def host(x: Any) -> np.ndarray:
     return cupy.asnumpy(x)
 
 
-def known(x: Any, unknown: np.ndarray) -> np.ndarray:
+def host_or(x: Any, unknown: np.ndarray) -> np.ndarray:
     return cupy.asnumpy(x)
 
 
@@ -284,12 +284,12 @@ def reinterpret(x: Any, conjugate: bool) -> Any:
 
 
 def gemm(
-    a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty, alike: bool = False
+    a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, allocate: Callable[..., Any] = empty, alike: bool = False
 ) -> None:
     """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
-    room   room(shape, dtype) gives an array: for a product that cuBLAS cannot make
+    allocate   allocate(shape, dtype) gives an array: for a product that cuBLAS cannot make
     alike  as for NumPy's, but not needed: cuBLAS does not see that two factors are one
     """
     if c.size == 0:
@@ -297,7 +297,7 @@ def gemm(
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
     elif not _multiplied(a, b, c, alpha, beta):
-        product = room(c.shape, c.dtype)
+        product = allocate(c.shape, c.dtype)
         cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
         scale(product, alpha)
         combine(c, beta, product)

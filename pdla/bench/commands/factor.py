@@ -26,7 +26,7 @@ from pdla.bench.stop import FAILED, refuse
 from pdla.linalg import cho_factor, lu_factor, norm, predict, solve, solve_triangular
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Task, Way
+from pdla.linalg.factorizations.price import Blocking, Task
 from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
 
@@ -67,7 +67,7 @@ class System:
     n: int
     m: int
     dtype: np.dtype
-    way: Way
+    blocking: Blocking
 
     @property
     def task(self) -> Task:
@@ -86,11 +86,11 @@ class System:
 
     def words(self) -> float:
         """By formula, in the mean."""
-        return sum(predict.words(each, self.way) for each in self.tasks(Machine()))
+        return sum(predict.words(each, self.blocking) for each in self.tasks(Machine()))
 
     def bound(self) -> float:
         """Words that a rank must receive."""
-        return sum(price.bound(each, prod(self.way.shape)) for each in self.tasks(Machine()))
+        return sum(price.bound(each, prod(self.blocking.shape)) for each in self.tasks(Machine()))
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
@@ -113,10 +113,10 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 def _system(arguments: argparse.Namespace, n: int, ranks: int) -> System:
     name, dtype = arguments.command.name, np.dtype(arguments.dtype)
     m = getattr(arguments, "m", None) or n
-    best = price.cheapest(System(name, n, m, dtype, Way((1, 1), 1)).task, ranks)[0]
+    best = price.cheapest(System(name, n, m, dtype, Blocking((1, 1), 1)).task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
     check_ranks(grid, ranks)
-    return System(name, n, m, dtype, Way(grid, block))
+    return System(name, n, m, dtype, Blocking(grid, block))
 
 
 def _measured(comm: pdla.Communicator, system: System, repeats: int) -> tuple[list[float], float, float | None]:
@@ -136,7 +136,7 @@ def _measured(comm: pdla.Communicator, system: System, repeats: int) -> tuple[li
 
 def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
     """Collective: A, for Cholesky Hermitian and positive definite, for trsm well-conditioned; and B, where there is one."""
-    (shape, block), n = system.way, system.n
+    (shape, block), n = system.blocking, system.n
     grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
     A = pdla.random((n, n), grid, layout, low=-0.5, high=0.5, dtype=system.dtype, seed=1)
     if system.name == "cholesky":
@@ -187,7 +187,7 @@ def _host(X: pdla.DistMatrix) -> np.ndarray:
 
 
 def _line(system: System, seconds: list[float], received: float, ratio: float | None, on: Machine | None) -> str:
-    bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.way
+    bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.blocking
     taken = median(seconds) if seconds else None
     told = None if on is None else sum(price.seconds(each, shape, block) for each in system.tasks(on))
     return "".join([

@@ -21,7 +21,7 @@ from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import norm, solve
 from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Task, Way, cheapest
+from pdla.linalg.factorizations.price import Blocking, Task, cheapest
 from pdla.model.machine import Machine
 
 SIZE = 4096  # equations, where their number is not given
@@ -46,14 +46,14 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: solve and print every system. Gives the exit status."""
-    systems = [(n, _way(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
+    systems = [(n, _blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
-    solved(comm, 64, Way((1, comm.size), 16), 0)  # what is loaded at the first call takes time, too
+    solved(comm, 64, Blocking((1, comm.size), 16), 0)  # what is loaded at the first call takes time, too
     if comm.rank == 0:
         print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
-    for n, way in systems:
+    for n, blocking in systems:
         for _ in range(arguments.repeats):
-            runs.append(solved(comm, n, way, len(runs)))
+            runs.append(solved(comm, n, blocking, len(runs)))
             if comm.rank == 0:
                 print(runs[-1].text(), flush=True)
     failed = [run for run in runs if not run.residual < THRESHOLD]
@@ -62,18 +62,18 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     return FAILED if failed else 0
 
 
-def _way(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Way:
+def _blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
     """The grid and the blocks: those asked for, else pdla's own choice."""
     best = cheapest(Task("lu", n, n, np.dtype(float), Machine.chosen()), ranks)[0]
     check_ranks(grid or (), ranks)
-    return Way(grid or best.shape, block or best.block)
+    return Blocking(grid or best.shape, block or best.block)
 
 
 class Run(NamedTuple):
     """One system. residual: scaled, as HPL does; infinite where the matrix was singular."""
 
     n: int
-    way: Way
+    blocking: Blocking
     seconds: float
     residual: float
 
@@ -83,17 +83,17 @@ class Run(NamedTuple):
         return (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.seconds / 1e9
 
     def text(self) -> str:
-        (p, q), block = self.way
+        (p, q), block = self.blocking
         line = f"{'pdla lookahead':<16}{self.n:>8}{block:>6}{p:>6}{q:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
         verdict = "PASSED" if self.residual < THRESHOLD else "FAILED"
         return f"{line}\n{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {self.residual:18.7e} ...... {verdict}"
 
 
-def solved(comm: pdla.Communicator, n: int, way: Way, seed: int) -> Run:
+def solved(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int) -> Run:
     """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
-    grid = pdla.ProcessGrid(way.shape, comm=comm)
-    seconds, x = _timed(*_drawn(grid, n, way.block, seed))
-    return Run(n, way, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, way.block, seed), x))
+    grid = pdla.ProcessGrid(blocking.shape, comm=comm)
+    seconds, x = _timed(*_drawn(grid, n, blocking.block, seed))
+    return Run(n, blocking, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, blocking.block, seed), x))
 
 
 def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatrix | None]:

@@ -17,7 +17,7 @@ from pdla.errors import PlanError
 from pdla.matmul.plan import Figures
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
-from pdla.simulate.split import Split, Work, foretold, measured
+from pdla.simulate.split import Split, Work, measured, predicted
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
@@ -169,7 +169,7 @@ def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) 
         plan, C = planned(by, *operands), pdla.zeros((case.m, case.n), operands[0].grid, LAYOUT, dtype=case.dtype)
         return lambda: plan(*operands, out=C)
 
-    return None if machine is None else foretold(ranks, machine, make)
+    return None if machine is None else predicted(ranks, machine, make)
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:

@@ -32,9 +32,9 @@ def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
         assert group is not None
         for size in SIZES:
             for verb, make in VERBS.items():
-                foretold = _foretold(make, comm.size, ranks, stride, size, machine)
-                if foretold < PATIENCE:
-                    yield Row(verb, ranks, stride, size, timed(comm, make(group, size), 5), foretold)
+                predicted = _predicted(make, comm.size, ranks, stride, size, machine)
+                if predicted < PATIENCE:
+                    yield Row(verb, ranks, stride, size, timed(comm, make(group, size), 5), predicted)
         yield Row("barrier", ranks, stride, 0, timed(comm, group.barrier, 20), 0.0)
 
 
@@ -50,7 +50,7 @@ def _members(rank: int, ranks: int, stride: int) -> list[int]:
     return [first + stride * i for i in range(ranks)]
 
 
-def _foretold(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
+def _predicted(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
     def one(comm: Communicator) -> float:
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None

@@ -42,8 +42,8 @@ def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> 
 
 def tables(rows: list[Row], room: int = WIDTH) -> list[Table]:
     """A table for each product, titled; columns are equally wide in all tables, which are split where they do not fit `room`."""
-    timed, foretold = any(row.checks for row in rows), any(row.predicted for row in rows)
-    lines = [(row, cells(row, timed, foretold)) for row in rows]
+    timed, predicted = any(row.checks for row in rows), any(row.predicted for row in rows)
+    lines = [(row, cells(row, timed, predicted)) for row in rows]
     widths = [max(len(text) for cell in column for text in cell) for column in zip(*(c for _, c in lines), strict=True)]
     shown = parts([min(width, WIDEST) for width in widths], room)
     groups = [(title, list(group)) for title, group in groupby(lines, key=lambda line: line[0].case.title)]
@@ -73,8 +73,8 @@ def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int], p
     return made
 
 
-def cells(row: Row, timed: bool, foretold: bool) -> list[Cell]:
-    told = [("predicted ms", f"{1e3 * row.predicted.seconds:.3g}" if row.predicted else "–")] if foretold else []
+def cells(row: Row, timed: bool, predicted: bool) -> list[Cell]:
+    told = [("predicted ms", f"{1e3 * row.predicted.seconds:.3g}" if row.predicted else "–")] if predicted else []
     return [*_how(row), *(_times(row) if timed else []), *told, *_volumes(row), *(_checked(row) if timed else [])]
 
 

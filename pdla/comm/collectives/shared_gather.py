@@ -28,7 +28,7 @@ class GatherBuffer:
     def __init__(self, shared_buffer: SharedBuffer, ranks: int, size: int) -> None:
         self.shared_buffer, self.holding = shared_buffer, held(size // ranks)
         self.holding.__enter__()
-        self.memory, self.taken, self.told = shared_buffer.open(size), 0, [-1] * ranks
+        self.memory, self.taken, self.counts = shared_buffer.open(size), 0, [-1] * ranks
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """The next array; all ranks of the node take the same ones in the same order."""
@@ -36,15 +36,15 @@ class GatherBuffer:
         self.taken += aligned(x.nbytes)
         return x
 
-    def tell(self, pieces: int) -> None:
+    def publish(self, pieces: int) -> None:
         """Tell the other ranks that the first `pieces` of the pieces that this rank brings are there."""
-        self.shared_buffer.tell(pieces)
+        self.shared_buffer.publish(pieces)
 
     def _has(self, place: int, pieces: int) -> bool:
         """Whether the rank at that place on the node has told of `pieces` pieces or more: then these may be read."""
-        if self.told[place] < pieces:
-            self.told[place] = self.shared_buffer.told(place)
-        return self.told[place] >= pieces
+        if self.counts[place] < pieces:
+            self.counts[place] = self.shared_buffer.published(place)
+        return self.counts[place] >= pieces
 
     def arrivals(
         self, hops: Sequence[Hop], place: Sequence[int], ours: Iterator[int], until: Callable[[Callable[[], bool]], None]
@@ -58,7 +58,7 @@ class GatherBuffer:
         ours   the numbers of those pieces that come to this rank from other nodes, as they come
         until  waits until what it is given is true
         """
-        expected, came, mine = [0] * len(self.told), set[int](), count()
+        expected, came, mine = [0] * len(self.counts), set[int](), count()
         for i, hop in enumerate(hops):
             if hop.far:
                 number = next(mine)
@@ -71,7 +71,7 @@ class GatherBuffer:
             yield i
         for _ in ours:
             pass
-        for bringer in range(len(self.told)):
+        for bringer in range(len(self.counts)):
             until(partial(self._has, bringer, 0))
 
     def leave(self) -> None:

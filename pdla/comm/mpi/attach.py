@@ -17,7 +17,7 @@ from pdla.comm.mpi import libmpi
 from pdla.comm.mpi.abort import end_when_interrupted, watched
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import least_room, started, this_node
+from pdla.comm.mpi.node import least_free_bytes, started, this_node
 from pdla.comm.mpi.transport import connected
 from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
@@ -50,7 +50,7 @@ def attach(comm: MPI.Comm) -> MPIComm:
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = connected(ours)
-            ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
+            ours.shared_limit = least_free_bytes(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
         end_when_interrupted()

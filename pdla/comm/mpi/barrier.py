@@ -33,7 +33,7 @@ _WORD = 4  # bytes of a word
 _SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
 
 
-def room(ranks: int) -> int:
+def nbytes_for(ranks: int) -> int:
     """Bytes that the barrier of so many ranks takes."""
     return _LINE * (ranks + 1)
 
@@ -91,7 +91,7 @@ class SharedBarrier:
         self.comm._until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._missing)
         self.window.Sync()
 
-    def tell(self, lane: int, number: int) -> None:
+    def publish(self, lane: int, number: int) -> None:
         """Write one of this rank's spare words, after what it has written before, and wake those that sleep `until` then."""
         self.window.Sync()
         self.spare[lane][self.comm.rank] = number

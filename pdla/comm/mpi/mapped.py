@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from pdla.comm.communicator import Communicator
-from pdla.comm.mpi.node import SHARED, room
+from pdla.comm.mpi.node import SHARED, free_bytes
 from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
@@ -48,7 +48,7 @@ def _opened(path: str, size: int, ends: ExitStack) -> int:
     """The file, opened, if there is room for all of it: else ranks would take what memory there is before they fail."""
     file = os.open(path, os.O_RDWR)
     ends.callback(os.close, file)
-    if room() < size:
+    if free_bytes() < size:
         raise OSError(ENOSPC, os.strerror(ENOSPC))
     return file
 

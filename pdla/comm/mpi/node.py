@@ -80,16 +80,16 @@ def started() -> int:
     return min(found, MPI.COMM_WORLD.Get_size())  # a program that a rank starts is a job of its own, with the rank's variables
 
 
-def room() -> int:
+def free_bytes() -> int:
     """Bytes of this machine's shared memory that are free; 0 where there is no /dev/shm."""
     here = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
     return here.f_bavail * here.f_frsize if here else 0
 
 
-def least_room(comm: MPI.Comm) -> int:
-    """Collective over comm: the least `room` of its ranks' nodes, the same on every rank.
+def least_free_bytes(comm: MPI.Comm) -> int:
+    """Collective over comm: the least `free_bytes` of its ranks' nodes, the same on every rank.
 
     By allgather, since mpi4py's allreduce of objects begins with a collective call that holds
     Python's lock: two threads might each wait for the other one's rank, and no watchdog could run.
     """
-    return min(comm.allgather(room()))
+    return min(comm.allgather(free_bytes()))

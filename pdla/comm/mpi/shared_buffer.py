@@ -17,7 +17,7 @@ from pdla.comm.mpi import barrier
 from pdla.comm.mpi.abort import watched
 from pdla.comm.mpi.barrier import NodeComm, SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import SHARED, least_room
+from pdla.comm.mpi.node import SHARED, least_free_bytes
 from pdla.comm.shared_buffer import Turns
 from pdla.errors import PdlaError
 
@@ -34,15 +34,15 @@ class WindowBuffer(Turns):
         self.opened = 0
 
     def _grow(self, size: int) -> np.ndarray:
-        apart = barrier.room(self.comm.size)
+        apart = barrier.nbytes_for(self.comm.size)
         self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
         with watched(self.comm._describe("sharing memory")):
             self.free()
-            room = least_room(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
+            free = least_free_bytes(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
             wanted = 2 * apart + size
-            if room < wanted and os.path.isdir(SHARED):
+            if free < wanted and os.path.isdir(SHARED):
                 raise PdlaError(
-                    f"sharing memory: {wanted} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                    f"sharing memory: {wanted} bytes are wanted, {free} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )
             window = self._window(wanted)
             window.Lock_all(MPI.MODE_NOCHECK)
@@ -75,10 +75,10 @@ class WindowBuffer(Turns):
         self.opened += 1
         return memory
 
-    def tell(self, pieces: int, lane: int = 0) -> None:
-        self.barrier.tell(lane, self.opened * _MOST + pieces)
+    def publish(self, pieces: int, lane: int = 0) -> None:
+        self.barrier.publish(lane, self.opened * _MOST + pieces)
 
-    def told(self, rank: int, lane: int = 0) -> int:
+    def published(self, rank: int, lane: int = 0) -> int:
         """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
         count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()

@@ -165,14 +165,14 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
     return Layout(Cyclic("row", wide), (Cyclic("col", wide), Cyclic("depth", block)))
 
 
-def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
         X, overwrite = X.astype(dtype), True
-    return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
+    return as_layout(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 
-def laid(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: X itself, if it lies so, or a new matrix that does."""
     if X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial):
         return X._like(X.base, layout=layout)
@@ -183,10 +183,10 @@ def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
     rows, cols = X.indices
     i, j = rows.meeting(cols)
-    return rows.indices()[i], X.xp.known(X.xp.picked(X.stored, i, j), np.ones(len(i)))
+    return rows.indices()[i], X.xp.host_or(X.xp.picked(X.stored, i, j), np.ones(len(i)))
 
 
-def told(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
+def on_all_ranks(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
     """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
     comm = grid.comm
     if grid.size == comm.size:
@@ -194,4 +194,4 @@ def told(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
     x, first = comm.xp.asarray(numbers), grid.order[0]
     idle = set(range(comm.size)).difference(grid.order)
     comm.alltoall(dict.fromkeys(idle, x) if comm.rank == first else {}, {first: x} if comm.rank in idle else {}).wait()
-    return comm.xp.known(x, numbers)
+    return comm.xp.host_or(x, numbers)

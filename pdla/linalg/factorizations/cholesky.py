@@ -24,11 +24,11 @@ from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import block_of, brought, dimensions, laid, told
+from pdla.linalg.factorizations.block_cyclic import as_layout, block_of, dimensions, on_all_ranks, working_copy
+from pdla.linalg.factorizations.blocking import copied, limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
-from pdla.linalg.factorizations.ways import copied, limited, to, where
 from pdla.linalg.products.rank_k import below
 from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
@@ -38,7 +38,7 @@ from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
-HEAD = 2  # numbers behind each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
+HEADER = 2  # numbers behind each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
 
 
 def cholesky(
@@ -121,10 +121,10 @@ def cholesky(
 
         def run(A: DistMatrix) -> DistMatrix:
             with held(copied("cholesky", A, dtype, overwrite_a)):
-                return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+                return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
-        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(way), asked(verify):
+        blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(blocking), asked(verify):
         return run(A)
 
 
@@ -180,8 +180,8 @@ def cho_factor(
             with held(copied("cholesky", A, dtype, overwrite_a)):
                 return _factor(A, dtype, lower, overwrite_a)
 
-        way = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(way), asked(verify):
+        blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
+    with to(blocking), asked(verify):
         return run(A), lower
 
 
@@ -288,9 +288,9 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
-        L = brought(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
+        L = working_copy(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
-        order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
+        order, pivot = on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER))
     if order:
         raise LinAlgError(f"the leading minor of order {int(order)} is not positive definite (pivot {pivot:.3g})")
     return L
@@ -304,34 +304,34 @@ class Cholesky:
         self.layers = Layers.of(L, self.rows, self.cols)
         self.a = L.stored if self.layers is None else self.layers.a
         (height, width), block = self.a.shape, self.cols.block
-        self.along = Slots(self.cols.comm, self.xp, height * block + HEAD, self.a.dtype)  # panels, of the grid row
-        self.down = Slots(self.rows.comm, self.xp, (width + block) * block + HEAD, self.a.dtype)  # what faces columns, and a corner
+        self.along = Slots(self.cols.comm, self.xp, height * block + HEADER, self.a.dtype)  # panels, of the grid row
+        self.down = Slots(self.rows.comm, self.xp, (width + block) * block + HEADER, self.a.dtype)  # rows of panels, and a corner
         ends = [self.cols.begins(k + 1) for k in self.rows.mine]
         self.counts = np.repeat(np.array(ends, np.int64), [self.rows.width(k) for k in self.rows.mine])
 
     def run(self) -> np.ndarray:
         """The order of the first leading minor that is not positive definite, and its pivot; zeros."""
         with self.along, self.down:
-            head = self._steps() if self.layers is None else self._layered(self.layers)
-        if not head[0]:
+            header = self._steps() if self.layers is None else self._layered(self.layers)
+        if not header[0]:
             self._clear()
-        return head if self.layers is None else self.layers.end(head)
+        return header if self.layers is None else self.layers.end(header)
 
     def _steps(self) -> np.ndarray:
         last = self.cols.count - 1
-        coming, facing = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
+        coming, turned = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
-            head, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
-            right = (facing or self._face(left, k)).wait()
-            if head[0]:
-                return head
+            header, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            right = (turned or self._transpose(left, k)).wait()
+            if header[0]:
+                return header
             if k == last:
                 break
-            coming, facing = self._panel(k + 1, self._update_next(left, right, k))
+            coming, turned = self._panel(k + 1, self._update_next(left, right, k))
             self._update_rest(left, right, k, k + 2)
             self.along.release()
             self.down.release()
-        return np.zeros(HEAD)
+        return np.zeros(HEADER)
 
     def _layered(self, layers: Layers) -> np.ndarray:
         """The same of this layer's panels.
@@ -339,94 +339,94 @@ class Cholesky:
         What columns in the same block need of a panel, for other layers, goes to their ranks before
         the rest of it; the layer's other columns are updated last.
         """
-        head, count = np.zeros(HEAD), self.cols.count
+        header, count = np.zeros(HEADER), self.cols.count
         for k in layers.steps:
             if k >= count:
                 break
-            coming, _ = self._panel(k, self._corner(k, layers.summed(k, head)))
+            coming, _ = self._panel(k, self._corner(k, layers.summed(k, header)))
             layers.sent()
             near = range(k + 1, min((k // layers.count + 1) * layers.count, self.cols.count))
             if self.cols.here == self.cols.owner(k):
                 i, j = self.rows.begins(k + 1), self.cols.begins(k)
-                left, head = self.a[i:, j : j + self.cols.width(k)], self._head(self.column)
-                self._face(left, k, near).wait()
-                self._lend(layers, left, k, near, head)
-            head, left = self._split(coming.wait(), k)
-            count = layers.until(count, head)
-            self._face(left, k, range(near.stop, self.cols.count)).wait()
-            self._lend(layers, left, k, range(near.stop, min(k + layers.count, count)), head)
-            self._update_rest(left, self._facing(k), k, k + layers.count)
+                left, header = self.a[i:, j : j + self.cols.width(k)], self._header(self.column)
+                self._transpose(left, k, near).wait()
+                self._lend(layers, left, k, near, header)
+            header, left = self._split(coming.wait(), k)
+            count = layers.until(count, header)
+            self._transpose(left, k, range(near.stop, self.cols.count)).wait()
+            self._lend(layers, left, k, range(near.stop, min(k + layers.count, count)), header)
+            self._update_rest(left, self._transposed(k), k, k + layers.count)
             self.along.release()
             self.down.release()
         layers.sent()
-        return head
+        return header
 
-    def _lend(self, layers: Layers, left: Any, k: int, blocks: range, head: np.ndarray) -> None:
+    def _lend(self, layers: Layers, left: Any, k: int, blocks: range, header: np.ndarray) -> None:
         """Update block columns by panel k, and give them to the layers that wait for them."""
-        for later in range(blocks.start, layers.until(blocks.stop, head)):
+        for later in range(blocks.start, layers.until(blocks.stop, header)):
             if self.cols.here == self.cols.owner(later):
                 i, j, w = self.rows.begins(later), self.cols.begins(later), self.cols.width(later)
-                right = self._facing(k)[j - self.cols.begins(k + 1) :][:w]
+                right = self._transposed(k)[j - self.cols.begins(k + 1) :][:w]
                 multiply(self.xp, left[i - self.rows.begins(k + 1) :], right.T, self.a[i:, j : j + w], -1, 1)
-                layers.give(later, head)
+                layers.give(later, header)
 
     def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
-        """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
+        """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the header.
 
         Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the
         corner.
         """
         i, j, w, owner = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k), self.cols.owner(k)
         size = (len(self.a) - i) * w
-        panel = self.along.take(size + HEAD, coming is not None)
+        panel = self.along.take(size + HEADER, coming is not None)
         if coming is None:
-            return self.along.spread(panel, {owner: (ALL,)}), None
+            return self.along.bcast(panel, {owner: (ALL,)}), None
         under, x, corner = self.a[i:, j : j + w], panel[:size].reshape(-1, w), coming.wait()
-        self.xp.copy(panel[size:], corner[-HEAD:])
+        self.xp.copy(panel[size:], corner[-HEADER:])
         if x.size:
-            inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
+            inverse = self.xp.reinterpret(corner[:-HEADER].reshape(w, w), True)
             for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
                 multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
-        coming, facing = self.along.spread(panel, {owner: (ALL,)}), self._face(x, k) if self.cols.comm is None else None
+        coming, turned = self.along.bcast(panel, {owner: (ALL,)}), self._transpose(x, k) if self.cols.comm is None else None
         self.xp.copy(under, x)
-        return coming, facing
+        return coming, turned
 
     def _corner(self, k: int, before: Any = (0, 0)) -> Pending | None:
-        """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the head.
+        """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the header.
 
         before: that of an earlier panel, which stands if it is not 0.
         """
         w, owner, more = self.cols.width(k), self.rows.owner(k), k + 1 < self.cols.count
-        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEAD, True)
+        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEADER, True)
         if self.cols.here != self.cols.owner(k):
             return None
-        corner = self.column[-(w * w * more + HEAD) :]
+        corner = self.column[-(w * w * more + HEADER) :]
         if self.rows.here == owner:
             i, j = self.rows.begins(k), self.cols.begins(k)
             block = self.a[i : i + w, j : j + w]
             order, pivot = kernels.potrf(self.xp, block)
             if more:
-                inverse = corner[:-HEAD].reshape(w, w)
+                inverse = corner[:-HEADER].reshape(w, w)
                 self.xp.copy(inverse, block)
                 if not order:
                     kernels.trtri(self.xp, inverse)
-            head = before if before[0] else [k * self.cols.block + order if order else 0, pivot]
-            self.xp.copy(corner[-HEAD:], self.xp.asarray(np.array(head, self.a.dtype)))
-        return self.down.spread(corner, {owner: (ALL,)})
+            header = before if before[0] else [k * self.cols.block + order if order else 0, pivot]
+            self.xp.copy(corner[-HEADER:], self.xp.asarray(np.array(header, self.a.dtype)))
+        return self.down.bcast(corner, {owner: (ALL,)})
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
-        return self._head(panel), panel[:-HEAD].reshape(-1, self.cols.width(k))
+        return self._header(panel), panel[:-HEADER].reshape(-1, self.cols.width(k))
 
-    def _head(self, message: Any) -> np.ndarray:
-        return self.xp.known(message[-HEAD:], np.zeros(HEAD)).real.astype(float)
+    def _header(self, message: Any) -> np.ndarray:
+        return self.xp.host_or(message[-HEADER:], np.zeros(HEADER)).real.astype(float)
 
-    def _facing(self, k: int) -> Any:
+    def _transposed(self, k: int) -> Any:
         w = self.cols.width(k)
         return self.column[: (self.a.shape[1] - self.cols.begins(k + 1)) * w].reshape(-1, w)
 
-    def _face(self, left: Any, k: int, blocks: range | None = None) -> Pending:
+    def _transpose(self, left: Any, k: int, blocks: range | None = None) -> Pending:
         """The conjugated rows of panel k that face this rank's columns after block k, or some, from the ranks that have them."""
-        i, j, right = self.rows.begins(k + 1), self.cols.begins(k + 1), self._facing(k)
+        i, j, right = self.rows.begins(k + 1), self.cols.begins(k + 1), self._transposed(k)
         parts: dict[int, list[slice]] = {}
         for block in self.cols.after(k):
             if blocks is not None and block not in blocks:
@@ -438,7 +438,7 @@ class Cholesky:
             if self.rows.here == self.rows.owner(block):
                 first = self.rows.begins(block) - i
                 self.xp.copy(right[at : at + size], left[first : first + size], True)
-        return self.down.spread(right, parts)
+        return self.down.bcast(right, parts)
 
     def _update_next(self, left: Any, right: Any, k: int) -> Pending | None:
         """Block column k + 1, its diagonal block first, so that the corner is on its way while the rest is updated."""
@@ -495,7 +495,7 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     """
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
-    panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEAD * steps * (layer - 1)
-    given = (min(k, c - 1) * ((n - k * block) * block + HEAD * pr) for k in range(ceil(steps)))
-    addends = sum(given) + HEAD * layer * (c - 1) if c > 1 else 0
+    panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)
+    given = (min(k, c - 1) * ((n - k * block) * block + HEADER * pr) for k in range(ceil(steps)))
+    addends = sum(given) + HEADER * layer * (c - 1) if c > 1 else 0
     return (panels + addends) / (layer * c)

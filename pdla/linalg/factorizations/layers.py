@@ -57,27 +57,27 @@ class Layers:
                 yield self.stored[:, first : first + w], self.a[:, j : j + w]
                 first += w
 
-    def give(self, k: int, head: np.ndarray) -> None:
+    def give(self, k: int, header: np.ndarray) -> None:
         """Start sending this layer's addend of panel k, and a few numbers, to the layer that works on it."""
-        message, x = self._message(k, len(head))
+        message, x = self._message(k, len(header))
         self.xp.copy(message[: x.size].reshape(*x.shape), x)
-        self.xp.copy(message[x.size :], self.xp.asarray(head.astype(x.dtype)))
+        self.xp.copy(message[x.size :], self.xp.asarray(header.astype(x.dtype)))
         self.going.append(self.comm.send(message, k % self.count))
 
-    def summed(self, k: int, head: np.ndarray) -> np.ndarray:
+    def summed(self, k: int, header: np.ndarray) -> np.ndarray:
         """Add the other layers' addends to panel k. Gives the numbers of the first that has failed.
 
         That is one whose first number is not 0.
         """
         if self.cols.here != self.cols.owner(k):
-            return head
+            return header
         giving, x = range(max(0, k - self.count + 1), k), self._panel(k)
-        for coming in [self.comm.recv(self._message(k, len(head))[0], s % self.count) for s in giving]:
+        for coming in [self.comm.recv(self._message(k, len(header))[0], s % self.count) for s in giving]:
             message = coming.wait()
-            head = head if head[0] else self.xp.known(message[x.size :], head).real.astype(float)
-            if not head[0]:
+            header = header if header[0] else self.xp.host_or(message[x.size :], header).real.astype(float)
+            if not header[0]:
                 self.xp.add(x, message[: x.size].reshape(*x.shape))
-        return head
+        return header
 
     def _panel(self, k: int) -> Any:
         j = self.cols.begins(k)
@@ -88,18 +88,18 @@ class Layers:
         x = self._panel(k)
         return buffer(self.xp, (x.size + numbers,), x.dtype), x
 
-    def until(self, count: int, head: np.ndarray) -> int:
+    def until(self, count: int, header: np.ndarray) -> int:
         """How many panels are worked on: behind one that fails each layer takes one, to hear of it."""
-        return min(count, (int(head[0]) - 1) // self.cols.block + self.count) if head[0] else count
+        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] else count
 
     def sent(self) -> None:
         """Wait until the addends have gone."""
         while self.going:
             self.going.pop().wait()
 
-    def end(self, head: np.ndarray) -> np.ndarray:
+    def end(self, header: np.ndarray) -> np.ndarray:
         """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
         for here, there in self._own():
             self.xp.copy(here, there)
-        x = self.xp.asarray(head)
-        return self.xp.known(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), head)
+        x = self.xp.asarray(header)
+        return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

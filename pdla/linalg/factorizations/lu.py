@@ -27,12 +27,12 @@ from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import Dimension, brought, dimensions, told
+from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_all_ranks, working_copy
+from pdla.linalg.factorizations.blocking import copied, limited, to, where
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
 from pdla.linalg.factorizations.tournament import winners
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
-from pdla.linalg.factorizations.ways import copied, limited, to, where
 from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Part
@@ -118,8 +118,8 @@ def lu_factor(
             with held(copied("lu", A, dtype, overwrite_a)):
                 return factored(A, dtype, overwrite_a)
 
-        way = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(way), asked(verify):
+        blocking = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(blocking), asked(verify):
         X, pivots, singular = run(A)
     if singular:
         warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
@@ -219,7 +219,7 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
 
 def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
     """Collective: B with its rows exchanged, lying as X's factors take it."""
-    Y = side.brought(lying(X, side), X.grid)
+    Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
         RowExchange(dimensions(X)[0], *moves(pivots, 0)).run(Y.xp, Y.stored)
     return Y
@@ -257,9 +257,9 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
-        X = brought(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
+        X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         steps = LU(X)
-        numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
+        numbers = on_all_ranks(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
     return X, numbers[1:].astype(np.int64), int(numbers[0])
 
 
@@ -283,10 +283,10 @@ class LU:
         numbers, moved = np.zeros(1 + self.order), []
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
-            head, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            header, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
             i, w = k * self.cols.block, self._width(k)
-            numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or head[0], head[1:]
-            moved.append(self._moves(head, k))
+            numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or header[0], header[1:]
+            moved.append(self._moves(header, k))
             exchange, after = RowExchange(self.rows, *moved[k]), self._after(self.cols, k)
             ahead = after + self.cols.width(k + 1) if self.cols.here == self.cols.owner(k + 1) and k + 1 < self.count else after
             exchange.run(self.xp, self.a[:, after:ahead])
@@ -320,75 +320,75 @@ class LU:
         return dimension.begins(k) + (self._width(k) if dimension.here == dimension.owner(k) else 0)
 
     def _panel(self, k: int) -> Pending:
-        """Factor block column k, and start sending it along the grid rows: this rank's rows by columns, then the head."""
+        """Factor block column k, and start sending it along the grid rows: this rank's rows by columns, then the header."""
         i, j, w, owner = self.rows.begins(k), self.cols.begins(k), self._width(k), self.cols.owner(k)
         panel = self.along.take((len(self.a) - i) * w + 1 + w, self.cols.here == owner)
         if self.cols.here != owner:
-            return self.along.spread(panel, {owner: (ALL,)})
+            return self.along.bcast(panel, {owner: (ALL,)})
         block = panel[: -1 - w].reshape(w, len(self.a) - i).T
         factor = self._alone if self.rows.comm is None else self._together
         self.xp.copy(panel[-1 - w :], factor(block, self.a[:, j : j + w], k))
-        coming = self.along.spread(panel, {owner: (ALL,)})
+        coming = self.along.bcast(panel, {owner: (ALL,)})
         self.xp.copy(self.a[i:, j : j + w], block)
         return coming
 
     def _alone(self, block: Any, x: Any, k: int) -> Any:
-        """Factor block column k, x, which this rank has whole, in `block`. Gives the head."""
+        """Factor block column k, x, which this rank has whole, in `block`. Gives the header."""
         i = k * self.cols.block
         self.xp.copy(block, x[i:])
         pivots, singular = kernels.getrf(self.xp, block)
-        return self._head(i + pivots, singular, i)
+        return self._header(i + pivots, singular, i)
 
     def _together(self, block: Any, x: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
         w, i = x.shape[1], self.rows.begins(k)
         corner = self._corner(x[i:], k)
-        head, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
-        RowExchange(self.rows, *self._moves(self._known(head, k), k)).run(self.xp, x)
+        header, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
+        RowExchange(self.rows, *self._moves(self._host_header(header, k), k)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
         if after:
             self.xp.copy(block[:w], factors)
         kernels.trsm(self.xp, self._regular(factors).T, block[after:].T, True)
-        return head
+        return header
 
     def _corner(self, x: Any, k: int) -> Any:
-        """Collective along the grid column: the head, and L and U of the rows that win the tournament."""
+        """Collective along the grid column: the header, and L and U of the rows that win the tournament."""
         i, w = k * self.cols.block, x.shape[1]
         corner = buffer(self.xp, (1 + w + w * w,), x.dtype)
         won = winners(self.xp, self.rows, k, x, self.numbers[self.rows.begins(k) :])
         if won is not None:
             fine = self.xp.finite(won.offer)
-            self.xp.copy(corner[: 1 + w], self._head(pivots_of(won.numbers, i), won.singular or int(not fine), i))
+            self.xp.copy(corner[: 1 + w], self._header(pivots_of(won.numbers, i), won.singular or int(not fine), i))
             self.xp.copy(corner[1 + w :].reshape(w, w), won.factors[:w])
             if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
                 self.xp.scale(corner[1 + w :], np.nan)
         return self.rows.bcast(corner, self.rows.owner(k)).wait()
 
-    def _head(self, pivots: np.ndarray, singular: int, first: int) -> Any:
+    def _header(self, pivots: np.ndarray, singular: int, first: int) -> Any:
         return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))
 
     def _regular(self, factors: Any) -> Any:
         """U with 1 instead of each zero pivot: below it there is nothing but rounding errors, which L is not to magnify."""
         at = np.arange(len(factors))
-        zeros = at[self.xp.known(self.xp.picked(factors, at, at), at + 1) == 0]
+        zeros = at[self.xp.host_or(self.xp.picked(factors, at, at), at + 1) == 0]
         if len(zeros):
             self.xp.place(factors, zeros, zeros, 1)
         return factors
 
-    def _known(self, head: Any, k: int) -> np.ndarray:
-        """The head; of arrays without data pivots as of random elements, spread over the rows that are left."""
+    def _host_header(self, header: Any, k: int) -> np.ndarray:
+        """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""
         i, w = k * self.cols.block, self._width(k)
         unknown = np.array([0, *(i + np.arange(w) * (self.rows.n - i) // w)])
-        return self.xp.known(head, unknown).real.astype(float)
+        return self.xp.host_or(header, unknown).real.astype(float)
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
-        """The head, and the panel."""
+        """The header, and the panel."""
         w = self._width(k)
-        return self._known(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
+        return self._host_header(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
 
-    def _moves(self, head: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return moves(head[1:].astype(np.int64), k * self.cols.block)
+    def _moves(self, header: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return moves(header[1:].astype(np.int64), k * self.cols.block)
 
     def _update(self, panel: Any, k: int, cols: slice) -> None:
         """Solve for U's part of some columns after the panel, and update what lies below it."""

@@ -8,10 +8,10 @@ from pdla.comm.agreement import agreed
 from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import laid
+from pdla.linalg.factorizations.block_cyclic import as_layout
+from pdla.linalg.factorizations.blocking import copied, limited, to
 from pdla.linalg.factorizations.lu import factored
 from pdla.linalg.factorizations.row_exchange import order
-from pdla.linalg.factorizations.ways import copied, limited, to
 from pdla.linalg.products.triangle import triangle
 from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
@@ -85,8 +85,8 @@ def lu(
             with held(copied("lu", A, dtype, overwrite_a)):
                 return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
 
-        way = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(way), asked(verify):
+        blocking = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(blocking), asked(verify):
         return run(A)
 
 
@@ -94,4 +94,4 @@ def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> 
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
     L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
-    return np.argsort(order(pivots, X.shape[0])), laid(L, layout, A.grid), laid(U, layout, A.grid)
+    return np.argsort(order(pivots, X.shape[0])), as_layout(L, layout, A.grid), as_layout(U, layout, A.grid)

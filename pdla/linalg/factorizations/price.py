@@ -30,7 +30,7 @@ LAYERED = ("cholesky",)  # routines that work on layers, too
 Shape = tuple[int, ...]
 
 
-class Way(NamedTuple):
+class Blocking(NamedTuple):
     """Where the work is done: a grid's shape, with a number of layers where there are several, and the columns of a panel.
 
     Square blocks have as many rows and columns, over layers so many times more.
@@ -220,8 +220,8 @@ def shapes(ranks: int) -> list[Shape]:
 
 
 @lru_cache(maxsize=1024)
-def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
-    """The ways, the cheapest first; the whole matrix is one block where there is one rank.
+def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
+    """The blockings, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long
     products and messages fail the price less than many short ones; of LU one whose panels lie on
@@ -229,11 +229,11 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     have a part of a panel work on it.
     """
     if ranks == 1:
-        return (Way((1, 1), max(1, task.m, task.n)),)
+        return (Blocking((1, 1), max(1, task.m, task.n)),)
     blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.order // 2))]
-    ways = [Way(shape, block) for shape in shapes(ranks) for block in blocks]
-    ways.sort(key=lambda way: seconds(task, *way))
-    good = [way for way in ways if seconds(task, *way) <= GOOD * seconds(task, *ways[0])]
+    blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
+    blockings.sort(key=lambda blocking: seconds(task, *blocking))
+    good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
     alone, tall = task.routine == "lu", task.routine == "cholesky"
-    first = max(good, key=lambda way: (alone and way.shape[0] == 1, way.block, way.shape[0] if tall else 0))
-    return (first, *(way for way in ways if way != first))
+    first = max(good, key=lambda blocking: (alone and blocking.shape[0] == 1, blocking.block, blocking.shape[0] if tall else 0))
+    return (first, *(blocking for blocking in blockings if blocking != first))

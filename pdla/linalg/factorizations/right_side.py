@@ -14,7 +14,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import brought, laid
+from pdla.linalg.factorizations.block_cyclic import as_layout, working_copy
 from pdla.linalg.verify import Claim, lost
 from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
@@ -60,10 +60,10 @@ class RightSide:
     def shape(self) -> Shape:
         return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
 
-    def brought(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    def working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         """Collective: a new matrix, in this layout and the dtype of both."""
         if isinstance(self.B, DistMatrix):
-            return brought(self.B, layout, grid, self.dtype, self.overwrite)
+            return working_copy(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
@@ -93,6 +93,6 @@ class RightSide:
     def back(self, X: DistMatrix) -> Any:
         """Collective: X as it is asked for."""
         if isinstance(self.B, DistMatrix):
-            return laid(X, self.layout or self.B.layout.summed, self.B.grid)
+            return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
         everyone = ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None)
         return converted(X, Layout(), everyone).local.reshape(len(self.B))

@@ -73,7 +73,7 @@ def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]
     xp.copy(stack[: ends[0]], picked.offer)
     for pending in arriving:
         pending.wait()
-    return _picked(xp, stack[:, 1:], xp.known(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
+    return _picked(xp, stack[:, 1:], xp.host_or(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
 
 
 def _picked(xp: Any, x: Any, numbers: np.ndarray) -> Picked:

@@ -23,10 +23,10 @@ from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import brought, diagonal, dimensions, square_blocks
+from pdla.linalg.factorizations.block_cyclic import diagonal, dimensions, square_blocks, working_copy
+from pdla.linalg.factorizations.blocking import where
 from pdla.linalg.factorizations.price import FEW
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.ways import where
 from pdla.linalg.products.rank_k import below
 from pdla.linalg.verify import asked, checked
 from pdla.matmul.checks import communicator, one_of, scalars
@@ -198,12 +198,12 @@ def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) ->
     """
     if square_blocks(A) and A.dtype == dtype:
         return A
-    return brought(A, *where("triangular", A, A.shape[0] if cols is None else cols, dtype), dtype)
+    return working_copy(A, *where("triangular", A, A.shape[0] if cols is None else cols, dtype), dtype)
 
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
     """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
-    X = side.brought(lying(T, side), T.grid)
+    X = side.working_copy(lying(T, side), T.grid)
     X.xp.scale(X.stored, alpha)
     steps = Substitution(T, X, lower, unit)
     if not _few(side):
@@ -237,7 +237,7 @@ def _least(T: DistMatrix, number: int) -> int:
     mine = comm.xp.asarray(np.array([-float(number)]))
     for half in comm.halves(mine.copy(), mine, "maximum"):
         half.wait()
-    return int(-comm.xp.known(mine, np.array([-float(T.shape[0])]))[0])
+    return int(-comm.xp.host_or(mine, np.array([-float(T.shape[0])]))[0])
 
 
 class Substitution:
@@ -315,7 +315,7 @@ class Substitution:
         panel = self.along.take(height * width, self.cols.here == owner).reshape(height, width)
         if self.cols.here == owner:
             self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
-        return self.along.spread(panel, {owner: (ALL,)})
+        return self.along.bcast(panel, {owner: (ALL,)})
 
     def _solved(self, panel: Any, k: int, cols: slice = ALL) -> Pending:
         """Block k of X, of these columns, by panel k, on its way to all ranks of the grid column."""
@@ -328,7 +328,7 @@ class Substitution:
         block = self.down.take(prod(shape), self.rows.here == owner).reshape(*shape)
         if self.rows.here == owner:
             self.xp.copy(block, x)
-        return self.down.spread(block, {owner: (ALL,)})
+        return self.down.bcast(block, {owner: (ALL,)})
 
     def few(self) -> None:
         """Of each block k the addends are summed on the rank that solves it, and X is left on these ranks.

@@ -155,9 +155,9 @@ class BlockExchange:
         """Send and receive messages; yields (peer, what has come from it, one-dimensional) in order of arrival."""
         sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
-        rooms = dict(zip(self.recvs, flats, strict=True))
-        pending = comm.alltoall(sends, rooms)
-        return ((peer, rooms.pop(peer)) for peer in pending)
+        landing = dict(zip(self.recvs, flats, strict=True))
+        pending = comm.alltoall(sends, landing)
+        return ((peer, landing.pop(peer)) for peer in pending)
 
     def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
         """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
@@ -166,25 +166,25 @@ class BlockExchange:
         with held(self.size * dtype.itemsize // comm.size):
             memory = shared_buffer.open(self.size * dtype.itemsize)
 
-            def room(giver: int, taker: int, count: int) -> Any:
+            def buffer_of(giver: int, taker: int, count: int) -> Any:
                 return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
 
-            self._packed(xp, arrays, partial(room, comm.rank))
+            self._packed(xp, arrays, partial(buffer_of, comm.rank))
             try:
                 shared_buffer.seal()
                 if self.recvs:
                     note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
                 for peer, coming in self.recvs.items():
-                    yield peer, room(peer, comm.rank, _words(coming))
+                    yield peer, buffer_of(peer, comm.rank, _words(coming))
             finally:
                 shared_buffer.leave()
         shared_buffer.trim(workspace.KEPT)
 
-    def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
-        """What goes to each peer, packed into the memory that room(peer, words) gives."""
+    def _packed(self, xp: Any, arrays: Sequence[Any], buffer_of: Callable[[int, int], Any]) -> dict[int, Any]:
+        """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
         packed = {}
         for peer, going in self.sends.items():
-            packed[peer] = room(peer, _sent_words(going))
+            packed[peer] = buffer_of(peer, _sent_words(going))
             pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
         return packed
 

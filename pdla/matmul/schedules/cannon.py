@@ -35,7 +35,7 @@ from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream,
 from pdla.matmul.schedules.walk import Walk, streams
 from pdla.matrix.core import DistMatrix
 
-ROOMS = 2  # panels of each operand: the one that is multiplied, and the one that comes
+BUFFERS = 2  # panels of each operand: the one that is multiplied, and the one that comes
 
 
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
@@ -142,7 +142,7 @@ class Ring:
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares = stream, shares
         widest = max(len(part) for share in shares for part in share.parts)
-        self.rooms = [stream.room(widest) for _ in range(ROOMS)] if stream.moves else []
+        self.buffers = [stream.panel_buffer(widest) for _ in range(BUFFERS)] if stream.moves else []
         self.slice, self.part, self.stored = -1, stream.here, stream.X.base
         self.coming: tuple[Pending, int, int] | None = None
 
@@ -158,9 +158,9 @@ class Ring:
         pending = done(stored)
         if part != here:
             assert stream.comm is not None
-            room = stream.fitted(self.rooms[0], len(share.parts[part]))
-            pending = stream.comm.shift(stored, room, (here - part) % stream.comm.size)
-            self.rooms.reverse()
+            panel = stream.fitted(self.buffers[0], len(share.parts[part]))
+            pending = stream.comm.shift(stored, panel, (here - part) % stream.comm.size)
+            self.buffers.reverse()
         self.coming = pending, number, part
 
     def arrive(self) -> None:
@@ -181,7 +181,7 @@ class Carried:
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares, self.xp = stream, shares, stream.X.xp
         widest = max(len(part) for share in shares for part in share.parts)
-        self.product, *self.rooms = (stream.room(widest) for _ in range(3))
+        self.product, *self.buffers = (stream.panel_buffer(widest) for _ in range(3))
         self.slice, self.part = -1, stream.here
         self.coming: Callable[[], Any] | None = None
 
@@ -189,8 +189,8 @@ class Carried:
         """Pass the sums on, and receive those of another part; those of a new slice begin here, as zeros."""
         if (number, part) == (self.slice, self.part):
             return
-        self.rooms.reverse()
-        taken = self.stream.fitted(self.rooms[0], len(self.shares[number].parts[part]))
+        self.buffers.reverse()
+        taken = self.stream.fitted(self.buffers[0], len(self.shares[number].parts[part]))
         if number == self.slice:
             self.coming = self._sent(part, taken).wait
         else:
@@ -308,4 +308,4 @@ class Cannon(Schedule):
         return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / (pr * pc)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
-        return ROOMS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two
+        return BUFFERS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two

@@ -66,11 +66,11 @@ class Feed:
 
     def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
         self.X, self.comm = X, comm
-        self.rooms = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
+        self.buffers = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
         """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
-        panel = next(self.rooms)[: prod(shape)].reshape(*shape)
+        panel = next(self.buffers)[: prod(shape)].reshape(*shape)
         return start(self.X, route, self.comm, panel), panel
 
 

@@ -48,7 +48,7 @@ class Product(NamedTuple):
 Blocks = dict[int, tuple[IndexSet, IndexSet]]
 Tiles = dict[int, Any]
 Groups = list[tuple[tuple[int, ...], IndexSet]]
-Room = tuple[int, int]
+Size = tuple[int, int]
 Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 
@@ -62,14 +62,14 @@ class Script:
     axes      the axes along which they are gathered; empty: they are not gathered
     shapes    the shapes of their tiles, as stored
     products  (number of A's tile, of B's) -> their product, where they have indices of k in common
-    rooms     bytes and number of the blocks that are gathered, this rank's included
+    sizes     bytes and number of the blocks that are gathered, this rank's included
     joined    of tiles that are joined: for each group its ranks, and its place along k; empty: no tiles are joined
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     shapes: tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]
     products: dict[tuple[int, int], Product]
-    rooms: tuple[Room, ...] = ((0, 0), (0, 0))
+    sizes: tuple[Size, ...] = ((0, 0), (0, 0))
     joined: tuple[Joined, ...] = ((), ())
 
     @staticmethod
@@ -82,17 +82,17 @@ class Script:
         held = roles.C.indices(shape, grid.sizes, grid.coords)
         sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
         tiles = [blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
-        rooms = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
+        sizes = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
         for side, X in enumerate((a, b)):
             if axes[side] and (
-                together := _together(X, side, grid[axes[side]], rooms[side][0], tiles[side], whole[side], roles, shape, machine)
+                together := _together(X, side, grid[axes[side]], sizes[side][0], tiles[side], whole[side], roles, shape, machine)
             ):
                 along_k, kept = 1 - side, whole[side][side]
                 tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
                 places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [{i: as_stored(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(sizes), tuple(places))
 
 
 def _together(
@@ -204,7 +204,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     if into is None:
         return
     other = comms[1] if comms[1] is not comms[0] else None
-    gather_buffers = [_buffer_of(comms[0], script.rooms[0]), _buffer_of(other, script.rooms[1])]
+    gather_buffers = [_buffer_of(comms[0], script.sizes[0]), _buffer_of(other, script.sizes[1])]
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], gather_buffers[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], gather_buffers[1])
@@ -224,9 +224,9 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
                 gather_buffer.leave()
 
 
-def _buffer_of(comm: Communicator | None, room: Room) -> GatherBuffer | None:
+def _buffer_of(comm: Communicator | None, size: Size) -> GatherBuffer | None:
     """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
-    return None if comm is None else comm.gather_buffer(*room)
+    return None if comm is None else comm.gather_buffer(*size)
 
 
 def _operand(

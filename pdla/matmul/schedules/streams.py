@@ -109,16 +109,16 @@ def arriving(
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
-    room = buffer if gather_buffer is None else gather_buffer.take
+    allocate = buffer if gather_buffer is None else gather_buffer.take
     to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
-    whole = (room if gapless else buffer)(X.xp, to.shape, X.dtype)
+    whole = (allocate if gapless else buffer)(X.xp, to.shape, X.dtype)
     if not gapless and comm.stepwise(whole.nbytes):  # what comes in steps is copied to its place in any case, with gaps or without
         in_place = {r for r, part in to.parts.items() if part.sliced}
     else:
         in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
     outs = {
-        r: X.xp.take(whole, *part.place) if r in in_place else room(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
+        r: X.xp.take(whole, *part.place) if r in in_place else allocate(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
     }
     arrivals = comm.allgather(X.stored, outs, gather_buffer=gather_buffer)
 
@@ -221,12 +221,12 @@ class Sink:
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
     """`c = alpha a b + beta c`, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
-    room = partial(buffer, xp)
+    allocate = partial(buffer, xp)
     if current() is None:
-        xp.gemm(a, b, c, alpha, beta, room, alike)
+        xp.gemm(a, b, c, alpha, beta, allocate, alike)
         return
     with timed("gemm", flops=operations(a.shape[0], b.shape[1], a.shape[1], c.dtype)):
-        xp.gemm(a, b, c, alpha, beta, room, alike)
+        xp.gemm(a, b, c, alpha, beta, allocate, alike)
 
 
 # ---------------------------------------------------------------------------------------------- operands that move
@@ -291,14 +291,14 @@ class Stream:
         """The rows and columns at these positions of the walked dimension."""
         return (selection, ALL) if self.dimension == 0 else (ALL, selection)
 
-    def room(self, width: int) -> Any:
+    def panel_buffer(self, width: int) -> Any:
         """A flat buffer for a panel of up to `width` indices."""
         return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
 
-    def fitted(self, room: Any, width: int) -> Any:
+    def fitted(self, memory: Any, width: int) -> Any:
         """A panel of `width` indices, as stored, at the beginning of a buffer."""
         shape = self.shape(width)
-        return room[: prod(shape)].reshape(*shape)
+        return memory[: prod(shape)].reshape(*shape)
 
 
 @dataclass(frozen=True)

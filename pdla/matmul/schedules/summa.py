@@ -29,8 +29,8 @@ class Feed:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        rooms = [stream.room(width) for _ in range(at_once(panels))] if stream.moves else []
-        self.panels = cycle([cache(partial(stream.fitted, room)) for room in rooms])  # by width: there are thousands of few widths
+        buffers = [stream.panel_buffer(width) for _ in range(at_once(panels))] if stream.moves else []
+        self.panels = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])  # by width
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
@@ -49,13 +49,13 @@ class Drain:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.rooms = cycle([stream.room(width) for _ in range(at_once(panels))])
+        self.buffers = cycle([stream.panel_buffer(width) for _ in range(at_once(panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:
         if len(self.under_way) > AHEAD:
             self.finish()
-        return self.stream.fitted(next(self.rooms), width)
+        return self.stream.fitted(next(self.buffers), width)
 
     def start(self, owner: int, positions: Selection, panel: Any) -> None:
         comm, X = self.stream.comm, self.stream.X

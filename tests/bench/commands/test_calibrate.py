@@ -1,4 +1,4 @@
-"""Calibration: what is measured, left out, written, and foretold."""
+"""Calibration: what is measured, left out, written, and predicted."""
 
 import threading
 from collections import Counter
@@ -101,8 +101,8 @@ def test_groups_of_ranks():
     assert [verbs._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
 
 
-def test_verbs_are_foretold():
+def test_verbs_are_predicted():
     """Of 4 ranks 2 apart, on nodes of 2: the other's 1000 bytes come from the other node, at 1e5 a second after 10 ms."""
-    told = verbs._foretold(verbs.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
+    told = verbs._predicted(verbs.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
     assert told == pytest.approx(0.01 + 1000 / 1e5)
-    assert verbs._foretold(verbs.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)
+    assert verbs._predicted(verbs.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)

@@ -46,7 +46,7 @@ def test_a_singular_matrix_fails(capsys, monkeypatch):
 
 
 def test_the_rate_counts_hpl_s_operations():
-    assert hpl.Run(3000, hpl.Way((1, 1), 1), 2.0, 0.0).rate == pytest.approx((2 / 3 * 3000**3 + 1.5 * 3000**2) / 2e9)
+    assert hpl.Run(3000, hpl.Blocking((1, 1), 1), 2.0, 0.0).rate == pytest.approx((2 / 3 * 3000**3 + 1.5 * 3000**2) / 2e9)
 
 
 def test_the_residual_is_hpl_s():

@@ -42,7 +42,7 @@ def test_an_error_on_one_rank_is_an_error_on_all_and_the_next_call_works(comm):
                 if k == turn and comm.rank == late:
                     time.sleep(0.02)
                     raise ValueError("amid")
-                slots.spread(x, {late: (slice(None),)}).wait()
+                slots.bcast(x, {late: (slice(None),)}).wait()
                 slots.release()
         assert "amid" in str(raised.value) or "has left this call by an error" in str(raised.value)
         assert all(np.array_equal(x, y) for x, y in zip(written(comm), wanted(comm.size), strict=True))

@@ -13,7 +13,7 @@ from pdla import config
 from pdla.comm.agreement import agree, collective_section
 from pdla.comm.collectives import broadcast
 from pdla.comm.mpi import futex
-from pdla.comm.mpi.barrier import SharedBarrier, room
+from pdla.comm.mpi.barrier import SharedBarrier, nbytes_for
 from pdla.comm.shared_buffer import HALF
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
@@ -43,7 +43,7 @@ def turn(comm, size):
 
 def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
     """MPI does not promise zeros: what another program has left there is not what a rank tells. Each rank clears its own words."""
-    memory = np.full(room(comm.size), 255, np.uint8)
+    memory = np.full(nbytes_for(comm.size), 255, np.uint8)
     barrier = SharedBarrier(comm, None, memory)
     told = np.array([barrier.turns, barrier.asleep, *barrier.spare])
     assert barrier.turn == barrier.word[0] == 0 and len(told) == 8
@@ -71,7 +71,7 @@ def test_nobody_goes_on_in_new_memory_before_all_have_cleared_their_words(comm, 
 def pair():
     """Rank 0's pair of barriers, on a crowded node of two ranks."""
     comm = SimpleNamespace(rank=0, node=SimpleNamespace(crowded=True))
-    memory = np.zeros((2, room(2)), np.uint8)
+    memory = np.zeros((2, nbytes_for(2)), np.uint8)
     here, beside = (SharedBarrier(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
     here.beside, beside.beside = beside, here
     return here, beside
@@ -94,7 +94,7 @@ def test_who_comes_last_wakes_those_who_sleep(pair, come, asleep, word, woken, m
     monkeypatch.setattr(futex, "wake", addresses.append)
     here.turns[1], here.asleep[1] = come, asleep
     here.come()
-    assert here.word[0] == word and addresses == [here.turns.obj.ctypes.data + room(2) - 64] * woken
+    assert here.word[0] == word and addresses == [here.turns.obj.ctypes.data + nbytes_for(2) - 64] * woken
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -140,9 +140,9 @@ def test_pieces_of_one_turn_are_none_of_the_next(at_board):
     shared_buffer = at_board.shared_buffer()
     for _ in range(2):
         shared_buffer.open(64)
-        assert shared_buffer.told(at_board.rank) < 0
-        shared_buffer.tell(3)
-        assert shared_buffer.told(at_board.rank) == 3
+        assert shared_buffer.published(at_board.rank) < 0
+        shared_buffer.publish(3)
+        assert shared_buffer.published(at_board.rank) == 3
         shared_buffer.leave()
 
 

@@ -9,13 +9,13 @@ from pdla.comm.mpi import node
 pytestmark = pytest.mark.mpi
 
 
-def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_room_counts(comm, monkeypatch):
+def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_free_bytes_counts(comm, monkeypatch):
     monkeypatch.setattr(node.os, "sched_getaffinity", lambda _: {99, comm.rank})
     for quota, cores in ((inf, comm.size + 1), (1.5, 1)):
         monkeypatch.setattr(node.cores, "quota", lambda quota=quota: quota)
         assert node.this_node(comm.mpi) == (node.Node(comm.size, cores), [0] * comm.size)
-    monkeypatch.setattr(node, "room", lambda: 100 - comm.rank)
-    assert node.least_room(comm.mpi) == 101 - comm.size
+    monkeypatch.setattr(node, "free_bytes", lambda: 100 - comm.rank)
+    assert node.least_free_bytes(comm.mpi) == 101 - comm.size
 
 
 @pytest.mark.parametrize(("said", "ranks"), [("1", 1), ("64", inf), ("", 0), ("several", 0)])

@@ -10,7 +10,7 @@ import numpy as np
 
 from pdla.comm.dry import DryComm, dry_run
 from pdla.errors import PlanError
-from pdla.linalg.factorizations.price import Way
+from pdla.linalg.factorizations.price import Blocking
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures, ghost
 from pdla.model.machine import Machine
@@ -46,14 +46,14 @@ def _dry(operands: Sequence[Operand], run: Run, machine: Machine, rank: int) -> 
     return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.seconds
 
 
-def fitting(ways: Sequence[Way], limit: float, peak_of: Callable[[Way], int]) -> Way:
-    """The first way within the limit (bytes of workspace a rank); PlanError, as by matmul, if none is."""
+def fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:
+    """The first blocking within the limit (bytes of workspace a rank); PlanError, as by matmul, if none is."""
     peaks = {}
-    for way in ways:
-        peaks[way] = peak_of(way)
-        if peaks[way] <= limit:
-            return way
-    leanest = min(peaks, key=lambda way: peaks[way])
+    for blocking in blockings:
+        peaks[blocking] = peak_of(blocking)
+        if peaks[blocking] <= limit:
+            return blocking
+    leanest = min(peaks, key=lambda blocking: peaks[blocking])
     raise PlanError(
         f"memory_limit={limit}: {peaks[leanest] - limit} bytes too few; the leanest plan found, {leanest}, "
         f"needs {peaks[leanest]} bytes a rank"

@@ -1,6 +1,6 @@
 """Where a factorization of a matrix works: where it lies in square blocks, or brought to the cheapest grid and blocks.
 
-With a memory limit it is the cheapest way whose workspace, by dry runs of the routine, keeps it.
+With a memory limit it is the cheapest blocking whose workspace, by dry runs of the routine, keeps it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pdla.comm.cache import cached
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
 from pdla.linalg.factorizations.block_cyclic import block_of, depth_of, square_blocks, working
-from pdla.linalg.factorizations.foretold import figures, fitting
-from pdla.linalg.factorizations.price import LAYERED, Task, Way, cheapest, worked
+from pdla.linalg.factorizations.dry import figures, fitting
+from pdla.linalg.factorizations.price import LAYERED, Blocking, Task, cheapest, worked
 from pdla.matmul import checks
 from pdla.matmul.choose.problem import Operand
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
 from pdla.model.machine import Machine
 
-_chosen: ContextVar[Way | None] = ContextVar("pdla_linalg_way", default=None)
+_chosen: ContextVar[Blocking | None] = ContextVar("pdla_linalg_blocking", default=None)
 
 
 class to:
-    """Bring matrices to this way, for the length of a with-block; None: as before, at first to the cheapest."""
+    """Bring matrices to this blocking, for the length of a with-block; None: as before, at first to the cheapest."""
 
     __slots__ = ("token",)
 
-    def __init__(self, way: Way | None) -> None:
-        self.token = _chosen.set(way or _chosen.get())
+    def __init__(self, blocking: Blocking | None) -> None:
+        self.token = _chosen.set(blocking or _chosen.get())
 
     def __enter__(self) -> None: ...
 
@@ -43,11 +43,11 @@ class to:
         _chosen.reset(self.token)
 
 
-def by(way: Way | None, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that does the same with matrices brought to this way."""
+def by(blocking: Blocking | None, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does the same with matrices brought to this blocking."""
 
     def done(*matrices: Any) -> Any:
-        with to(way):
+        with to(blocking):
             return run(*matrices)
 
     return done
@@ -63,22 +63,22 @@ def stays(routine: str, A: DistMatrix) -> bool:
     return square_blocks(A) or (routine in LAYERED and depth_of(A) is not None)
 
 
-def ways(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Way, ...]:
-    """The ways, the cheapest first: one, where A stays."""
+def blockings(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Blocking, ...]:
+    """The blockings, the cheapest first: one, where A stays."""
     if not stays(routine, A):
         return cheapest(task(routine, A, cols, dtype), A.grid.comm.size)
     sizes = A.grid.sizes
     shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
     depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
-    return (Way((*shape, *depth), block_of(A)),)
+    return (Blocking((*shape, *depth), block_of(A)),)
 
 
 def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layout, ProcessGrid]:
-    """The layout and the grid, A's own or those to which it is brought: the way of `to`, else the cheapest."""
+    """The layout and the grid, A's own or those to which it is brought: the blocking of `to`, else the cheapest."""
     if stays(routine, A):
         return A.layout, A.grid
-    way = _chosen.get() or ways(routine, A, cols, dtype)[0]
-    return working(A, worked(routine, way.shape), way.block)
+    blocking = _chosen.get() or blockings(routine, A, cols, dtype)[0]
+    return working(A, worked(routine, blocking.shape), blocking.block)
 
 
 def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
@@ -90,8 +90,8 @@ def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int
 
 def limited(
     routine: str, A: DistMatrix, dtype: np.dtype, limit: float | None, run: Callable[..., Any], *more: Any, said: str = ""
-) -> Way | None:
-    """The cheapest way that keeps a limit in bytes of workspace; None: there is no limit. PlanError, on every rank, if none does.
+) -> Blocking | None:
+    """The cheapest within a limit in bytes of workspace; None: there is no limit. PlanError, on every rank, if none does.
 
     run   run(A, *more) is the routine;  more: a right-hand side;  said: the call in words, which tells it from others
     """
@@ -101,13 +101,13 @@ def limited(
     operands = [Operand.of(X) for X in (A, *more) if isinstance(X, DistMatrix)]
     others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]
 
-    def found() -> Way:
+    def found() -> Blocking:
         sides = more[0].shape[1:] if more and routine == "triangular" else A.shape[1:]
         cols = sides[0] if sides else 1
         machine = Machine.chosen()
         return fitting(
-            ways(routine, A, cols, dtype), limit,
-            lambda way: figures(operands, by(way, lambda *ghosts: run(*ghosts, *others)), machine).peak_workspace,
+            blockings(routine, A, cols, dtype), limit,
+            lambda blocking: figures(operands, by(blocking, lambda *ghosts: run(*ghosts, *others)), machine).peak_workspace,
         )
 
     key = ("factored within", said, limit, *operands, config.settings.machine)
