@@ -45,7 +45,7 @@ class Dimension:
     comm: Communicator | None = None
     run: int = 1
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The number of blocks."""
         return -(-self.n // self.block)
@@ -82,8 +82,12 @@ class Dimension:
 
     def begins(self, k: int) -> int:
         """Where this rank's blocks from number k on begin among its indices."""
-        turns, rest = divmod(min(k * self.block, self.n), self._span * self.parts)
-        return turns * self._span + min(max(rest - self.here * self._span, 0), self._span)
+        return self._begins[min(k, self.count)]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        turns, rest = np.divmod(np.minimum(np.arange(self.count + 1) * self.block, self.n), self._span * self.parts)
+        return (turns * self._span + np.clip(rest - self.here * self._span, 0, self._span)).tolist()
 
     def bcast(self, x: Any, root: int) -> Pending:
         """Start sending x from one of the ranks to the others."""

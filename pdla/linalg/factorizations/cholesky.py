@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import held
-from pdla.comm.pending import Pending
+from pdla.comm.pending import Pending, done
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
@@ -318,20 +318,25 @@ class Cholesky:
         return header if self.layers is None else self.layers.end(header)
 
     def _steps(self) -> np.ndarray:
-        last = self.cols.count - 1
+        header, last = np.zeros(HEADER), self.cols.count - 1
         coming, turned = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
             header, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
-            right = (turned or self._transpose(left, k)).wait()
-            if header[0]:
-                return header
-            if k == last:
+            if turned is None:  # what the next panel needs comes first, so that this is under way while the rest comes
+                self._transpose(left, k, range(k + 1, k + 2)).wait()
+                rest = self._transpose(left, k, range(k + 2, last + 1))
+            else:
+                rest = done(turned.wait())
+            if header[0] or k == last:
+                rest.wait()
                 break
+            right = self._transposed(k)
             coming, turned = self._panel(k + 1, self._update_next(left, right, k))
+            rest.wait()
             self._update_rest(left, right, k, k + 2)
             self.along.release()
             self.down.release()
-        return np.zeros(HEADER)
+        return header
 
     def _layered(self, layers: Layers) -> np.ndarray:
         """The same of this layer's panels.
