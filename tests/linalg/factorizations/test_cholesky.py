@@ -111,7 +111,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(grid):
     ran = pdla.run(size, program)
     assert ran == [pdla.dry_run(size, program, rank=rank)[0] for rank in range(size)]
     assert sum(received for received, *_ in ran) == round(8 * size * cholesky_words(n, grid, nb))
-    if grid == (2, 2):  # 6 blocks on the diagonal to 1 rank each, panels to 2, and the next block's rows, then the rest's, to 1 in a column
+    if grid == (2, 2):  # 6 blocks on the diagonal to 1 rank, panels to 2, and rows to 1 in a column: the next block's first
         assert sum(messages for _, messages, _ in ran) == 6 + 12 + 5 + (3 * 2 + 1)
 
 
