@@ -6,7 +6,7 @@ vectors. Of a triangle only its own elements are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from pdla.matrix.redistribute import converted
 
 VECTORS = 2
 Pair = tuple[Any, Any]  # the images of the x, one a column, and a column of sizes
+Piece = tuple[Any, Any, Any]  # rows, columns and elements
 
 
 class Part(NamedTuple):
@@ -74,16 +75,12 @@ class Images:
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Give this rank's addends of X x and |X| |x|, for its rows of X."""
         xp, (rows, cols) = X.xp, X.indices
-        shape = X.stored.shape[0], pair[0].shape[1]
-        made, size = xp.filled(shape, self.wide, _clear), xp.filled((shape[0], 1), self.real, _clear)
         if xp.name == "meta" or not X.stored.size:
-            return made, size
+            cols = pair[0].shape[1]
+            return xp.filled((len(rows), cols), self.wide, _clear), xp.filled((len(rows), 1), self.real, _clear)
         x, ones = (xp.asarray(given[cols.indices()]) for given in pair)
         x = xp.reinterpret(x, X.conjugated)
-        for down, across, block in self._strips(X, part):
-            made[down] += block @ x[across]
-            if self.wide.kind in "fc":
-                size[down] += _magnitudes(block) @ ones[across]
+        made, size = image(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         if part is not None and part.diagonal in ("one", "real"):
             i, j = rows.meeting(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
@@ -91,21 +88,38 @@ class Images:
             size[i] += abs(d) * ones[j]
         return xp.reinterpret(made, X.conjugated), size
 
-    def _strips(self, X: DistMatrix, part: Part | None) -> Iterator[tuple[slice, slice, Any]]:
-        """X's block, a few rows of what is stored at a time, in the dtype of sums: rows, columns and elements."""
-        base, (m, n) = X.base, X.stored.shape
-        height = max(1, X.xp.AT_ONCE // 4 // max(1, base.shape[1]))
-        counts = None if part is None else _before(X, part)
-        for top in range(0, base.shape[0], height):
-            strip, some = base[top : top + height].astype(self.wide, copy=False), slice(top, min(top + height, base.shape[0]))
-            down, across, strip = (slice(0, m), some, strip.T) if X.transposed else (some, slice(0, n), strip)
-            if counts is None or part is None:
-                yield down, across, strip
-                continue
+    def _pieces(self, X: DistMatrix, part: Part | None) -> Iterator[Piece]:
+        """What X's block has of a part, in strips."""
+        pieces = strips(X.xp, X.base, X.transposed, self.wide)
+        if part is None:
+            yield from pieces
+            return
+        counts = _before(X, part)
+        for down, across, strip in pieces:
             for rows, cols, kept in _pieces(np.clip(counts[down] - across.start, 0, strip.shape[1]), strip.shape[1], part.lower):
                 piece = strip[rows, cols]
                 piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
                 yield _shifted(rows, down.start), _shifted(cols, across.start), piece
+
+
+def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Piece]:
+    """A block, a few rows of what is stored at a time, in the dtype of sums. transposed: the block is that of base.T."""
+    height = max(1, xp.AT_ONCE // 4 // max(1, base.shape[1]))
+    whole = slice(0, base.shape[1])
+    for top in range(0, base.shape[0], height):
+        strip, some = base[top : top + height].astype(wide, copy=False), slice(top, min(top + height, base.shape[0]))
+        yield (whole, some, strip.T) if transposed else (some, whole, strip)
+
+
+def image(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
+    """The images of x, and of sizes, by a matrix in pieces, or by a stack of matrices, one for each place in `shape`."""
+    made = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
+    size = xp.filled((*shape, 1), ones.dtype, _clear)
+    for down, across, block in pieces:
+        made[down] += block @ x[across]
+        if x.dtype.kind in "fc":
+            size[down] += _magnitudes(block) @ ones[across]
+    return made, size
 
 
 def _shifted(part: slice, by: int) -> slice:

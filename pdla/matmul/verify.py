@@ -150,28 +150,33 @@ class Check:
         if before is not None:
             want = want + wide.type(self.beta) * xp.host(before[0])
             most = most + np.abs(self.beta) * xp.host(before[1])
-        if wide.kind in "iu":
-            wrong = (found.astype(C.dtype) != want.astype(C.dtype)).any(axis=1)
-        else:
-            apart = np.abs(found - want)
-            apart = np.where(np.isfinite(found), apart, np.inf)
-            known = most < float(_largest(C.dtype)) / 4  # else it may well be infinite; NaN where an operand has one
-            wrong = (known & ~(apart <= self._bound(C, most))).any(axis=1)
-        rows = held[wrong]
-        return (int(rows[0]), int(rows[-1])) if len(rows) else None
-
-    def _bound(self, C: DistMatrix, most: np.ndarray) -> np.ndarray:
-        """How far apart a right product's may be: of each sum all terms, and what is rounded to 16 bits."""
         n, k = self.B.shape[1], self.A.shape[1]
-        kind = np.finfo(self.images.real)
-        rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and C.xp.name == "cupy" else 1
-        each = (n + k + C.grid.comm.size + 8) * self.images.eps * rounding
-        each += 0 if C.dtype == self.images.wide else 4 * float(_finfo(C.dtype).eps)
-        return most * each + float(kind.tiny) * (n + 1) * (k + 2) * (1 + abs(self.alpha) + abs(self.beta))
+        factor = 1 + abs(self.alpha) + abs(self.beta)
+        rows = held[beyond(found, want, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
+        return (int(rows[0]), int(rows[-1])) if len(rows) else None
 
     def _product(self, x: Pair) -> Pair:
         """Collective: A (B x) and |A| (|B| |x|), whole on every rank."""
         return self.images.whole(self.A, self.images.whole(self.B, x))
+
+
+def beyond(
+    found: Any, want: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
+) -> np.ndarray:
+    """In which rows the images of a product in this dtype are too far from what they should be, for their sizes `most`.
+
+    Of each sum all terms may err, the ranks' addends, too, and what is rounded to 16 bits. factor:
+    by how much of what underflows.
+    """
+    if found.dtype.kind in "iu":
+        return (found.astype(dtype) != want.astype(dtype)).any(axis=-1)
+    kind = np.finfo(found.dtype)
+    rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and xp == "cupy" else 1
+    each = (n + k + ranks + 8) * float(kind.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
+    each += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
+    apart = np.where(np.isfinite(found), np.abs(found - want), np.inf)
+    known = most < float(_largest(dtype)) / 4  # else it may well be infinite; NaN where an operand has one
+    return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 
 
 def only(kept: np.ndarray, x: Pair) -> Pair:

@@ -18,7 +18,7 @@ import numpy as np
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, VerificationError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -28,6 +28,7 @@ from pdla.nn.checks import check_activation, check_anywhere, check_gradient, che
 from pdla.nn.context import MicroBatch, PassContext
 from pdla.nn.coroutines import in_turn
 from pdla.nn.parameter import Parameter
+from pdla.nn.products import checked_products
 from pdla.nn.scheme import Scheme
 
 OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
@@ -468,7 +469,7 @@ class Layer:
         self._forget()  # after an error in this pass, no earlier one can be taken backward
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
-        with collective_section(self.scheme.grid.comm, "a forward pass"):
+        with collective_section(self.scheme.grid.comm, "a forward pass"), checked_products(self.scheme.grid.comm):
             x = row_major(x)
             try:
                 parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
@@ -527,13 +528,16 @@ class Layer:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             check_gradient(dy, context.y)
         self._forget()
-        for parameter in context.parameters:
-            parameter.gradient = None  # after an error in this pass, there is none to step by
+        context.forget_gradients()  # after an error in this pass, there is none to step by
         context.turn()
-        with collective_section(self.scheme.grid.comm, "a backward pass"):
-            parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
-            dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
-            context.finish_gradients()
+        try:
+            with collective_section(self.scheme.grid.comm, "a backward pass"), checked_products(self.scheme.grid.comm):
+                parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
+                dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
+                context.finish_gradients()
+        except VerificationError:
+            context.forget_gradients()
+            raise
         return joined(dx)
 
 
