@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.comm.communicator import Communicator
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
@@ -19,7 +20,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
 VECTORS = 2
-Pair = tuple[Any, Any]  # the images of the x, one a column, and a column of sizes
+Pair = tuple[Any, Any]  # images of the x, one a column, and a column of sizes; None where nobody asks for those
 Piece = tuple[Any, Any, Any]  # rows, columns and elements
 
 
@@ -45,7 +46,7 @@ class Images:
 
     @property
     def real(self) -> np.dtype:
-        return np.empty(0, self.wide).real.dtype
+        return real_of(self.wide)
 
     @property
     def eps(self) -> float:
@@ -69,8 +70,7 @@ class Images:
             for total, addends in zip(made, self.addends(view, pair, part), strict=True):
                 total[view.indices[0].indices()] += X.xp.host(addends)
         axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
-        along, pair = X.grid[axes] if axes else None, (X.xp.asarray(made[0]), X.xp.asarray(made[1]))
-        return _told(X.grid, X.shape[0], Layout(), pair if along is None else summed(pair, along))
+        return _told(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(made[0]), X.xp.asarray(made[1])))
 
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Give this rank's addends of X x and |X| |x|, for its rows of X."""
@@ -78,8 +78,9 @@ class Images:
         if xp.name == "meta" or not X.stored.size:
             cols = pair[0].shape[1]
             return xp.filled((len(rows), cols), self.wide, _clear), xp.filled((len(rows), 1), self.real, _clear)
-        x, ones = (xp.asarray(given[cols.indices()]) for given in pair)
-        x = xp.reinterpret(x, X.conjugated)
+        held = cols.indices()
+        x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
+        ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
         made, size = image(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         if part is not None and part.diagonal in ("one", "real"):
             i, j = rows.meeting(cols)
@@ -112,12 +113,15 @@ def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Pie
 
 
 def image(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
-    """The images of x, and of sizes, by a matrix in pieces, or by a stack of matrices, one for each place in `shape`."""
+    """The images of x, and of sizes, by a matrix in pieces, or by a stack of them, whose rows are of this shape.
+
+    ones: None where nobody asks for the sizes.
+    """
     made = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
-    size = xp.filled((*shape, 1), ones.dtype, _clear)
+    size = xp.filled((*shape, 1), real_of(x.dtype), _clear)
     for down, across, block in pieces:
         made[down] += block @ x[across]
-        if x.dtype.kind in "fc":
+        if ones is not None and x.dtype.kind in "fc":
             size[down] += _magnitudes(block) @ ones[across]
     return made, size
 
@@ -147,6 +151,11 @@ def _pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice
         yield crossed, slice(lo, hi), before if lower else ~before
 
 
+def real_of(dtype: np.dtype) -> np.dtype:
+    """The dtype of its real parts."""
+    return np.empty(0, dtype).real.dtype
+
+
 def _clear(x: Any) -> None:
     x.fill(0)
 
@@ -158,13 +167,26 @@ def _magnitudes(part: Any) -> Any:
 
 def summed(pair: Pair, comm: Communicator) -> Pair:
     """Collective: both added up over the ranks."""
-    made = []
-    for x in pair:
-        total = x.copy()
-        for half in comm.halves(x, total) if x.size else ():
-            half.wait()
-        made.append(total)
-    return made[0], made[1]
+    return _apart(_sum(_together(pair), comm))
+
+
+def _sum(x: Any, comm: Communicator | None) -> Any:
+    for half in comm.halves(x, x) if comm is not None and x.size else ():
+        half.wait()
+    return x
+
+
+def _together(pair: Pair) -> Any:
+    """Both in one array, which travels in one message."""
+    (x, size), xp = pair, namespace(pair[0])
+    both = xp.empty((len(x), x.shape[1] + 1), x.dtype)
+    xp.copy(both[:, :-1], x)
+    both[:, -1:] = size
+    return both
+
+
+def _apart(both: Any) -> Pair:
+    return both[:, :-1], abs(both[:, -1:])
 
 
 def scaled(pair: Pair, factor: complex) -> Pair:
@@ -179,15 +201,14 @@ def added(pair: Pair, other: Pair) -> Pair:
 
 def everywhere(X: DistMatrix, addends: Pair) -> Pair:
     """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
-    axes = (*axes_of(X.layout.cols), *X.layout.partial)
-    along = X.grid[axes] if axes else None
-    if along is not None and along.size > 1:
-        addends = summed(addends, along)
-    return _told(X.grid, X.shape[0], Layout(X.layout.rows), addends)
+    return _told(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
 
 
-def _told(grid: ProcessGrid, m: int, layout: Layout, pair: Pair) -> Pair:
-    """Collective: what lies so, whole on every rank, idle ones too; a rank that has a copy keeps its own."""
+def _told(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
+    """Collective: what is added up along these axes, and lies so then, whole on every rank, idle ones too.
+
+    A rank that has a copy keeps its own.
+    """
     everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
-    a, b = (converted(DistMatrix(x, (m, x.shape[1]), grid, layout), Layout(), everyone).local for x in pair)
-    return a, b
+    both = _sum(_together(addends), grid[axes] if axes else None)
+    return _apart(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)

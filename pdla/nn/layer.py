@@ -18,7 +18,7 @@ import numpy as np
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, VerificationError, kind_of
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -455,6 +455,8 @@ class Layer:
             For an x that the layer does not take, on every rank.
         AgreementError
             Where `passes`, or a number of a layer in it (`numbers`), differs between ranks.
+        VerificationError
+            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank.
         """
         layers = self.all_layers()
         named = list(_named(layers))
@@ -521,6 +523,9 @@ class Layer:
             Without a forward pass before it, on every rank.
         ShapeError, LayoutError
             Where dy does not lie as y, on every rank.
+        VerificationError
+            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank; no gradients are
+            left.
         """
         context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
@@ -528,15 +533,15 @@ class Layer:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             check_gradient(dy, context.y)
         self._forget()
-        context.forget_gradients()  # after an error in this pass, there is none to step by
+        context.forget_gradients()
         context.turn()
         try:
             with collective_section(self.scheme.grid.comm, "a backward pass"), checked_products(self.scheme.grid.comm):
                 parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
                 dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
                 context.finish_gradients()
-        except VerificationError:
-            context.forget_gradients()
+        except BaseException:
+            context.forget_gradients()  # so that there is none to step by
             raise
         return joined(dx)
 
