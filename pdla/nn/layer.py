@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from fractions import Fraction
 from functools import wraps
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
@@ -31,6 +32,7 @@ from pdla.nn.parameter import Parameter
 from pdla.nn.products import checked_products
 from pdla.nn.scheme import Scheme
 
+UNCHECKED = nullcontext()
 OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
     "forward": "override forward_local(x, batch), or async forward_async(x, batch) to await other layers",
     "backward": "override backward_local(dy, batch), or async backward_async(dy, batch) to await other layers",
@@ -471,7 +473,8 @@ class Layer:
         self._forget()  # after an error in this pass, no earlier one can be taken backward
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
-        with collective_section(self.scheme.grid.comm, "a forward pass"), checked_products(self.scheme.grid.comm):
+        comm = self.scheme.grid.comm
+        with collective_section(comm, "a forward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
             x = row_major(x)
             try:
                 parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
@@ -536,7 +539,8 @@ class Layer:
         context.forget_gradients()
         context.turn()
         try:
-            with collective_section(self.scheme.grid.comm, "a backward pass"), checked_products(self.scheme.grid.comm):
+            comm = self.scheme.grid.comm
+            with collective_section(comm, "a backward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
                 parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
                 dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
                 context.finish_gradients()

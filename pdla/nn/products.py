@@ -1,4 +1,4 @@
-"""Products of a rank's own blocks, of which layers are made: with PDLA_VERIFY=1 each is checked, on its rank alone.
+"""Checked products of a rank's own blocks, of which layers are made where PDLA_VERIFY=1, each on its rank alone.
 
 C x is compared with A (B x), as of distributed matrices. What is wrong twice is told to all ranks
 at the end of the pass, until when they wait for this rank's messages.
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.comm.communicator import Communicator
@@ -23,7 +22,7 @@ from pdla.matmul.images import VECTORS, Pair, image, strips
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import beyond
 
-_faults: ContextVar[list[str]] = ContextVar("pdla_nn_faults")
+_pass: ContextVar[tuple[int, list[str]]] = ContextVar("pdla_nn_pass")  # whose, and what was wrong twice
 _random = np.random.default_rng(0x5EED)
 
 
@@ -31,15 +30,14 @@ _random = np.random.default_rng(0x5EED)
 def checked_products(comm: Communicator) -> Iterator[None]:
     """Collective: a with-block in which layers multiply. VerificationError, on every rank, for what was wrong twice on any."""
     faults: list[str] = []
-    token = _faults.set(faults)
+    token = _pass.set((comm.rank, faults))
     try:
         yield
     finally:
-        _faults.reset(token)
-    if config.settings.verify:
-        told = "; ".join([f"rank {comm.rank} has {fault}" for fault in faults])
-        if not (comm.same(told) and not told):
-            raise VerificationError("; ".join(filter(None, comm.share(told))))
+        _pass.reset(token)
+    told = "; ".join(faults)
+    if not (comm.same(told) and not told):
+        raise VerificationError("; ".join(filter(None, comm.share(told))))
 
 
 def multiply_checked(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
@@ -60,12 +58,13 @@ def checked(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> A
     made = compute()
     if namespace(a).name == "meta" or not _wrong(a, b, before, made):
         return made
-    said = f"wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}"
+    rank, faults = _pass.get()
+    said = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
     made = compute()
     if _wrong(a, b, before, made):
-        _faults.get().append(f"{said}; computed again: it has, too")
+        faults.append(f"{said}: it has, too")
     else:
-        warnings.warn(f"this rank has {said}; computed again, it was right", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{said}, it was right", RuntimeWarning, stacklevel=2)
     return made
 
 
