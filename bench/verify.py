@@ -2,13 +2,14 @@
 
 mpirun -n 4 python -m bench.verify [n] [turns]        n = 2048, 7 turns of each
 
-Prints the median seconds of each over the turns, by the slowest rank, the ratio of the medians, and the words that a rank receives
-for the check, in columns of n.
+Prints the median seconds of each over the turns, by the slowest rank, the ratio of the medians, and the words that rank 0
+receives for the check, in columns of n, in how many messages.
 """
 
 from functools import partial
 from statistics import median
 
+import numpy as np
 from mpi4py import MPI
 
 import pdla
@@ -29,18 +30,18 @@ def main(n=2048, turns=7):
 
 def shown(meeting, n, turns, name, function):
     sides = {verify: partial(function, verify=verify) for verify in (False, True)}
-    taken, words = {verify: [] for verify in sides}, {}
+    taken, received = {verify: [] for verify in sides}, {}
     for verify, run in sides.items():
         with pdla.record() as ledger:
             run()
-        words[verify] = ledger.bytes_received / 8
+        received[verify] = np.array([ledger.bytes_received / 8 / n, ledger.messages])
     for _ in range(turns):
         for verify, run in sides.items():
             taken[verify].append(meeting.seconds(run, 1))
     plain, checked = (median(taken[verify]) for verify in (False, True))
     if MPI.COMM_WORLD.rank == 0:
-        more = (words[True] - words[False]) / n
-        said = f"{plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {more:.1f} n words"
+        words, messages = received[True] - received[False]
+        said = f"{plain:.3f} s, checked {checked:.3f} s: {checked / plain:.3f} times; {words:.1f} n words, {messages:.0f} messages"
         print(f"{name}, n = {n}: {said}", flush=True)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg.factorizations.block_cyclic import diagonal
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
+from pdla.linalg.verify import Claim, checked
+from pdla.matmul.images import Images, Pair
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 
@@ -41,18 +46,38 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
     """Collective: X of A X = B, as its right-hand side wants it."""
-    numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
-    X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
-    mine = X.xp.asarray(numbers[X.indices[0].indices()]).reshape(-1, 1)
-    X.xp.copy(X.stored, X.stored / mine)
-    return side.back(X)
+
+    def compute() -> DistMatrix:
+        numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
+        X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
+        mine = X.xp.asarray(numbers[X.indices[0].indices()]).reshape(-1, 1)
+        X.xp.copy(X.stored, X.stored / mine)
+        return X
+
+    return side.back(checked(A.grid.comm, side.dtype, compute, lambda images: _claim(A, images, side.claim()(images))))
 
 
 def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: the inverse, where A lies."""
-    numbers = regular_diagonal(A, dtype)
-    made = zeros_in(A, A.shape, A.layout.summed, dtype)
-    rows, cols = made.indices
-    i, j = rows.meeting(cols)
-    made.xp.place(made.stored, i, j, made.xp.asarray(1 / numbers[rows.indices()[i]]))
-    return made
+
+    def compute() -> DistMatrix:
+        numbers = regular_diagonal(A, dtype)
+        made = zeros_in(A, A.shape, A.layout.summed, dtype)
+        rows, cols = made.indices
+        i, j = rows.meeting(cols)
+        made.xp.place(made.stored, i, j, made.xp.asarray(1 / numbers[rows.indices()[i]]))
+        return made
+
+    n = A.shape[0]
+    return checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, Claim(n, 2 * n, lambda x: x, lambda X: ())))
+
+
+def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
+    """Collective: what holds of an X that the diagonal multiplies to what is there before."""
+    numbers = whole_diagonal(A, images.wide)[:, None]
+
+    def times(x: Pair) -> Pair:
+        xp = namespace(x[0])
+        return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
+
+    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=(A,))

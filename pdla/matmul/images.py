@@ -6,12 +6,13 @@ vectors. Of a triangle only its own elements are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.comm.communicator import Communicator
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
@@ -19,7 +20,8 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
 VECTORS = 2
-Pair = tuple[Any, Any]  # the images of the x, one a column, and a column of sizes
+Pair = tuple[Any, Any]  # images of the x, one a column, and a column of sizes; None where nobody asks for those
+Piece = tuple[Any, Any, Any]  # rows, columns and elements
 
 
 class Part(NamedTuple):
@@ -44,7 +46,7 @@ class Images:
 
     @property
     def real(self) -> np.dtype:
-        return np.empty(0, self.wide).real.dtype
+        return real_of(self.wide)
 
     @property
     def eps(self) -> float:
@@ -68,22 +70,18 @@ class Images:
             for total, addends in zip(made, self.addends(view, pair, part), strict=True):
                 total[view.indices[0].indices()] += X.xp.host(addends)
         axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
-        along, pair = X.grid[axes] if axes else None, (X.xp.asarray(made[0]), X.xp.asarray(made[1]))
-        return _told(X.grid, X.shape[0], Layout(), pair if along is None else summed(pair, along))
+        return _told(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(made[0]), X.xp.asarray(made[1])))
 
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Give this rank's addends of X x and |X| |x|, for its rows of X."""
         xp, (rows, cols) = X.xp, X.indices
-        shape = X.stored.shape[0], pair[0].shape[1]
-        made, size = xp.filled(shape, self.wide, _clear), xp.filled((shape[0], 1), self.real, _clear)
         if xp.name == "meta" or not X.stored.size:
-            return made, size
-        x, ones = (xp.asarray(given[cols.indices()]) for given in pair)
-        x = xp.reinterpret(x, X.conjugated)
-        for down, across, block in self._strips(X, part):
-            made[down] += block @ x[across]
-            if self.wide.kind in "fc":
-                size[down] += _magnitudes(block) @ ones[across]
+            cols = pair[0].shape[1]
+            return xp.filled((len(rows), cols), self.wide, _clear), xp.filled((len(rows), 1), self.real, _clear)
+        held = cols.indices()
+        x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
+        ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
+        made, size = image(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         if part is not None and part.diagonal in ("one", "real"):
             i, j = rows.meeting(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
@@ -91,21 +89,41 @@ class Images:
             size[i] += abs(d) * ones[j]
         return xp.reinterpret(made, X.conjugated), size
 
-    def _strips(self, X: DistMatrix, part: Part | None) -> Iterator[tuple[slice, slice, Any]]:
-        """X's block, a few rows of what is stored at a time, in the dtype of sums: rows, columns and elements."""
-        base, (m, n) = X.base, X.stored.shape
-        height = max(1, X.xp.AT_ONCE // 4 // max(1, base.shape[1]))
-        counts = None if part is None else _before(X, part)
-        for top in range(0, base.shape[0], height):
-            strip, some = base[top : top + height].astype(self.wide, copy=False), slice(top, min(top + height, base.shape[0]))
-            down, across, strip = (slice(0, m), some, strip.T) if X.transposed else (some, slice(0, n), strip)
-            if counts is None or part is None:
-                yield down, across, strip
-                continue
+    def _pieces(self, X: DistMatrix, part: Part | None) -> Iterator[Piece]:
+        """What X's block has of a part, in strips."""
+        pieces = strips(X.xp, X.base, X.transposed, self.wide)
+        if part is None:
+            yield from pieces
+            return
+        counts = _before(X, part)
+        for down, across, strip in pieces:
             for rows, cols, kept in _pieces(np.clip(counts[down] - across.start, 0, strip.shape[1]), strip.shape[1], part.lower):
                 piece = strip[rows, cols]
                 piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
                 yield _shifted(rows, down.start), _shifted(cols, across.start), piece
+
+
+def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Piece]:
+    """A block, a few rows of what is stored at a time, in the dtype of sums. transposed: the block is that of base.T."""
+    height = max(1, xp.AT_ONCE // 4 // max(1, base.shape[1]))
+    whole = slice(0, base.shape[1])
+    for top in range(0, base.shape[0], height):
+        strip, some = base[top : top + height].astype(wide, copy=False), slice(top, min(top + height, base.shape[0]))
+        yield (whole, some, strip.T) if transposed else (some, whole, strip)
+
+
+def image(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
+    """The images of x, and of sizes, by a matrix in pieces, or by a stack of them, whose rows are of this shape.
+
+    ones: None where nobody asks for the sizes.
+    """
+    made = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
+    size = xp.filled((*shape, 1), real_of(x.dtype), _clear)
+    for down, across, block in pieces:
+        made[down] += block @ x[across]
+        if ones is not None and x.dtype.kind in "fc":
+            size[down] += _magnitudes(block) @ ones[across]
+    return made, size
 
 
 def _shifted(part: slice, by: int) -> slice:
@@ -133,6 +151,11 @@ def _pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice
         yield crossed, slice(lo, hi), before if lower else ~before
 
 
+def real_of(dtype: np.dtype) -> np.dtype:
+    """The dtype of its real parts."""
+    return np.empty(0, dtype).real.dtype
+
+
 def _clear(x: Any) -> None:
     x.fill(0)
 
@@ -144,13 +167,26 @@ def _magnitudes(part: Any) -> Any:
 
 def summed(pair: Pair, comm: Communicator) -> Pair:
     """Collective: both added up over the ranks."""
-    made = []
-    for x in pair:
-        total = x.copy()
-        for half in comm.halves(x, total) if x.size else ():
-            half.wait()
-        made.append(total)
-    return made[0], made[1]
+    return _apart(_sum(_together(pair), comm))
+
+
+def _sum(x: Any, comm: Communicator | None) -> Any:
+    for half in comm.halves(x, x) if comm is not None and x.size else ():
+        half.wait()
+    return x
+
+
+def _together(pair: Pair) -> Any:
+    """Both in one array, which travels in one message."""
+    (x, size), xp = pair, namespace(pair[0])
+    both = xp.empty((len(x), x.shape[1] + 1), x.dtype)
+    xp.copy(both[:, :-1], x)
+    both[:, -1:] = size
+    return both
+
+
+def _apart(both: Any) -> Pair:
+    return both[:, :-1], abs(both[:, -1:])
 
 
 def scaled(pair: Pair, factor: complex) -> Pair:
@@ -165,15 +201,14 @@ def added(pair: Pair, other: Pair) -> Pair:
 
 def everywhere(X: DistMatrix, addends: Pair) -> Pair:
     """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
-    axes = (*axes_of(X.layout.cols), *X.layout.partial)
-    along = X.grid[axes] if axes else None
-    if along is not None and along.size > 1:
-        addends = summed(addends, along)
-    return _told(X.grid, X.shape[0], Layout(X.layout.rows), addends)
+    return _told(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
 
 
-def _told(grid: ProcessGrid, m: int, layout: Layout, pair: Pair) -> Pair:
-    """Collective: what lies so, whole on every rank, idle ones too; a rank that has a copy keeps its own."""
+def _told(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
+    """Collective: what is added up along these axes, and lies so then, whole on every rank, idle ones too.
+
+    A rank that has a copy keeps its own.
+    """
     everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
-    a, b = (converted(DistMatrix(x, (m, x.shape[1]), grid, layout), Layout(), everyone).local for x in pair)
-    return a, b
+    both = _sum(_together(addends), grid[axes] if axes else None)
+    return _apart(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)

@@ -113,13 +113,9 @@ class Check:
         """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
         comm = C.grid.comm
         with collective_section(comm, "the check of a product"), np.errstate(all="ignore"):
-            expected, size = self._product(self._vectors)
-            found, beside = self.images.addends(C, self._vectors), self.before
+            expected, own = self._product(self._vectors), self._added(C)
             along = C.grid[axes_of(C.layout.cols)] if C.layout.cols else None
-            if along is not None and along.size > 1:
-                found = summed(found, along)
-                beside = None if beside is None else summed(beside, along)
-            rows = self._wrong(C, found, beside, expected, size)
+            rows = self._wrong(C, own if along is None else summed(own, along), expected)
             text = "" if rows is None else f"rank {comm.rank}"
             if comm.same(text) and not text:
                 return ""
@@ -127,51 +123,60 @@ class Check:
 
     def _blocks(self, C: DistMatrix) -> Iterator[str]:
         """Collective: whether this rank's block is wrong, and in which rows, in words; each block's columns are looked at alone."""
-        mine, own = C.indices[1], self.images.addends(C, self._vectors)
+        mine, own = C.indices[1], self._added(C)
         for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
             cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
             kept = np.zeros((C.shape[1], 1), bool)
             kept[cols.indices()] = True
-            expected, size = self._product(only(kept, self._vectors))
+            expected = self._product(only(kept, self._vectors))
             if C.grid.coords is not None and all(C.grid.coords[axis] == place for axis, place in at.items()):
-                rows = self._wrong(C, own, self.before, expected, size)
+                rows = self._wrong(C, own, expected)
                 if rows is not None and len(mine):
                     place = f"rows {rows[0]} to {rows[1]}, columns {mine.starts[0]} to {mine.stops[-1] - 1}"
                     yield f"rank {C.grid.comm.rank} has wrong elements in {place}"
 
-    def _wrong(self, C: DistMatrix, found: Any, before: Any, expected: Any, size: Any) -> tuple[int, int] | None:
+    def _added(self, C: DistMatrix) -> Pair:
+        """Local: this rank's addends of the image by alpha A B: those of C's without what it was added to, whose sizes remain."""
+        found, none = self.images.addends(C, (self._vectors[0], None))
+        if self.before is None:
+            return found, none
+        return found - self.images.wide.type(self.beta) * self.before[0], np.abs(self.beta) * self.before[1]
+
+    def _wrong(self, C: DistMatrix, found: Pair, expected: Pair) -> tuple[int, int] | None:
         """The first and the last row of this rank's in which C x is too far from what it should be; None: there is none."""
         xp, wide = C.xp, self.images.wide
         if xp.name == "meta" or not C.stored.size:
             return None
         held = C.indices[0].indices()
-        found, want, most = found[0], xp.host(expected)[held], np.abs(self.alpha) * xp.host(size)[held]
-        found, want = xp.host(found), want * wide.type(self.alpha)
-        if before is not None:
-            want = want + wide.type(self.beta) * xp.host(before[0])
-            most = most + np.abs(self.beta) * xp.host(before[1])
-        if wide.kind in "iu":
-            wrong = (found.astype(C.dtype) != want.astype(C.dtype)).any(axis=1)
-        else:
-            apart = np.abs(found - want)
-            apart = np.where(np.isfinite(found), apart, np.inf)
-            known = most < float(_largest(C.dtype)) / 4  # else it may well be infinite; NaN where an operand has one
-            wrong = (known & ~(apart <= self._bound(C, most))).any(axis=1)
-        rows = held[wrong]
-        return (int(rows[0]), int(rows[-1])) if len(rows) else None
-
-    def _bound(self, C: DistMatrix, most: np.ndarray) -> np.ndarray:
-        """How far apart a right product's may be: of each sum all terms, and what is rounded to 16 bits."""
+        want, size = (xp.host(x)[held] for x in expected)
+        want, most = want * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(found[1])
         n, k = self.B.shape[1], self.A.shape[1]
-        kind = np.finfo(self.images.real)
-        rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and C.xp.name == "cupy" else 1
-        each = (n + k + C.grid.comm.size + 8) * self.images.eps * rounding
-        each += 0 if C.dtype == self.images.wide else 4 * float(_finfo(C.dtype).eps)
-        return most * each + float(kind.tiny) * (n + 1) * (k + 2) * (1 + abs(self.alpha) + abs(self.beta))
+        factor = 1 + abs(self.alpha) + abs(self.beta)
+        rows = held[beyond(xp.host(found[0]), want, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
+        return (int(rows[0]), int(rows[-1])) if len(rows) else None
 
     def _product(self, x: Pair) -> Pair:
         """Collective: A (B x) and |A| (|B| |x|), whole on every rank."""
         return self.images.whole(self.A, self.images.whole(self.B, x))
+
+
+def beyond(
+    found: Any, want: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
+) -> np.ndarray:
+    """In which rows the images of a product in this dtype are too far from what they should be, for their sizes `most`.
+
+    Of each sum all terms may err, the ranks' addends, too, and what is rounded to 16 bits. factor:
+    by how much of what underflows.
+    """
+    if found.dtype.kind in "iu":
+        return (found.astype(dtype) != want.astype(dtype)).any(axis=-1)
+    kind = np.finfo(found.dtype)
+    rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and xp == "cupy" else 1
+    each = (n + k + ranks + 8) * float(kind.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
+    each += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
+    apart = np.where(np.isfinite(found), np.abs(found - want), np.inf)
+    known = most < float(_largest(dtype)) / 4  # else it may well be infinite; NaN where an operand has one
+    return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 
 
 def only(kept: np.ndarray, x: Pair) -> Pair:

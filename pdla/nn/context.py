@@ -106,6 +106,11 @@ class PassContext:
 
     # ------------------------------------------------------------------ gradients
 
+    def forget_gradients(self) -> None:
+        """Leave no gradient to step by."""
+        for parameter in self.parameters:
+            parameter.gradient = None
+
     def add_gradient(self, parameter: Parameter, partial: tuple[str, ...], write: Write) -> None:
         """Add one micro-batch's part of a gradient. After the last part the sum over the ranks along the axes `partial` begins."""
         addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.addends(partial), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from fractions import Fraction
 from functools import wraps
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
@@ -28,8 +29,10 @@ from pdla.nn.checks import check_activation, check_anywhere, check_gradient, che
 from pdla.nn.context import MicroBatch, PassContext
 from pdla.nn.coroutines import in_turn
 from pdla.nn.parameter import Parameter
+from pdla.nn.products import checked_products
 from pdla.nn.scheme import Scheme
 
+UNCHECKED = nullcontext()
 OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
     "forward": "override forward_local(x, batch), or async forward_async(x, batch) to await other layers",
     "backward": "override backward_local(dy, batch), or async backward_async(dy, batch) to await other layers",
@@ -454,6 +457,8 @@ class Layer:
             For an x that the layer does not take, on every rank.
         AgreementError
             Where `passes`, or a number of a layer in it (`numbers`), differs between ranks.
+        VerificationError
+            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank.
         """
         layers = self.all_layers()
         named = list(_named(layers))
@@ -468,7 +473,8 @@ class Layer:
         self._forget()  # after an error in this pass, no earlier one can be taken backward
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
-        with collective_section(self.scheme.grid.comm, "a forward pass"):
+        comm = self.scheme.grid.comm
+        with collective_section(comm, "a forward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
             x = row_major(x)
             try:
                 parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
@@ -520,6 +526,9 @@ class Layer:
             Without a forward pass before it, on every rank.
         ShapeError, LayoutError
             Where dy does not lie as y, on every rank.
+        VerificationError
+            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank; no gradients are
+            left.
         """
         context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
@@ -527,13 +536,17 @@ class Layer:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             check_gradient(dy, context.y)
         self._forget()
-        for parameter in context.parameters:
-            parameter.gradient = None  # after an error in this pass, there is none to step by
+        context.forget_gradients()
         context.turn()
-        with collective_section(self.scheme.grid.comm, "a backward pass"):
-            parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
-            dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
-            context.finish_gradients()
+        try:
+            comm = self.scheme.grid.comm
+            with collective_section(comm, "a backward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
+                parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
+                dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
+                context.finish_gradients()
+        except BaseException:
+            context.forget_gradients()  # so that there is none to step by
+            raise
         return joined(dx)
 
 

@@ -3,7 +3,7 @@
 import threading
 import warnings
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -14,7 +14,7 @@ import pdla
 from pdla import Layout, config
 from pdla.array import numpy as host
 from pdla.errors import PlanError, VerificationError
-from pdla.linalg import cho_factor, cho_solve, cholesky, inv, lu, lu_factor, lu_solve, solve, solve_triangular, trsm
+from pdla.linalg import cho_factor, cho_solve, cholesky, diagonal, inv, lu, lu_factor, lu_solve, solve, solve_triangular, trsm
 from pdla.linalg.factorizations import cholesky as by_cholesky
 from pdla.linalg.factorizations import lu as by_lu
 from pdla.linalg.factorizations import triangular
@@ -240,6 +240,48 @@ def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at):
         pdla.run(4, program)
         pdla.run(5, program)  # in B alone
         pdla.run(6, program)  # in A alone
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e300, np.nan])
+@pytest.mark.parametrize("name", ["matrix", "vector", "inverse"])
+def test_a_wrong_division_by_a_diagonal_is_found_and_mended(monkeypatch, name, error):
+    right, left = diagonal.regular_diagonal, [1]  # how often the divisors are wrong
+
+    def wrong(A, dtype):
+        found = right(A, dtype)
+        if A.grid.comm.rank == 0 and left[0]:
+            left[0] -= 1
+            found[5] += error * found[5]
+        return found
+
+    monkeypatch.setattr(diagonal, "regular_diagonal", wrong)
+
+    def program(comm, verify=True):
+        A, B, *_ = factors(comm, BLOCKS)
+        call = partial(inv, A) if name == "inverse" else partial(solve, A, B if name == "matrix" else np.arange(float(N)))
+        with np.errstate(all="ignore"):
+            return gathered([call(assume_a="diagonal", verify=verify)])
+
+    with pytest.warns(RuntimeWarning, match="ranks? .* computed again, it was right"):
+        found = pdla.run(4, program)[0]
+    np.testing.assert_array_equal(found, pdla.run(4, program, False)[0])
+    left[0] = 2
+    if np.isfinite(error):  # what is NaN twice may be right
+        with pytest.raises(VerificationError, match="wrong elements, one in row "):
+            pdla.run(4, program)
+
+
+@pytest.mark.parametrize("at", [np.nan, np.inf])
+def test_a_diagonal_that_is_no_number_is_no_fault(at):
+    def program(comm):
+        A, B, *_ = factors(comm, BLOCKS)
+        A[20:21, 20:21] = at
+        for over in (False, True):
+            solve(A, B, assume_a="diagonal", overwrite_b=over, check_finite=False, verify=True)
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("error")
+        pdla.run(4, program)
 
 
 def test_a_factor_that_underflows_is_no_fault():

@@ -261,7 +261,10 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMat
     def claim(images: Images) -> Claim:
         return Claim(
             A.shape[0], 4 * A.shape[0], lambda x: images.reflected(A, x, True),
-            lambda L: (lambda x: _by_inverses(L, images.whole(L.H, x, Part(False))), partial(images.whole, L, part=Part(True))),
+            lambda L: (
+                lambda x: everywhere(L.H, _by_inverses(L, images.addends(L.H, x, Part(False)))),
+                partial(images.whole, L, part=Part(True)),
+            ),
             mirrored=True, lost=lost("A", overwrite),
         )
 
@@ -269,11 +272,11 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMat
 
 
 def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
-    """Collective: the images by L^H, with what a panel's product with the inverse of its diagonal block D errs by besides.
+    """Local: the addends by L^H, with what a panel's product with the inverse of its diagonal block D errs by besides.
 
     That is |D^H| |D^-H| |D^H| |x|, of each block.
     """
-    sizes, (rows, cols) = np.zeros((len(L.stored), 1), y[1].dtype), L.indices
+    sizes, (rows, cols) = np.zeros(y[1].shape, y[1].dtype), L.indices
     i, j = rows.meeting(cols)  # this rank's elements of the diagonal
     numbers, count = rows.indices()[i] // block_of(L), -(-L.shape[0] // block_of(L))
     for k in set(numbers.tolist()) - {count - 1}:
@@ -281,9 +284,8 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
         inverse = L.stored[down[0] : down[-1] + 1, across[0] : across[-1] + 1].copy()
         size = abs(inverse).T
         L.xp.trtri(inverse)
-        sizes[down] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
-    more = L.xp.asarray(sizes)
-    return y[0], y[1] + everywhere(L, (more, more))[1]
+        sizes[across] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
+    return y[0], y[1] + L.xp.asarray(sizes)
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
+from operator import matmul
 from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array import namespace
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
@@ -21,6 +23,7 @@ from pdla.nn.checks import check_sequence
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.layers.linear import Linear
+from pdla.nn.products import checked
 from pdla.nn.scheme import Scheme, is_count
 
 
@@ -212,7 +215,7 @@ def _product(x: Any, y: Any) -> Any:
     """
     x, y = widened(x), widened(y)
     with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):
-        return x @ y
+        return checked(partial(matmul, x, y), x, y) if config.settings.verify else x @ y
 
 
 @lru_cache(maxsize=8)

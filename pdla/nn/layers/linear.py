@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
@@ -17,6 +18,7 @@ from pdla.nn.context import MicroBatch, Write
 from pdla.nn.coroutines import TURN
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.panels import Panels
+from pdla.nn.products import multiply_checked
 from pdla.nn.scheme import LinearLayouts, Scheme, Table, is_count, sequence_of
 from pdla.nn.transfers import Transfer, gathered, reduced
 from pdla.nn.weights import vector, weight
@@ -196,10 +198,11 @@ async def product(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: b
     """
     block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
-    multiply(a.xp, a.stored[:half], b, block[:half], 1, 0)
+    times = multiply_checked if config.settings.verify else multiply
+    times(a.xp, a.stored[:half], b, block[:half], 1, 0)
     if batch.several:  # on ranks without rows, too: all ranks must stop equally often
         await TURN
-        multiply(a.xp, a.stored[half:], b, block[half:], 1, 0)
+        times(a.xp, a.stored[half:], b, block[half:], 1, 0)
     return DistMatrix(block, (a.shape[0], columns), a.grid, layout)
 
 
@@ -207,6 +210,7 @@ def adding_product(x: DistMatrix, dy: DistMatrix) -> Write:
     """What sets a block of a gradient to x^T dy, or adds that to it."""
 
     def write(block: Any, first: bool) -> None:
-        multiply(x.xp, x.stored.T, dy.stored, block, 1, 0 if first else 1)
+        times = multiply_checked if config.settings.verify else multiply
+        times(x.xp, x.stored.T, dy.stored, block, 1, 0 if first else 1)
 
     return write

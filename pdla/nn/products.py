@@ -1,0 +1,93 @@
+"""Checked products of a rank's own blocks, of which layers are made where PDLA_VERIFY=1, each on its rank alone.
+
+C x is compared with A (B x), as of distributed matrices. What is wrong twice is told to all ranks
+at the end of the pass, until when they wait for this rank's messages.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.array.composed import summing
+from pdla.comm.communicator import Communicator
+from pdla.errors import VerificationError
+from pdla.matmul.images import VECTORS, Pair, image, strips
+from pdla.matmul.schedules.streams import multiply
+from pdla.matmul.verify import beyond
+
+_pass: ContextVar[tuple[int, list[str]]] = ContextVar("pdla_nn_pass")  # whose, and what was wrong twice
+_random = np.random.default_rng(0x5EED)
+
+
+@contextmanager
+def checked_products(comm: Communicator) -> Iterator[None]:
+    """Collective: a with-block in which layers multiply. VerificationError, on every rank, for what was wrong twice on any."""
+    faults: list[str] = []
+    token = _pass.set((comm.rank, faults))
+    try:
+        yield
+    finally:
+        _pass.reset(token)
+    told = "; ".join(faults)
+    if not (comm.same(told) and not told):
+        raise VerificationError("; ".join(filter(None, comm.share(told))))
+
+
+def multiply_checked(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
+    """`c = alpha a b + beta c` of blocks, as `multiply` does, and a check; alpha and beta are 0 or 1."""
+    before = c.copy() if beta else None
+
+    def compute() -> Any:
+        if before is not None:
+            xp.copy(c, before)
+        multiply(xp, a, b, c, alpha, beta)
+        return c
+
+    checked(compute, a, b, before)
+
+
+def checked(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> Any:
+    """What computes a b, of matrices or stacks of them, added to what was before: once more, with a warning, where it is wrong."""
+    made = compute()
+    if namespace(a).name == "meta" or not _wrong(a, b, before, made):
+        return made
+    rank, faults = _pass.get()
+    said = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
+    made = compute()
+    if _wrong(a, b, before, made):
+        faults.append(f"{said}: it has, too")
+    else:
+        warnings.warn(f"{said}, it was right", RuntimeWarning, stacklevel=2)
+    return made
+
+
+def _wrong(a: Any, b: Any, before: Any, made: Any) -> bool:
+    """Whether the images by the product are too far from what they should be."""
+    xp, (k, n) = namespace(a), b.shape[-2:]
+    if not made.size:
+        return False
+    with np.errstate(all="ignore"):
+        wide = summing(made.dtype)
+        signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(wide)
+        x = xp.asarray(signs), xp.asarray(np.ones((n, 1), wide))
+        want, most = _image(xp, a, _image(xp, b, x))
+        if before is not None:
+            old = _image(xp, before, x)
+            want, most = want + old[0], most + old[1]
+        found, want, most = map(xp.host, (_image(xp, made, x)[0], want, most))
+        return bool(beyond(found, want, most, made.dtype, n, k, xp=xp.name).any())
+
+
+def _image(xp: Any, y: Any, pair: Pair) -> Pair:
+    """The image by a block, or by each of a stack."""
+    if y.ndim > 2:
+        return image(xp, y.shape[:-1], [(..., ..., y.astype(pair[0].dtype, copy=False))], *pair)
+    turned = abs(y.strides[0]) < abs(y.strides[1])
+    return image(xp, y.shape[:1], strips(xp, y.T if turned else y, turned, pair[0].dtype), *pair)
