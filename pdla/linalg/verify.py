@@ -148,12 +148,11 @@ class Check:
         if not len(found):
             return ""
         place = None if self.claim.lost else self._place(made)
-        i, j = X.indices
-        if place is None:
-            holders = comm.share(bool(np.isin(i.indices(), found).any() and len(j)))
-            return f"{name(np.flatnonzero(holders).tolist())} has wrong elements in rows {found[0]} to {found[-1]}"
-        holders = comm.share(bool(place[0] in i.indices() and place[1] in j.indices()))
-        return f"{name(np.flatnonzero(holders).tolist())} has wrong elements, one in row {place[0]}, column {place[1]}"
+        i, j = (each.indices() for each in X.indices)
+        held = np.isin(found, i).any() and len(j) if place is None else place[0] in i and place[1] in j
+        holders = [rank for rank, holds in enumerate(comm.share(bool(held))) if holds]
+        who = f"{name(holders)} {'has' if len(holders) == 1 else 'have'} wrong elements"
+        return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
 
     def _place(self, made: Any) -> tuple[int, int] | None:
         """Collective: row and column of a wrong element, by halving the columns; None where errors of several cancel."""
