@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,18 @@ WIDE += [(source, f"{kernel}_float{bits}") for source, names in {
 SUMS = ("moments", "row_sums")  # a number a row: nothing wide to write
 
 
+@cache
+def compiled(source):
+    """All kernels of a source, as PTX."""
+    path = ROOT / "cuda" / f"{source}.cu"
+    command = ["nvcc", "-arch=sm_80", "-ptx", "-std=c++17", "-o", "-", path]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 @needs_nvcc
 @pytest.mark.parametrize(("source", "kernel"), WIDE)
-def test_16_bytes_at_a_time(source, kernel, tmp_path):
-    path = tmp_path / "out.ptx"
-    subprocess.run(["nvcc", "-arch=sm_80", "-ptx", "-std=c++17", "-o", path, ROOT / "cuda" / f"{source}.cu"], check=True)
-    body = re.search(rf"\.entry {kernel}\(.*?^}}", path.read_text(), re.DOTALL | re.MULTILINE)[0]
+def test_16_bytes_at_a_time(source, kernel):
+    body = re.search(rf"\.entry {kernel}\(.*?^}}", compiled(source), re.DOTALL | re.MULTILINE)[0]
     wide = r"(?:\.global)?\.v(?:4\.[bfu]32|2\.[bfu]64)"
     assert kernel.startswith(SUMS) or re.search(rf"st{wide}", body)
     assert source in ("uniform", "philox") or re.search(rf"ld{wide}", body)
