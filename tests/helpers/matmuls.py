@@ -1,6 +1,5 @@
 """What the tests of multiplication share: exact data, and one product checked against NumPy's."""
 
-import itertools
 from functools import cache
 
 import numpy as np
@@ -54,23 +53,6 @@ def whole(shape, dtype, seed):
     """All of `exact`'s matrix, as one rank alone makes it."""
     [x] = pdla.run(1, lambda comm: exact(shape, pdla.ProcessGrid(1), pdla.Layout(), dtype, seed).local)
     return x
-
-
-def cover(factors, seed):
-    """Rows in which every two values of every two factors meet: each takes the values that meet most new pairs."""
-    draw = np.random.default_rng(seed)
-    spots = list(itertools.combinations(range(len(factors)), 2))
-    missing = {(i, j, a, b) for i, j in spots for a in range(len(factors[i])) for b in range(len(factors[j]))}
-    while missing:
-        i, j, a, b = min(missing)
-        rows = []
-        for _ in range(30):
-            row = [int(draw.integers(len(values))) for values in factors]
-            row[i], row[j] = a, b
-            rows.append((sum((x, y, row[x], row[y]) in missing for x, y in spots), row))
-        row = max(rows)[1]
-        missing -= {(x, y, row[x], row[y]) for x, y in spots}
-        yield tuple(values[v] for values, v in zip(factors, row, strict=True))
 
 
 def check_product(grid, mnk, dtype, algorithm, how_a="N", how_b="N", panel=3):

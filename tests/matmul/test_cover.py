@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 import pytest
-from helpers.matmuls import DTYPES, check_product, cover
+from helpers.covers import cover
+from helpers.matmuls import DTYPES, check_product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

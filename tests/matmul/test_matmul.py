@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.matmuls import DTYPES, LAYOUT, check_product, cover, exact
+from helpers.covers import cover
+from helpers.matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid

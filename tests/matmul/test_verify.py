@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.covers import cover
 from helpers.matmuls import op
 
 import pdla
@@ -56,9 +57,10 @@ def bound(a, b):
     return 2.01 * (b.shape[1] + a.shape[1] + 4 + 8) * EPS * (np.abs(a) @ np.abs(b)).sum(axis=1).max()
 
 
-@words
-@pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("error", ["bound", -1e-6, 1.0, 1e300, np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("way", "error", "rank"), cover((WAYS, ("bound", -1e-6, 1.0, 1e300, np.nan, np.inf), (0, 3)), 0),
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else str(value),
+)
 def test_a_wrong_element_is_found_and_mended(monkeypatch, way, rank, error):
     errs = Errs(monkeypatch, rank, 0, 0)
 

@@ -42,7 +42,7 @@ def job(ranks=2, program=("-c", PROGRAM), **environ):
     return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=LONGEST)
 
 
-@pytest.mark.parametrize(("asked", "ranks"), [("on", 1), ("off", 3), ("on", 4), ("off", 4)] if not GPU else [("off", 1), ("off", 3), ("off", 4)])
+@pytest.mark.parametrize(("asked", "ranks"), [*[("on", 1), ("on", 4)] * (not GPU), ("off", 3), ("off", 4)])
 def test_products(asked, ranks):
     done = job(ranks, PDLA_GPU_MPI=asked)
     assert (done.returncode, done.stdout) == (0, "aware\n" if asked == "on" else "staged\n"), done.stderr
@@ -58,8 +58,9 @@ def each_a_gpu(ranks):
     return {}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("asked", ["on", "off", "nccl"] if not GPU else ["off", "nccl"])
+@pytest.mark.parametrize(("asked", "ranks"), [
+    ("off", 2), ("off", 4), *([("nccl", 2)] if GPU else [("on", 4)]), ("nccl", 4),  # of GPUs there may be but two
+])
 def test_messages(asked, ranks, tmp_path):
     way = each_a_gpu(ranks) if asked == "nccl" else {}
     messages = ("-m", "pytest", "-q", "-x", "--with-mpi", str(HERE / "mpi" / "comm" / "mpi" / "test_staging.py"))
