@@ -58,7 +58,7 @@ def bound(a, b):
 
 
 @pytest.mark.parametrize(
-    ("way", "error", "rank"), cover((WAYS, ("bound", -1e-6, 1.0, 1e300, np.nan, np.inf), (0, 3)), 0),
+    ("way", "error", "rank"), list(cover((WAYS, ("bound", -1e-6, 1.0, 1e300, np.nan, np.inf), (0, 3)), 0)),
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else str(value),
 )
 def test_a_wrong_element_is_found_and_mended(monkeypatch, way, rank, error):
