@@ -42,7 +42,7 @@ bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
 test-full: $(READY)-test  ## test products and factorizations for every combination of algorithm, dtype, ranks and sizes (hours)
-	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/matmul/test_cover.py tests/matmul/schedules/test_fetch.py tests/linalg/test_zoo.py $(ARGS)
+	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/matmul/test_cover.py tests/matmul/schedules/test_fetch.py tests/linalg/test_zoo.py tests/house/test_kernels.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
 	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)

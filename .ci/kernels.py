@@ -1,5 +1,6 @@
 """Compile every source in cuda/ with nvcc and say what its kernels use; fails where one spills registers or warns.
 
+For all ARCHITECTURES, or for those that are named: `python .ci/kernels.py sm_80`.
 The report goes to build/cuda/resources.txt, too. Without an nvcc on PATH it says so, and that is all.
 """
 
@@ -40,7 +41,7 @@ def main():
         return 0
     lines, right = [HEADING], True
     known = subprocess.run(["nvcc", "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
-    for architecture in filter(known.__contains__, ARCHITECTURES):
+    for architecture in filter(known.__contains__, sys.argv[1:] or ARCHITECTURES):
         for source in sorted((ROOT / "cuda").glob("*.cu")):
             more, fits = compiled(source, architecture)
             lines, right = lines + more, right and fits

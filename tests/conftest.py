@@ -253,6 +253,12 @@ def worst(mine, everyone):
     return None if len(kinds) == 1 else f"skipped on some ranks only: {everyone}"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: some tests wait for minutes in all until something gives up."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     # Capture is suspended here, so 2 is the true stderr. Rank 0 alone reports to the terminal.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.jobs import LONGEST
+from helpers.jobs import ended_here
 
 from bench import volume
 
@@ -38,13 +38,13 @@ def test_a_study_of_few_ranks_has_no_heading_for_many_and_tells_each_ratio():
 
 
 @pytest.mark.parametrize("words", [("--every", "0"), ("--to", "0"), ("--convert", "-1")])
-def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
-    done = subprocess.run([*VOLUME, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and f"argument {words[0]}: '{words[1]}' is not a whole number" in done.stderr
+def test_the_study_of_volumes_refuses_what_it_cannot_count(capsys, words):
+    status, _, err = ended_here(capsys, "volume.py", *words)
+    assert status == 2 and f"argument {words[0]}: '{words[1]}' is not a whole number" in err
 
 
 @pytest.mark.parametrize("words", [("--plot", "none/x.svg"), ("--plot", "x.bmp"), ("--json", "none/x.json"), ("--json", ".")])
-def test_the_study_of_volumes_refuses_a_file_that_it_could_not_write(words):
+def test_the_study_of_volumes_refuses_a_file_that_it_could_not_write(capsys, words):
     """It said so after minutes, by a traceback, and all that it had counted was lost."""
-    done = subprocess.run([*VOLUME, *words], capture_output=True, text=True, cwd=ROOT, timeout=LONGEST)
-    assert done.returncode == 2 and done.stdout == "" and f"argument {words[0]}: {words[1]}: " in done.stderr
+    status, out, err = ended_here(capsys, "volume.py", *words)
+    assert (status, out) == (2, "") and f"argument {words[0]}: {words[1]}: " in err

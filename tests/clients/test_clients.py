@@ -1,7 +1,7 @@
 """C and Fortran programs over libpdla_pblas.so and libpdla.so: ours, ScaLAPACK's own testers, and an application.
 
 Built for Debian's Open MPI and run under its mpirun; skipped, with the reason, where it or ScaLAPACK is not installed. Those that
-take a minute (Debian's MPICH, whose ranks poll; CP2K) are run by `make test-clients`.
+take a minute (Debian's MPICH, whose ranks poll; CP2K), and the level 3 tester in single precision, are run by `make test-clients`.
 """
 
 import json
@@ -24,7 +24,7 @@ PBLAS = ["pdla_pblas", "scalapack-openmpi"]
 ALL = {"PDLA_PBLAS_LEAST": "0", "PDLA_PBLAS_FLOPS": "0", "PDLA_PBLAS_REPORT": "1"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-slow = pytest.mark.skipif(not os.environ.get("PDLA_TEST_CLIENTS"), reason="takes a minute: make test-clients")
+slow = pytest.mark.skipif(not os.environ.get("PDLA_TEST_CLIENTS"), reason="takes long: make test-clients")
 
 
 def need(*programs):
@@ -519,17 +519,17 @@ def without_refinement(data):
     data.write_text(f"{text}\n{asked.replace('T', 'F', 1)}\n")
 
 
-def level_3(flavour, type, folder, libraries):
-    output = run(
-        [scalapacks(flavour, f"PBLAS/{type}pb3tst", folder)], 4, flavour, folder, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL
-    )
+def level_3(flavour, type, folder, libraries, preload="", **environment):
+    options = {"PRELOAD": f"{preload}{libraries}/libpdla_pblas.so", **environment, **ALL}
+    output = run([scalapacks(flavour, f"PBLAS/{type}pb3tst", folder)], 4, flavour, folder, **options)
     rows = re.findall(r"\|\s+P\w+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", output)
     assert "Error-exit tests completed." in output and "FAILED " not in output.split("Testing Summary")[0]
     assert len(rows) >= 8 and all(total == passed != "0" for total, passed, _, _ in rows), output
     assert counted(output) >= 64
+    return output
 
 
-@pytest.mark.parametrize("type", "sdcz")
+@pytest.mark.parametrize("type", [*(pytest.param(type, marks=slow) for type in "sc"), "d", "z"])  # sanitizers have c, too
 def test_level_3_of_pblas(libraries, tmp_path, type):
     level_3("openmpi", type, tmp_path, libraries)
 
@@ -543,9 +543,8 @@ def test_the_c_part_is_clean_under_sanitizers(libraries, tmp_path):
         pytest.skip("no libasan and libubsan of gcc here")
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
     build(tmp_path, CC="gcc", CFLAGS=flags, LDFLAGS=flags)
-    options = {"ASAN_OPTIONS": "detect_leaks=0", "PRELOAD": f"{':'.join(found)}:{tmp_path}/libpdla_pblas.so"}
-    output = run([scalapacks("openmpi", "PBLAS/cpb3tst", tmp_path)], 4, cwd=tmp_path, **options, **ALL)
-    assert counted(output) >= 64 and "ERROR: AddressSanitizer" not in output and "runtime error" not in output
+    output = level_3("openmpi", "c", tmp_path, tmp_path, f"{':'.join(found)}:", ASAN_OPTIONS="detect_leaks=0")
+    assert "ERROR: AddressSanitizer" not in output and "runtime error" not in output
     (tmp_path / "alone.c").write_text(ALONE)  # a descriptor of nine integers and of no type
     subprocess.run(["gcc", *flags.split(), "alone.c", "-o", "alone", f"-L{tmp_path}", "-lpdla_pblas"], cwd=tmp_path, check=True)
     alone = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "ASAN_OPTIONS": "detect_leaks=0"}

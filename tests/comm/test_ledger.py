@@ -50,7 +50,7 @@ def numbers(rank, shape, dtype="float64"):
 
 
 @pytest.mark.parametrize(
-    ("way", "from_far"), [("mpi", (0, 0, 160, 160)), ("chain", (160, 0, 160, 0))]
+    ("way", "from_far"), [("flat", (0, 0, 160, 160)), ("chain", (160, 0, 160, 0))]
 )
 def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
     """Nodes of ranks 0 and 1, 2 and 3. A broadcast of 160 bytes from rank 1, in a chain by way of 2, 3 and 0; other verbs."""

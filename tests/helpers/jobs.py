@@ -1,14 +1,17 @@
 """Programs that tests start, and jobs of several ranks."""
 
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 LONGEST = 240  # seconds that a program which a test starts may take: for one that hangs, no measure of speed
 HEADER = """
 from dataclasses import replace
@@ -40,3 +43,12 @@ def run_job(body, ranks=3, **env):
     command = [*mpirun(), "-n", str(ranks), sys.executable, "-c", HEADER + body]
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.run(command, env=os.environ | env, timeout=LONGEST, **joined)
+
+
+def ended_here(capsys, script, *words):
+    """Exit status, output and errors of a script of bench/ that refuses its words: in this process, as a start takes longer."""
+    with patch.object(sys, "argv", [script, *words]), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "bench" / script), run_name="__main__")
+    out, err = capsys.readouterr()
+    told = isinstance(ended.value.code, str)
+    return 1 if told else ended.value.code, out, err + ended.value.code if told else err

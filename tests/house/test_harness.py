@@ -133,11 +133,11 @@ def test_the_rest():
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_without_mpirun_a_test_that_hangs_fails_its_processes_end_and_the_others_run(tmp_path, workers):
-    job = run_pytest(tmp_path, f"MPIRUN = {mpirun()}\n{HANGS}", options=workers, PDLA_TEST_TIMEOUT="6")
+    job = run_pytest(tmp_path, f"MPIRUN = {mpirun()}\n{HANGS}", options=workers, PDLA_TEST_TIMEOUT="3")
     assert job.returncode == 1 and "4 failed, 2 passed, 1 error" in job.stdout, job.stdout
     for name in ("ranks_that_are_threads", "a_process", "an_mpi_job", "an_example"):
         assert f"FAILED test_it.py::test_{name} - " in job.stdout, job.stdout
-        assert f"test_it.py::test_{name} takes more than 6 s (PDLA_TEST_TIMEOUT)" in job.stdout, job.stdout
+        assert f"test_it.py::test_{name} takes more than 3 s (PDLA_TEST_TIMEOUT)" in job.stdout, job.stdout
     assert "ERROR test_it.py::test_a_teardown - " in job.stdout and "time.sleep(3600) if comm.rank" in job.stdout, job.stdout
     started = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert started and not [number for number in started if running(number)]

@@ -8,7 +8,8 @@ import pytest
 from helpers.matmuls import LAYOUT, exact
 
 import pdla
-from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config, matmul
+from pdla.errors import AgreementError, GridError, LayoutError, PlanError, ShapeError
 from pdla.matmul import planner
 from pdla.model.machine import Machine
 
@@ -121,52 +122,106 @@ def test_a_machine_that_is_none_is_an_error_on_every_rank():
         assert all(pdla.run(2, program))
 
 
-def test_bad_arguments_are_the_same_error_on_every_rank():
-    errors = pdla.errors
+def elsewhere(shape):
+    return exact(shape, ProcessGrid((1, 4)), LAYOUT)
+
+
+def out_in(memory):
+    """Options that ask for a product of 4 x 4 in a matrix of that memory, a 2 x 2 block."""
+    return {"out": pdla.from_local(memory, (4, 4), ProcessGrid((2, 2)), LAYOUT), "beta": 1}
+
+
+ODD = Layout(Cuts("row", (0, 1, 5)))
+REFUSED = {  # what is multiplied: A is 4 x 5, B 5 x 4, S 4 x 4, I the same of int8
+    "inner sizes": (ShapeError, "inner sizes differ", lambda A, B, S, I: A @ A),
+    "B, an array": (ShapeError, "B is an ndarray, not a DistMatrix", lambda A, B, S, I: matmul(A, np.ones((5, 4)))),
+    "out, an array": (
+        ShapeError, "out is an ndarray, not a DistMatrix", lambda A, B, S, I: matmul(A, B, out=np.ones((4, 4))),
+    ),
+    "boundaries of rows": (LayoutError, "boundaries", lambda A, B, S, I: matmul(A, B, layout=ODD)),
+    "boundaries of columns": (LayoutError, "boundaries", lambda A, B, S, I: matmul(A, B, layout=ODD.T)),
+    "B on another grid": (
+        GridError, "summa works on one grid", lambda A, B, S, I: matmul(A, elsewhere((5, 4)), algorithm="summa"),
+    ),
+    "out on another grid": (
+        GridError, "out on .*: cannon works on one grid",
+        lambda A, B, S, I: matmul(A, B, algorithm="cannon", out=elsewhere((4, 4))),
+    ),
+    "algorithm, an array": (
+        PlanError, r"algorithm=array\(.*: one of", lambda A, B, S, I: matmul(A, B, algorithm=np.arange(3)),
+    ),
+    "schedule, an array": (
+        PlanError, r"schedule=array\(.*: one of", lambda A, B, S, I: matmul(A, B, schedule=np.arange(3)),
+    ),
+    "layout, an array": (
+        LayoutError, r"layout=array\(.*: a Layout", lambda A, B, S, I: matmul(A, B, layout=np.arange(3)),
+    ),
+    "algorithm, misspelt": (
+        PlanError, "algorithm='sumna': one of gather", lambda A, B, S, I: matmul(A, B, algorithm="sumna"),
+    ),
+    "algorithm, a schedule": (
+        PlanError, "auto; shared is a schedule: give matmul s", lambda A, B, S, I: matmul(A, B, algorithm="shared"),
+    ),
+    "no such axis": (LayoutError, "'depth'", lambda A, B, S, I: matmul(A, B, layout=Layout("depth"))),
+    "partial": (
+        LayoutError, "the product cannot be left as",
+        lambda A, B, S, I: matmul(A, B, layout=Layout("row", partial="col")),
+    ),
+    "beta without out": (ShapeError, "without out", lambda A, B, S, I: matmul(A, B, beta=1)),
+    "panel, a float": (PlanError, "panel=.*whole number", lambda A, B, S, I: matmul(A, B, panel=2.0)),
+    "panel, a word": (PlanError, "panel=.*whole number", lambda A, B, S, I: matmul(A, B, panel="3")),
+    "limit, a word": (PlanError, "memory_limit=.*bytes", lambda A, B, S, I: matmul(A, B, memory_limit="1MB")),
+    "limit, NaN": (PlanError, "memory_limit=.*bytes", lambda A, B, S, I: matmul(A, B, memory_limit=np.nan)),
+    "box of floats": (PlanError, "box=.*sides", lambda A, B, S, I: matmul(A, B, box=(1.0, 2, 2))),
+    "box of five": (PlanError, "box=.*sides", lambda A, B, S, I: matmul(A, B, box=(1, 5, 1))),
+    "out is A": (ShapeError, "shares memory", lambda A, B, S, I: matmul(S, S, out=S)),
+    "alpha that int8 has not": (
+        ShapeError, "alpha=300: matrices of int8 cannot be multiplied by it", lambda A, B, S, I: matmul(I, I, alpha=300),
+    ),
+    "out in memory to be read": (
+        ShapeError, "out lies in memory that is only to be read",
+        lambda A, B, S, I: matmul(S, S, **out_in(np.frombuffer(bytes(32), float).reshape(2, 2))),
+    ),
+    "box of another algorithm": (
+        PlanError, r"box=\(2, 2, 2\): three sides", lambda A, B, S, I: matmul(S, S, algorithm="3d", box=(2, 2, 2)),
+    ),
+    "box of none": (
+        PlanError, "works on the grid of A and B", lambda A, B, S, I: matmul(S, S, algorithm="summa", box=(2, 2, 1)),
+    ),
+    "no such schedule": (PlanError, "schedule='ring': one of gather", lambda A, B, S, I: matmul(S, S, schedule="ring")),
+    "schedule of a schedule": (
+        PlanError, "which is a schedule itself",
+        lambda A, B, S, I: matmul(S, S, algorithm="summa", schedule="cannon"),
+    ),
+    "schedule that it has not": (
+        PlanError, "2.5d does not go by gather",
+        lambda A, B, S, I: matmul(S, S, algorithm="2.5d", schedule="gather"),
+    ),
+    "panel of nothing": (PlanError, "panel=0", lambda A, B, S, I: matmul(S, S, panel=0)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_arguments_are_the_same_error_on_every_rank(what):
+    error, text, call = REFUSED[what]
 
     def program(comm):
-        grid, other = ProcessGrid((2, 2)), ProcessGrid((1, 4))
-        A, B = exact((4, 5), grid, LAYOUT), exact((5, 4), grid, LAYOUT)
-        cases = [
-            (errors.ShapeError, "inner sizes differ", lambda: A @ A),
-            (errors.ShapeError, "B is an ndarray, not a DistMatrix", lambda: pdla.matmul(A, np.ones((5, 4)))),
-            (errors.ShapeError, "out is an ndarray, not a DistMatrix", lambda: pdla.matmul(A, B, out=np.ones((4, 4)))),
-            (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(cols=Cuts("row", (0, 1, 5))))),
-            (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(Cuts("row", (0, 1, 5))))),
-            (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),
-            (
-                errors.GridError, "out on .*: cannon works on one grid",
-                lambda: pdla.matmul(A, B, algorithm="cannon", out=exact((4, 4), other, LAYOUT)),
-            ),
-            (errors.PlanError, r"algorithm=array\(.*: one of", lambda: pdla.matmul(A, B, algorithm=np.arange(3))),
-            (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),
-            (errors.LayoutError, r"layout=array\(.*: a Layout", lambda: pdla.matmul(A, B, layout=np.arange(3))),
-            (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
-            (errors.PlanError, "auto; shared is a schedule: give matmul s", lambda: pdla.matmul(A, B, algorithm="shared")),
-            (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
-            (errors.LayoutError, "the product cannot be left as", lambda: pdla.matmul(A, B, layout=Layout("row", partial="col"))),
-            (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),
-        ]
-        for kind, text, call in cases:
-            with pytest.raises(kind, match=text):
-                call()
-        wrong = {"panel": (2.0, "3"), "memory_limit": ("1MB", np.nan), "box": ((1.0, 2, 2), (1, 5, 1))}
-        for name, value in ((name, value) for name, values in wrong.items() for value in values):
-            with pytest.raises(errors.PlanError, match=r"(panel=.*whole number|memory_limit=.*bytes|box=.*sides)"):
-                pdla.matmul(A, B, **{name: value})
-        square = exact((4, 4), grid, LAYOUT)
-        with pytest.raises(errors.ShapeError, match="shares memory"):
-            pdla.matmul(square, square, out=square)
-        whole = pdla.zeros((4, 4), grid, LAYOUT, dtype=np.int8)
-        with pytest.raises(errors.ShapeError, match="alpha=300: matrices of int8 cannot be multiplied by it"):
-            pdla.matmul(whole, whole, alpha=300)
-        fixed = np.frombuffer(bytes(32 * 4 // 4), float).reshape(2, 2)
-        with pytest.raises(errors.ShapeError, match="out lies in memory that is only to be read"):
-            pdla.matmul(square, square, out=pdla.from_local(fixed, (4, 4), grid, LAYOUT), beta=1)
-        with pytest.raises(errors.AgreementError, match=r"rank 3: .*'cannon'"):
-            pdla.matmul(A, B, algorithm="cannon" if comm.rank == 3 else "summa")
-        with pytest.raises(errors.PlanError, match="rank 2: algorithm='x'"):
-            pdla.matmul(A, B, algorithm="x" if comm.rank == 2 else "summa")
+        grid = ProcessGrid((2, 2))
+        A, B, S = (exact(shape, grid, LAYOUT) for shape in ((4, 5), (5, 4), (4, 4)))
+        with pytest.raises(error, match=text):
+            call(A, B, S, pdla.zeros((4, 4), grid, LAYOUT, dtype=np.int8))
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize(("rank", "word", "error", "text"), [
+    (3, "cannon", AgreementError, r"rank 3: .*'cannon'"), (2, "x", PlanError, "rank 2: algorithm='x'"),
+], ids=["differs", "bad"])
+def test_an_argument_of_one_rank_is_an_error_on_all(rank, word, error, text):
+    def program(comm):
+        A = exact((4, 4), ProcessGrid((2, 2)), LAYOUT)
+        with pytest.raises(error, match=text):
+            matmul(A, A, algorithm=word if comm.rank == rank else "summa")
 
     pdla.run(4, program)
 
@@ -233,24 +288,5 @@ def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
                 assert np.array_equal(pdla.matmul(X, B, **options).gather(), X.gather() @ B.gather()), X
             plans.append(pdla.plan_matmul(X, B, **options))
         assert len({*map(id, plans)}) == len(matrices)
-
-    pdla.run(4, program)
-
-
-def test_bad_wishes_are_the_same_error_on_every_rank():
-    PlanError = pdla.errors.PlanError
-
-    def program(comm):
-        A = exact((4, 4), ProcessGrid((2, 2)), LAYOUT)
-        for options, text in (
-            ({"algorithm": "3d", "box": (2, 2, 2)}, r"box=\(2, 2, 2\): three sides"),
-            ({"algorithm": "summa", "box": (2, 2, 1)}, "works on the grid of A and B"),
-            ({"schedule": "ring"}, "schedule='ring': one of gather"),
-            ({"algorithm": "summa", "schedule": "cannon"}, "which is a schedule itself"),
-            ({"algorithm": "2.5d", "schedule": "gather"}, "2.5d does not go by gather"),
-            ({"panel": 0}, "panel=0"),
-        ):
-            with pytest.raises(PlanError, match=text):
-                pdla.matmul(A, A, **options)
 
     pdla.run(4, program)

@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers.covers import cover
 from helpers.matmuls import DTYPES, check_product
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,23 +22,6 @@ ALGORITHMS = (*pdla.algorithms, "auto", "fetch")
 HOWS = ("NN", "NT", "TN", "TT", "NC", "CN", "CC")
 SIZES = (2, 13, 47)  # below most rank counts, a prime, above them all but 64
 CHOICES = (ALGORITHMS, HOWS, DTYPES, SIZES, SIZES, SIZES)
-
-
-def cover(factors, seed):
-    """Rows in which every two values of every two factors meet: each takes the values that meet most new pairs."""
-    draw = np.random.default_rng(seed)
-    spots = list(itertools.combinations(range(len(factors)), 2))
-    missing = {(i, j, a, b) for i, j in spots for a in range(len(factors[i])) for b in range(len(factors[j]))}
-    while missing:
-        i, j, a, b = min(missing)
-        rows = []
-        for _ in range(30):
-            row = [int(draw.integers(len(values))) for values in factors]
-            row[i], row[j] = a, b
-            rows.append((sum((x, y, row[x], row[y]) in missing for x, y in spots), row))
-        row = max(rows)[1]
-        missing -= {(x, y, row[x], row[y]) for x, y in spots}
-        yield tuple(values[v] for values, v in zip(factors, row, strict=True))
 
 
 PAIRS = list(cover((RANKS, *CHOICES), 0))
@@ -72,7 +56,7 @@ def test_the_cover_covers():
 size = st.integers(0, 30)
 
 
-@settings(max_examples=1000 if FULL else 200)
+@settings(max_examples=1000 if FULL else 100)
 @given(
     ranks=st.integers(1, 12), mnk=st.tuples(size, size, size), dtype=st.sampled_from(DTYPES), algorithm=st.sampled_from(ALGORITHMS),
     hows=st.sampled_from(HOWS), panel=st.integers(1, 12), rows=st.integers(1, 4),

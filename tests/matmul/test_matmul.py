@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.covers import cover
 from helpers.matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
@@ -23,15 +24,14 @@ def grid_shapes(ranks):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_bitwise_for_sizes_and_transposes(ranks, algorithm):
-    """All four transposes, sizes 0, 1, primes and below the rank count; dtypes in turn, so that each meets each."""
+    """All four transposes, sizes 0, 1, primes and below the rank count, dtypes and grids: any two of them meet."""
+    choices = grid_shapes(ranks), SIZES if ranks < 9 else SIZES[3:], ("NN", "TN", "NC", "CT"), DTYPES
+    rows = list(cover(choices, [ranks, ALGORITHMS.index(algorithm)]))
 
     def program(comm):
-        turns = itertools.cycle(DTYPES)
-        for shape in grid_shapes(ranks):
-            grid = ProcessGrid(shape)
-            for mnk, hows in itertools.product(SIZES if ranks < 9 else SIZES[3:], ("NN", "TN", "NC", "CT")):
-                check_product(grid, mnk, next(turns), algorithm, *hows)
-            next(turns)
+        grids = {shape: ProcessGrid(shape) for shape in grid_shapes(ranks)}
+        for shape, mnk, hows, dtype in rows:
+            check_product(grids[shape], mnk, dtype, algorithm, *hows)
 
     pdla.run(ranks, program)
 
@@ -123,14 +123,19 @@ def mixed_layouts(p, q):
     ]
 
 
+MIXED = [(2, 2), (2, 3), (3, 2, 2)]
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize("shape", MIXED, ids=str)
 def test_mismatched_layouts(shape, algorithm):
+    """Any two of A's, B's and C's layouts meet, each such three by one algorithm on one grid."""
+    part = MIXED.index(shape) * len(ALGORITHMS) + ALGORITHMS.index(algorithm)
+    rows = list(cover([range(len(mixed_layouts(2, 2)))] * 3, 0))[part :: len(MIXED) * len(ALGORITHMS)]
+
     def program(comm):
-        grid, draw = ProcessGrid(shape), np.random.default_rng(5)
-        layouts = mixed_layouts(*shape[:2])
-        for _ in range(60):
-            a, b, c = (layouts[i] for i in draw.integers(0, len(layouts), 3))
+        grid, layouts = ProcessGrid(shape), mixed_layouts(*shape[:2])
+        for a, b, c in [[layouts[i] for i in row] for row in rows]:
             A, B, c = exact((12, 12), grid, a, seed=1), exact((12, 12), grid, b, seed=2), c.summed
             expected = A.gather() @ B.gather()
             C = pdla.matmul(A, B, algorithm=algorithm, layout=c, panel=4)

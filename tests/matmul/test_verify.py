@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.covers import cover
 from helpers.matmuls import op
 
 import pdla
@@ -56,9 +57,10 @@ def bound(a, b):
     return 2.01 * (b.shape[1] + a.shape[1] + 4 + 8) * EPS * (np.abs(a) @ np.abs(b)).sum(axis=1).max()
 
 
-@words
-@pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("error", ["bound", -1e-6, 1.0, 1e300, np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("way", "error", "rank"), list(cover((WAYS, ("bound", -1e-6, 1.0, 1e300, np.nan, np.inf), (0, 3)), 0)),
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else str(value),
+)
 def test_a_wrong_element_is_found_and_mended(monkeypatch, way, rank, error):
     errs = Errs(monkeypatch, rank, 0, 0)
 
@@ -253,11 +255,9 @@ def test_products_of_all_algorithms_pass():
 
     def program(comm):
         grid = ProcessGrid(pdla.balanced_shape(comm.size))
-        for way in WAYS:
-            for m, n, k in ((2, 47, 13), (47, 13, 2), (13, 2, 47)):
-                A, B = factors(grid, "complex64", (m, n, k))
-                pdla.matmul(A, B, verify=True, panel=3, **way)
-                pdla.matmul(B.T, A.T, verify=True, panel=3, **way)
+        for way, mnk, turned in cover((WAYS, ((2, 47, 13), (47, 13, 2), (13, 2, 47)), (False, True)), comm.size):
+            A, B = factors(grid, "complex64", mnk)
+            pdla.matmul(*(B.T, A.T) if turned else (A, B), verify=True, panel=3, **way)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

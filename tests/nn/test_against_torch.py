@@ -1,4 +1,7 @@
-"""Layers, loss, optimizers and clipping in every scheme against PyTorch's, in float64, its gradients by its autograd."""
+"""Layers, loss, optimizers and clipping in one grid of each scheme against PyTorch's, in float64, its gradients by its autograd.
+
+On every other grid layers are held against a plain NumPy model (test_against_numpy.py), as closely.
+"""
 
 from functools import cache
 
@@ -14,7 +17,6 @@ from helpers.nets import (
     check_case,
     check_close,
     check_model,
-    everywhere,
     group_case,
     learned,
     linear_case,
@@ -119,13 +121,13 @@ TORCH = {
 }
 
 
-@everywhere
+@somewhere
 @pytest.mark.parametrize("case", TORCH, ids=lambda case: case.name)
 def test_layer(case, place):
     check_case(case, place, layer_expected(case))
 
 
-@everywhere
+@somewhere
 def test_model(place):
     model = Model(3)
     check_model(model, place, model_gradients(model))

@@ -282,12 +282,11 @@ def test_a_layer_does_not_hold_what_it_has_put_out(place):
     def program(scheme):
         layer = nn.Linear(scheme, 20, 23)
         y = layer.forward(scheme.shard(X))
-        memory = weakref.ref(y.stored if y.stored.base is None else y.stored.base)
-        del y
-        gc.collect()
-        return memory()
+        return layer, weakref.ref(y.stored if y.stored.base is None else y.stored.base)
 
-    assert run(place, program) is None
+    layer, memory = run(place, program)
+    gc.collect()
+    assert memory() is None, layer
 
 
 @somewhere

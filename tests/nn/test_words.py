@@ -38,11 +38,12 @@ def test_megatron(P):
     assert received(megatron, P) == (4 * (P - 1) / P * M * H, 8 * (P - 1) / P * M * H)
 
 
+@pytest.mark.parametrize(("keep", "times"), [(False, 5), (True, 4)])
 @pytest.mark.parametrize("P", [4, 8, 16, 64])
-def test_megatron_with_sequence_parallelism(P):
+def test_megatron_with_sequence_parallelism(P, keep, times):
     """A column and a row layer: 2 gathers or scatters forward, 5 in training, as dY is gathered for dX and dW at once."""
-    assert received(megatron, P, sequence_parallel=True) == (4 * (P - 1) / P * M * H, 10 * (P - 1) / P * M * H)
-    assert received(megatron, P, sequence_parallel=True, keep=True)[1] == 8 * (P - 1) / P * M * H
+    each = 2 * (P - 1) / P * M * H
+    assert received(megatron, P, sequence_parallel=True, keep=keep) == (2 * each, times * each)
 
 
 @pytest.mark.parametrize(
@@ -68,34 +69,45 @@ def test_the_flops_of_a_layer_are_those_of_its_linears_and_of_attention(kind, sh
     assert set(run(ranks, program)) == {each}
 
 
+@pytest.mark.parametrize(
+    ("options", "passes", "again"),
+    [
+        ({}, 3, 0),
+        ({"panel": 5}, 3, 0),
+        ({"keep": True}, 2, 0),
+        ({"recompute": True}, 3, 1),  # X, forward; W, gathered for the repeated pass, serves the one back, too
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("q", [2, 4, 8])
-def test_summa(q):
-    once = (q - 1) / q**2 * (7 * M * H + 12 * H * H)
+def test_summa(q, options, passes, again):
+    x, w = (q - 1) / q**2 * 7 * M * H, (q - 1) / q**2 * 12 * H * H
 
     def make(comm, **options):
         return nn.Summa2D(pdla.ProcessGrid((q, q), comm=comm), **options)
 
-    assert received(make, q * q) == received(make, q * q, panel=5) == (once, 3 * once)
-    assert received(make, q * q, keep=True) == (once, 2 * once)
-    again = (q - 1) / q**2 * 7 * M * H  # X; W, gathered for the repeated pass, serves the products of the one back, too
-    assert received(make, q * q, recompute=True)[1] == 3 * once + again
+    assert received(make, q * q, **options) == (x + w + again * x, passes * (x + w) + again * x)
 
 
+@pytest.mark.parametrize(
+    ("options", "passes"), [({}, 2), ({"cut_weights": True}, 3), ({"cut_weights": True, "panel": 12}, 3)], ids=str
+)
 @pytest.mark.parametrize(("q", "d"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (2, 16)])
-def test_tesseract(q, d):
+def test_tesseract(q, d, options, passes):
+    """Over the layers a sum of dW there and back; or, of weights that are cut, W twice and a sum."""
     P = q * q * d
 
     def make(comm, **options):
         return nn.Tesseract(pdla.ProcessGrid((q, q, d), comm=comm), **options)
 
     in_layers = 3 * (q - 1) * (7 * M * H / P + 12 * H * H / q**2)
-    assert received(make, P)[1] == in_layers + 2 * (d - 1) / d * 12 * H * H / q**2
-    cut = in_layers + 3 * (d - 1) / d * 12 * H * H / q**2
-    assert received(make, P, cut_weights=True)[1] == received(make, P, cut_weights=True, panel=12)[1] == cut
+    between = (d - 1) / d * 12 * H * H / q**2
+    assert received(make, P, **options)[1] == in_layers + passes * between
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("q", [2, 3, 4])
-def test_cube(q):
+def test_cube(q, keep):
     """Three times the forward pass where operands are gathered again, less dY, gathered once for dX and dW."""
     P = q**3
     m, h, heads = (54 * S, 216, 27) if q == 3 else (M, H, HEADS)
@@ -104,14 +116,15 @@ def test_cube(q):
         return nn.Cube3D(pdla.ProcessGrid((q, q, q), comm=comm), **options)
 
     once = (q - 1) / P * (16 * m * h + 12 * h * h)
-    assert received(make, P, m, h, heads) == (once, 2 * once)
-    assert received(make, P, m, h, heads, keep=False)[1] == 3 * once - (q - 1) / P * 9 * m * h
+    trained = 2 * once if keep else 3 * once - (q - 1) / P * 9 * m * h
+    assert received(make, P, m, h, heads, keep=keep) == (once, trained)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize(
     ("data", "gr", "gc", "depth"), [(1, 2, 2, 1), (2, 4, 2, 1), (4, 8, 2, 1), (1, 8, 2, 4), (1, 4, 1, 16), (1, 16, 4, 1)]
 )
-def test_tensor3d(data, gr, gc, depth):
+def test_tensor3d(data, gr, gc, depth, shards):
     P = data * gr * gc * depth
 
     def make(comm, **options):
@@ -119,8 +132,7 @@ def test_tensor3d(data, gr, gc, depth):
 
     shared = 3 * (depth - 1) / depth * 12 * H * H / (gr * gc) + 2 * (data - 1) / data * 12 * H * H / (gr * gc * depth)
     words = 8 * M * H / P * (3 * (gc - 1) + (gr - 1)) + shared
-    assert received(make, P)[1] == words
-    assert received(make, P, shards=2)[1] == words
+    assert received(make, P, shards=shards)[1] == words
 
 
 # ---------------------------------------------------------------------------------------------- what comes on top of the linears

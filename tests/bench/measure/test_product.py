@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import pytest
+from helpers.commands import quick_peaks
 
 import pdla
 from pdla.bench.measure.case import Case, random_operands
@@ -18,7 +19,8 @@ def measured(P, case):
         with pdla.ProcessGrid(case.grid, comm=comm) as grid:
             return bench.measure(case, *random_operands(case, grid))
 
-    return pdla.run(P, program)[0]
+    with quick_peaks():
+        return pdla.run(P, program)[0]
 
 
 @pytest.mark.parametrize("algorithm", pdla.algorithms)

@@ -1,5 +1,7 @@
 """Layers in a row: their places are their names, and what one gives the next can take."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from helpers.nets import SERIAL, SUMMA, P, X, check_close, everywhere, run
@@ -15,8 +17,9 @@ def unnamed_net(scheme):
     return nn.Sequential(scheme, [nn.Sequential(scheme, pair), *layers])
 
 
-@everywhere
-def test_layers_in_their_places_begin_and_drop_alike_everywhere(place):
+@cache
+def begun_and_passed(place):
+    """What the net begins with in a place, and what goes there and back through it."""
     x = np.random.default_rng(5).standard_normal((15, 20))
 
     def program(scheme):
@@ -25,7 +28,12 @@ def test_layers_in_their_places_begin_and_drop_alike_everywhere(place):
         y = net.forward(scheme.shard(x, sequence=5))
         return begun, {"y": y.gather(), "dx": net.backward(y).gather()}
 
-    (begun, found), (wanted_begun, wanted) = run(place, program), run(SERIAL, program)
+    return run(place, program)
+
+
+@everywhere
+def test_layers_in_their_places_begin_and_drop_alike_everywhere(place):
+    (begun, found), (wanted_begun, wanted) = begun_and_passed(place), begun_and_passed(SERIAL)
     assert list(begun) == list(wanted_begun) and all(np.array_equal(begun[name], wanted_begun[name]) for name in begun)
     check_close(found, wanted, where=place.name)
 
