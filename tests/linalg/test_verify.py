@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, cyclic, drawn, on, positive
+from helpers.systems import BLOCKS, WAYS, cyclic, drawn, on, positive
 
 import pdla
 from pdla import Layout, config
@@ -240,6 +240,19 @@ def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at):
         pdla.run(4, program)
         pdla.run(5, program)  # in B alone
         pdla.run(6, program)  # in A alone
+
+
+@calls
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_right_result_lies_it_is_none(name, way):
+    """Of partial sums the ones of a unit diagonal count once."""
+
+    def program(comm):
+        return gathered(CALLS[name](*(WAYS[way]((2, 2), a, comm) for a in (GENERAL, B, POSITIVE, TRIANGLE)), verify=True))
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*computed again")
+        assert len(pdla.run(5, program)[0]) == len(right_ones(name))
 
 
 def test_a_factor_that_underflows_is_no_fault():
