@@ -1,5 +1,7 @@
 """LU: SciPy's pivots where one rank has a panel, LAPACK's ratio on any grid, words by formula, singular matrices by name."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised, ratio, wilkinson
@@ -117,6 +119,29 @@ def test_singular_matrices_are_named_on_every_rank():
     wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN"
     for grid in ((1, 2), (2, 1)):
         assert raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(20)), 3) == wanted
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3)], ids=str)
+def test_each_pivot_that_is_0_is_named_on_every_rank(grid):
+    """Also on two that are idle; blocks of 4 end within and at the end of 13, a panel may be of one column."""
+    a = drawn((13, 13), "complex128")
+
+    def said(function, *args):
+        with pytest.raises(LinAlgError) as error:
+            function(*args)
+        return str(error.value)
+
+    def program(comm):
+        found = []
+        for place, layout in product(range(13), (cyclic(4), BLOCKS)):
+            A = on(grid, np.where(np.arange(13) == place, 0, a), layout, comm)
+            wanted = f"element ({place}, {place}) of U is 0 or NaN"
+            found += [(wanted, said(solve, A, np.ones(13))), (wanted, said(pdla.linalg.inv, A))]
+            assert pdla.linalg.det(A) == 0 and pdla.linalg.cond(A) == np.inf
+        return found
+
+    ran = pdla.run(grid[0] * grid[1] + 2, program)
+    assert all(text == f"the matrix is singular: {wanted}" for wanted, text in ran[0]) and ran == ran[:1] * len(ran)
 
 
 def test_other_faults():
