@@ -84,7 +84,8 @@ class Images:
             made[down] += block @ x[across]
             if self.wide.kind in "fc":
                 size[down] += _magnitudes(block) @ ones[across]
-        first = all(X.grid.coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
+        coords = X.grid.coords or {}
+        first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
             i, j = rows.meeting(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)

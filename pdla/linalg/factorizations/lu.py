@@ -168,7 +168,7 @@ def lu_solve(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
+    X, pivots = lu_and_piv if isinstance(lu_and_piv, (tuple, list)) and len(lu_and_piv) == 2 else (lu_and_piv, None)
     said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout, verify=verify)
     with agreed(communicator((X, B), "lu_and_piv"), said):
         check_asked(verify)
@@ -177,7 +177,7 @@ def lu_solve(
         _pivots(X, pivots)
         side = RightSide.of("lu_solve", X, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(X, B)
+            checks.finite(X, side.B)
     with asked(verify):
         return solved_by_lu(X, np.asarray(pivots), side)
 
