@@ -87,7 +87,7 @@ def assumed(name: str, assume_a: Any) -> None:
 
 def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:
     """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
-    writeable(X)
+    writeable(X, f"overwrite_{name.lower()}: {name}")
     if any(X.xp.overlap(X.base, Y.base) for Y in others if isinstance(Y, DistMatrix)) and X.base.size:
         raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other matrix, which is not to be written to")
 

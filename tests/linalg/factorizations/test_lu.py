@@ -176,6 +176,13 @@ def test_what_may_be_overwritten_is_worked_on_where_it_lies():
     pdla.run(3, program)
     said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
     assert "overwrite_b: B shares memory" in said[1]
+    assert "overwrite_a: A lies in memory that is only to be read" in raised(lambda comm: lu_factor(fixed(comm, a), overwrite_a=True))[1]
+
+
+def fixed(comm, a):
+    A = on((1, 2), a, BLOCKS, comm)
+    A.local.flags.writeable = False
+    return A
 
 
 def overwriting(A):
