@@ -85,11 +85,12 @@ def assumed(name: str, assume_a: Any) -> None:
         raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
 
 
-def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:
+def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
-    if any(X.xp.overlap(X.base, Y.base) for Y in others if isinstance(Y, DistMatrix)) and X.base.size:
-        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other matrix, which is not to be written to")
+    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
+    if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
+        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which is not to be written to")
 
 
 def finite(*operands: Any) -> None:

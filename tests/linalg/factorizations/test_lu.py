@@ -176,13 +176,19 @@ def test_what_may_be_overwritten_is_worked_on_where_it_lies():
     pdla.run(3, program)
     said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
     assert "overwrite_b: B shares memory" in said[1]
-    assert "overwrite_a: A lies in memory that is only to be read" in raised(lambda comm: lu_factor(fixed(comm, a), overwrite_a=True))[1]
+    said = raised(lambda comm: lu_factor(fixed(comm, a), overwrite_a=True))
+    assert "overwrite_a: A lies in memory that is only to be read" in said[1]
+    assert "overwrite_a: A shares memory" in raised(lambda comm: by_its_own_column(on((1,), a, Layout(), comm)), 1)[1]
 
 
 def fixed(comm, a):
     A = on((1, 2), a, BLOCKS, comm)
     A.local.flags.writeable = False
     return A
+
+
+def by_its_own_column(A):
+    return solve(A, A.local[:, 0], overwrite_a=True)
 
 
 def overwriting(A):
