@@ -482,6 +482,11 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     float
         Exact where blocks divide n.
 
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
     Notes
     -----
     With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
@@ -493,6 +498,7 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
     261144.0
     """
+    checks.formula(grid, (2, 3), block, n=n)
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
     panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)

@@ -424,6 +424,11 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
         Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
         A: as many as of random matrices.
 
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
     Notes
     -----
     Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
@@ -434,6 +439,7 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
     >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
     418572.0
     """
+    checks.formula(grid, block=block, m=m, n=n)
     pr, pc = grid
     i = np.arange(0, min(m, n), block)
     w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)
