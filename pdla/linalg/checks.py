@@ -79,17 +79,28 @@ def to_factor(name: str, A: Any, overwrite_a: bool, check_finite: bool, *, recta
     return worked_on(name, A.dtype)
 
 
+def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
+    """ShapeError unless a formula of words has sizes from 0 on, a grid of so many dimensions, and a block, from 1 on."""
+    if len(grid) not in dimensions or min(*grid, block) < 1 or min(sizes.values()) < 0:
+        said = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        raise ShapeError(
+            f"{said}, grid={grid}, block={block}: sizes are 0 or more, a grid has {' or '.join(map(str, dimensions))} numbers "
+            "of ranks, 1 or more, as a block has rows"
+        )
+
+
 def assumed(name: str, assume_a: Any) -> None:
     """PlanError unless assume_a is one of the words for a matrix."""
     if not one_of(assume_a, ASSUMED):
         raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
 
 
-def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:
+def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
-    writeable(X)
-    if any(X.xp.overlap(X.base, Y.base) for Y in others if isinstance(Y, DistMatrix)) and X.base.size:
-        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other matrix, which is not to be written to")
+    writeable(X, f"overwrite_{name.lower()}: {name}")
+    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
+    if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
+        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which is not to be written to")
 
 
 def finite(*operands: Any) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
+from pdla.linalg.factorizations.blocking import copied, limited, to
 from pdla.linalg.factorizations.lu import factored, solved_by_adjoint, solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.matmul.checks import communicator, matrix
@@ -78,7 +80,7 @@ def _norm(A: DistMatrix, ord: Any) -> float:
     return float(of_columns(A.T if ord == inf else A, "maximum" if ord == "max" else "add").max(initial=0))
 
 
-def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
+def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True, memory_limit: int | None = None) -> float:
     """Estimate the condition number: the norm of A times that of its inverse.
 
     Collective over A's grid, idle ranks included.
@@ -91,6 +93,8 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
         Which norm.
     check_finite : bool, optional
         Whether to look for NaN and infinity first; without, NaN gives NaN.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -103,7 +107,8 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
     LinAlgError
         For NaN, infinity and a 0 x 0 matrix.
     ShapeError, PlanError, AgreementError
-        For a matrix that is not square, or another p, on every rank, as all of these.
+        For a matrix that is not square, another p, or a memory_limit that cannot be kept, on every
+        rank, as all of these.
 
     Notes
     -----
@@ -122,7 +127,8 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
     >>> pdla.run(2, program)[0]
     8.0
     """
-    with agreed(communicator((A,)), checks.words("cond", A, p=p, finite=check_finite)):
+    said = checks.words("cond", A, p=p, finite=check_finite, limit=memory_limit)
+    with agreed(communicator((A,)), said):
         checks.flags(check_finite=check_finite)
         checks.square("cond", A)
         _one_of("cond", "p", p, (1, inf))
@@ -131,6 +137,18 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
         dtype = checks.worked_on("cond", A.dtype)
         if not A.shape[0]:
             raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
+
+        def run(A: DistMatrix) -> float:
+            with held(copied("lu", A, dtype, False)):
+                return _estimated(A, p, dtype)
+
+        blocking = limited("lu", A, dtype, memory_limit, run, said=said)
+    with to(blocking):
+        return run(A)
+
+
+def _estimated(A: DistMatrix, p: float, dtype: np.dtype) -> float:
+    """Collective: the condition number, from A's norm and that of the inverse by A's factors."""
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
     size = _norm(A, p)
     X, pivots, singular = factored(A, dtype, False)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
 from pdla.linalg import checks
 from pdla.linalg.diagonal import whole_diagonal
+from pdla.linalg.factorizations.blocking import copied, limited, to
 from pdla.linalg.factorizations.lu import factored
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
@@ -22,7 +24,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
-def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None) -> Any:
     """Compute the determinant. Collective over A's grid, idle ranks included.
 
     Parameters
@@ -33,6 +35,8 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) 
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -45,8 +49,9 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) 
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, AgreementError
-        For a matrix that is not square, on every rank, as all of these.
+    ShapeError, PlanError, AgreementError
+        For a matrix that is not square, or a memory_limit that cannot be kept, on every rank, as
+        all of these.
 
     See Also
     --------
@@ -65,12 +70,14 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) 
     >>> pdla.run(2, program)[0]
     np.float64(-6.0)
     """
-    dtype, value, exponent = _determinant("det", A, overwrite_a, check_finite)
+    dtype, value, exponent = _determinant("det", A, overwrite_a, check_finite, memory_limit)
     with np.errstate(over="ignore", under="ignore"):
         return dtype.type(_scaled(value, exponent))
 
 
-def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> SlogdetResult:
+def slogdet(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> SlogdetResult:
     """Compute the sign of the determinant, and the logarithm of its absolute value.
 
     Collective over A's grid, idle ranks included.
@@ -83,6 +90,8 @@ def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = Tr
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
 
     Returns
     -------
@@ -93,7 +102,7 @@ def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = Tr
 
     Raises
     ------
-    LinAlgError, ShapeError, AgreementError
+    LinAlgError, ShapeError, PlanError, AgreementError
         As by `det`, on every rank.
 
     Notes
@@ -109,19 +118,30 @@ def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = Tr
     >>> pdla.run(2, program)[0]
     (np.float64(-1.0), 6914.663)
     """
-    dtype, value, exponent = _determinant("slogdet", A, overwrite_a, check_finite)
+    dtype, value, exponent = _determinant("slogdet", A, overwrite_a, check_finite, memory_limit)
     size = abs(value)
     if not size > 0:
         return SlogdetResult(dtype.type(value), np.empty(0, dtype).real.dtype.type(-np.inf if size == 0 else np.nan))
     return SlogdetResult(dtype.type(value / size), np.empty(0, dtype).real.dtype.type(log(size) + exponent * log(2)))
 
 
-def _determinant(name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool) -> tuple[np.dtype, complex, int]:
+def _determinant(
+    name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool, limit: float | None
+) -> tuple[np.dtype, complex, int]:
     """Collective: the dtype of the determinant, and itself, as a number of about 1 and the exponent of a power of 2."""
-    with agreed(communicator((A,)), checks.words(name, A, over=overwrite_a, finite=check_finite)):
+    said = checks.words(name, A, over=overwrite_a, finite=check_finite, limit=limit)
+    with agreed(communicator((A,)), said):
         dtype = checks.to_factor(name, A, overwrite_a, check_finite)
-    X, pivots, _ = factored(A, dtype, overwrite_a)
-    value, exponent = _product(whole_diagonal(X, X.dtype).tolist())
+
+        def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
+            with held(copied("lu", A, dtype, overwrite_a)):
+                X, pivots, _ = factored(A, dtype, overwrite_a)
+                return whole_diagonal(X, dtype), pivots
+
+        blocking = limited("lu", A, dtype, limit, run, said=said)
+    with to(blocking):
+        diagonal, pivots = run(A)
+    value, exponent = _product(diagonal.tolist())
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
     return dtype, -value if odd else value, exponent
 

@@ -266,6 +266,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
         checks.square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
             raise ShapeError(f"matrix_power: n={n!r}: an integer")
+        n = int(n)  # of np.int8(-128) the absolute value is -128
         dtype = checks.worked_on("inv", A.dtype) if n < 0 else A.dtype
     layout = A.layout.summed
     if n == 0:

@@ -108,7 +108,7 @@ def solve(
             checks.overwritten("A", A, B)
         side = RightSide.of("solve", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(A, B)
+            checks.finite(A, side.B)
         overwrite_a = overwrite_a and verify != "keep"
         low = lower_dtype(refine, side.dtype, assume_a)
 

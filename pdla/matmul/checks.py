@@ -87,15 +87,15 @@ def open_grids(grids: Iterable[ProcessGrid]) -> None:
             raise GridError(f"{grid!r} is closed: redistribute the matrices on it to an open grid first")
 
 
-def writeable(out: DistMatrix) -> None:
-    """ShapeError where this rank's block of `out` is read-only, or has two elements at one address."""
+def writeable(out: DistMatrix, name: str = "out") -> None:
+    """ShapeError where this rank's block of the matrix of this name is read-only, or has two elements at one address."""
     base = out.base
     if not isinstance(base, np.ndarray) or not base.size:
         return
     if not base.flags.writeable:
-        raise ShapeError("out lies in memory that is only to be read: make it of an array that may be written to")
+        raise ShapeError(f"{name} lies in memory that is only to be read: make it of an array that may be written to")
     if not base.flags.forc and not apart(base.shape, base.strides):
-        raise ShapeError(f"out has two elements in one place, with strides {base.strides}: make it of an array that has none")
+        raise ShapeError(f"{name} has two elements in one place, with strides {base.strides}: make it of an array that has none")
 
 
 def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:

@@ -82,7 +82,9 @@ class Images:
         x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
         ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
         made, size = image(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
-        if part is not None and part.diagonal in ("one", "real"):
+        coords = X.grid.coords or {}
+        first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
+        if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
             i, j = rows.meeting(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
             made[i] += d * x[j]

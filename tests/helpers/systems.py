@@ -47,6 +47,33 @@ def on(shape, a, layout, comm):
     return pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), layout)
 
 
+def part(grid, a, comm):
+    """Amid what must not be read."""
+    around = np.full((len(a) + 5, a.shape[1] + 5), np.nan, a.dtype)
+    around[2:-3, 1:-4] = a
+    return on(grid, around, BLOCKS, comm)[2:-3, 1:-4]
+
+
+def sums(grid, a, comm):
+    """Each column is on one rank of a grid row; the others add 0."""
+    X = on(grid, a, Layout("row"), comm)
+    coords = X.grid.coords or {"col": 0}
+    X.local[:, np.arange(X.local.shape[1]) % grid[1] != coords["col"]] = 0
+    return pdla.from_local(X.local, a.shape, X.grid, Layout("row", partial="col"))
+
+
+WAYS = {
+    "cyclic": lambda grid, a, comm: on(grid, a, cyclic(8), comm),
+    "blocks": lambda grid, a, comm: on(grid, a, BLOCKS, comm),
+    "columns": lambda grid, a, comm: on(grid, a, cyclic(8, None), comm),
+    "copies": lambda grid, a, comm: on(grid, a, Layout("col"), comm),
+    "sums": sums,
+    "transposed": lambda grid, a, comm: on(grid, a.T, cyclic(8), comm).T,
+    "adjoint": lambda grid, a, comm: on(grid, a.conj().T, BLOCKS, comm).H,
+    "part": part,
+}
+
+
 def raised(program, size=2):
     """The kind and the text of the error, the same on every rank."""
 

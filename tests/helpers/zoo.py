@@ -93,7 +93,6 @@ GENERAL = {
     "rank": of_rank, "zero columns": zero_columns,
     "zero": lambda n, dtype: np.zeros((n, n)), "ones": lambda n, dtype: np.ones((n, n)),
 }
-SINGULAR = {"rank", "zero columns", "zero", "ones"}
 
 
 def toeplitz(n):

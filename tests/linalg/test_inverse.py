@@ -170,4 +170,6 @@ def test_powers(n):
         assert np.array_equal(A.gather(), a)
 
     pdla.run(5, program)
+    least = pdla.run(2, lambda comm: matrix_power(on((2, 1), 2 * np.eye(3), BLOCKS, comm), np.int8(-128)).gather())[0]
+    assert np.array_equal(least, 2.0**-128 * np.eye(3))
     assert "n=0.5: an integer" in raised(lambda comm: matrix_power(on((2, 1), a, BLOCKS, comm), 0.5))[1]

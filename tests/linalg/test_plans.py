@@ -10,6 +10,8 @@ from pdla.errors import PlanError
 from pdla.linalg import (
     cho_factor,
     cholesky,
+    cond,
+    det,
     inv,
     lu,
     lu_factor,
@@ -17,6 +19,7 @@ from pdla.linalg import (
     plan_lu,
     plan_solve,
     plan_solve_triangular,
+    slogdet,
     solve,
 )
 
@@ -66,6 +69,9 @@ CALLS = {
     "pos": lambda A, limit: solve(A, A, assume_a="pos", memory_limit=limit),
     "triangle": lambda A, limit: solve(A, A, assume_a="lower triangular", memory_limit=limit),
     "inv": lambda A, limit: inv(A, memory_limit=limit),
+    "det": lambda A, limit: det(A, memory_limit=limit),
+    "slogdet": lambda A, limit: slogdet(A, memory_limit=limit),
+    "cond": lambda A, limit: cond(A, memory_limit=limit),
     "inv of a triangle": lambda A, limit: inv(A, assume_a="upper triangular", memory_limit=limit),
     "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
 }

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, cyclic, drawn, on, positive
+from helpers.systems import BLOCKS, cyclic, drawn, on, positive, sums
 
 import pdla
 from pdla import Layout, config
@@ -282,6 +282,18 @@ def test_a_diagonal_that_is_no_number_is_no_fault(at):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("error")
         pdla.run(4, program)
+
+
+@calls
+def test_right_results_of_partial_sums_pass(name):
+    """The ones of a unit diagonal count once."""
+
+    def program(comm):
+        return gathered(CALLS[name](*(sums((2, 2), a, comm) for a in (GENERAL, B, POSITIVE, TRIANGLE)), verify=True))
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*computed again")
+        assert len(pdla.run(5, program)[0]) == len(right_ones(name))
 
 
 def test_a_factor_that_underflows_is_no_fault():

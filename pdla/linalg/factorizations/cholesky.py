@@ -229,7 +229,7 @@ def cho_solve(
     >>> pdla.run(2, program)[0]
     array([1., 2., 3.])
     """
-    C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
+    C, lower = c_and_lower if isinstance(c_and_lower, (tuple, list)) and len(c_and_lower) == 2 else (c_and_lower, None)
     said = checks.words("cho_solve", C, B, lower=lower, over=overwrite_b, finite=check_finite, layout=layout, verify=verify)
     with agreed(communicator((C, B), "c_and_lower"), said):
         check_asked(verify)
@@ -237,7 +237,7 @@ def cho_solve(
         checks.square("cho_solve", C)
         side = RightSide.of("cho_solve", C, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(C, B)
+            checks.finite(C, side.B)
     with asked(verify):
         return solved_by(C if lower else C.H, side)
 
@@ -489,6 +489,11 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     float
         Exact where blocks divide n.
 
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
     Notes
     -----
     With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
@@ -500,6 +505,7 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
     261144.0
     """
+    checks.formula(grid, (2, 3), block, n=n)
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
     panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)

@@ -168,7 +168,7 @@ def lu_solve(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
+    X, pivots = lu_and_piv if isinstance(lu_and_piv, (tuple, list)) and len(lu_and_piv) == 2 else (lu_and_piv, None)
     said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout, verify=verify)
     with agreed(communicator((X, B), "lu_and_piv"), said):
         check_asked(verify)
@@ -177,7 +177,7 @@ def lu_solve(
         _pivots(X, pivots)
         side = RightSide.of("lu_solve", X, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(X, B)
+            checks.finite(X, side.B)
     with asked(verify):
         return solved_by_lu(X, np.asarray(pivots), side)
 
@@ -424,6 +424,11 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
         Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
         A: as many as of random matrices.
 
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
     Notes
     -----
     Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
@@ -434,6 +439,7 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
     >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
     418572.0
     """
+    checks.formula(grid, block=block, m=m, n=n)
     pr, pc = grid
     i = np.arange(0, min(m, n), block)
     w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)

@@ -6,7 +6,8 @@ import numpy as np
 
 from pdla.comm.agreement import agreed
 from pdla.comm.ledger import held
-from pdla.layout import Layout
+from pdla.cuts import Cuts
+from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.factorizations.block_cyclic import as_layout
 from pdla.linalg.factorizations.blocking import copied, limited, to
@@ -36,7 +37,8 @@ def lu(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of L and U; by default A's.
+        Of L and U; by default A's, or where that gives boundaries of more rows or columns, those of
+        A[:, :k] and of A[:k, :].
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -77,21 +79,32 @@ def lu(
         check_asked(verify)
         dtype = checks.to_factor("lu", A, overwrite_a, check_finite, rectangular=True)
         overwrite_a = overwrite_a and verify != "keep"
-        (m, n), wanted = A.shape, A.layout.summed if layout is None else layout
-        for shape in ((m, min(m, n)), (min(m, n), n)):
-            checks.result(A, shape, dtype, None, wanted)
+        (m, n), k = A.shape, min(A.shape)
+        wanted = [_default(A, shape) if layout is None else layout for shape in ((m, k), (k, n))]
+        for shape, lying in zip(((m, k), (k, n)), wanted, strict=True):
+            checks.result(A, shape, dtype, None, lying)
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
             with held(copied("lu", A, dtype, overwrite_a)):
-                return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
+                return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A)
 
 
-def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+def _default(A: DistMatrix, shape: Shape) -> Layout:
+    """A's layout or, as boundaries fit A alone, that of so many of its first rows and columns."""
+    layout = A.layout.summed
+    if not any(isinstance(cut, Cuts) for cut in (*layout.rows, *layout.cols)):
+        return layout
+    return layout.part(A.shape, A.grid.sizes, (0, shape[0]), (0, shape[1]))
+
+
+def _parts(
+    A: DistMatrix, X: DistMatrix, pivots: np.ndarray, lower: Layout, upper: Layout
+) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
     L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
-    return np.argsort(order(pivots, X.shape[0])), as_layout(L, layout, A.grid), as_layout(U, layout, A.grid)
+    return np.argsort(order(pivots, X.shape[0])), as_layout(L, lower, A.grid), as_layout(U, upper, A.grid)

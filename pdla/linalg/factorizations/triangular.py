@@ -107,7 +107,7 @@ def solve_triangular(
         checks.square("solve_triangular", A)
         side = RightSide.of("solve_triangular", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(A, B)
+            checks.finite(A, side.B)
     with asked(verify):
         return solved(A, side, lower, unit_diagonal)
 

@@ -60,7 +60,7 @@ def trmm(
     Notes
     -----
     A copy of the triangle, with zeros beside it, is multiplied as any matrix is: 2 n^2 m
-    operations, and the words of that product.
+    operations, twice as many as BLAS's trmm, and the words of that product.
 
     Examples
     --------

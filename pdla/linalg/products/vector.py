@@ -141,6 +141,11 @@ def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
     float
         Exact where sizes divide evenly.
 
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
     Notes
     -----
     x is cut along col, then row, and y left as `matvec` leaves it, cut along row with copies along
@@ -152,5 +157,6 @@ def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
     >>> pdla.matvec_words(64, 64, (2, 2))
     48.0
     """
+    checks.formula(grid, m=m, k=k)
     pr, pc = grid
     return k / pc * (1 - 1 / pr) + 2 * m / pr * (1 - 1 / pc)

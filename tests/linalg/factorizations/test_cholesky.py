@@ -1,5 +1,9 @@
 """Cholesky factors: LAPACK's ratio on every grid and layout, words by formula, faults by name on every rank."""
 
+from functools import partial
+from itertools import cycle
+from math import prod
+
 import numpy as np
 import pytest
 from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, on, one_triangle, positive, raised, ratio
@@ -8,7 +12,7 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, solve
-from pdla.linalg.factorizations.block_cyclic import near_square
+from pdla.linalg.factorizations.block_cyclic import in_blocks, near_square
 
 
 def factor_ratio(a, l):
@@ -132,6 +136,33 @@ def test_a_minor_that_is_not_positive_definite_is_named_on_every_rank(grid, plac
         said = raised(lambda comm, layout=layout: cholesky(on(grid, a, layout, comm)), grid[0] * grid[1] + 1)
         assert said == (LinAlgError, f"the leading minor of order {place + 1} is not positive definite (pivot -0.5)")
     assert issubclass(LinAlgError, np.linalg.LinAlgError)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (2, 2, 2)], ids=str)
+def test_each_order_is_named_on_every_rank_of_whatever_asks_for_a_factor(grid):
+    """Also on two that are idle, and over layers; complex, of either triangle."""
+    layouts = (in_blocks(grid, 4), BLOCKS)
+    calls = (
+        cholesky, cho_factor, partial(cholesky, lower=False), partial(pdla.linalg.inv, assume_a="pos"),
+        lambda A: solve(A, np.ones(13), assume_a="pos"),
+    )
+
+    def said(call, A):
+        with pytest.raises(LinAlgError) as error:
+            call(A)
+        return str(error.value)
+
+    def program(comm):
+        found = []
+        for place, layout in zip(range(13), cycle(layouts), strict=False):
+            a = positive(13, "complex128")
+            a[place, place] = -1
+            found += [(place, said(call, on(grid, a, layout, comm))) for call in calls]
+        return found
+
+    ran = pdla.run(prod(grid) + 2, program)
+    assert ran == ran[:1] * len(ran)
+    assert all(text.startswith(f"the leading minor of order {place + 1} is not positive definite") for place, text in ran[0])
 
 
 def test_nan_and_other_faults():

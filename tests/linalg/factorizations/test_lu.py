@@ -1,5 +1,7 @@
 """LU: SciPy's pivots where one rank has a panel, LAPACK's ratio on any grid, words by formula, singular matrices by name."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised, ratio, wilkinson
@@ -119,6 +121,29 @@ def test_singular_matrices_are_named_on_every_rank():
         assert raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(20)), 3) == wanted
 
 
+@pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3)], ids=str)
+def test_each_pivot_that_is_0_is_named_on_every_rank(grid):
+    """Also on two that are idle; blocks of 4 end within and at the end of 13, a panel may be of one column."""
+    a = drawn((13, 13), "complex128")
+
+    def said(function, *args):
+        with pytest.raises(LinAlgError) as error:
+            function(*args)
+        return str(error.value)
+
+    def program(comm):
+        found = []
+        for place, layout in zip(range(13), cycle((cyclic(4), BLOCKS)), strict=False):
+            A = on(grid, np.where(np.arange(13) == place, 0, a), layout, comm)
+            wanted = f"element ({place}, {place}) of U is 0 or NaN"
+            found += [(wanted, said(solve, A, np.ones(13))), (wanted, said(pdla.linalg.inv, A))]
+            assert pdla.linalg.det(A) == 0 and pdla.linalg.cond(A) == np.inf
+        return found
+
+    ran = pdla.run(grid[0] * grid[1] + 2, program)
+    assert all(text == f"the matrix is singular: {wanted}" for wanted, text in ran[0]) and ran == ran[:1] * len(ran)
+
+
 def test_other_faults():
     a = drawn((12, 12), "float64")
     nan = np.where(np.arange(144).reshape(12, 12) == 31, np.inf, a)
@@ -151,6 +176,19 @@ def test_what_may_be_overwritten_is_worked_on_where_it_lies():
     pdla.run(3, program)
     said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
     assert "overwrite_b: B shares memory" in said[1]
+    said = raised(lambda comm: lu_factor(fixed(comm, a), overwrite_a=True))
+    assert "overwrite_a: A lies in memory that is only to be read" in said[1]
+    assert "overwrite_a: A shares memory" in raised(lambda comm: by_its_own_column(on((1,), a, Layout(), comm)), 1)[1]
+
+
+def fixed(comm, a):
+    A = on((1, 2), a, BLOCKS, comm)
+    A.local.flags.writeable = False
+    return A
+
+
+def by_its_own_column(A):
+    return solve(A, A.local[:, 0], overwrite_a=True)
 
 
 def overwriting(A):

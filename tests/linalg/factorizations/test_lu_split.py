@@ -7,7 +7,7 @@ import scipy.linalg
 from helpers.systems import BLOCKS, KINDS, cyclic, drawn, on, raised
 
 import pdla
-from pdla import Layout
+from pdla import Cuts, Layout
 from pdla.linalg import lu
 
 
@@ -33,6 +33,23 @@ def test_a_product_and_its_parts(dtype, shape):
         expected = scipy.linalg.lu(a, p_indices=True)
         assert np.array_equal(p, expected[0])
         assert all(np.allclose(*pair, atol=1e-4) for pair in zip((l, u), expected[1:], strict=True))
+
+
+def test_parts_and_boundaries_are_cut_as_far_as_they_reach():
+    a = drawn((20, 20), "float64")
+
+    def program(comm):
+        whole = on((2, 2), a, BLOCKS, comm)
+        given = on((2, 2), a[:, 3:9], Layout(Cuts("row", (0, 9, 20)), Cuts("col", (0, 2, 6))), comm)
+        for A in (whole[1:, 2:9], whole[3:9, 1:].T, given, given.H):
+            m, k = A.shape[0], min(A.shape)
+            p, L, U = lu(A)
+            assert L.layout == A[:, :k].layout and U.layout == A[:k, :].layout
+            assert L.shape == (m, k) and np.allclose(L.gather()[p] @ U.gather(), A.gather())
+
+    pdla.run(5, program)
+    short = Layout(Cuts("row", (0, 9, 19)))
+    assert "does not cut 20 indices over 2 ranks" in raised(lambda comm: lu(on((2, 2), a, BLOCKS, comm), layout=short), 4)[1]
 
 
 def test_a_singular_matrix_has_factors_and_other_faults_are_told():

@@ -8,7 +8,7 @@ from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, on, raised, rat
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LayoutError, LinAlgError, ShapeError
-from pdla.linalg import solve_triangular, trsm
+from pdla.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve, solve_triangular, trsm
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -59,6 +59,20 @@ def test_vectors_are_vectors_on_every_rank(dtype):
         return ratio(taken(t, True), x[:, None], b[:, None])
 
     assert max(pdla.run(3, program)) < 30
+
+
+def test_a_list_is_a_vector_and_a_list_of_factors_a_pair():
+    a, b = drawn((9, 9), "float64") + 9 * np.eye(9), [*range(9)]
+
+    def program(comm):
+        A, P = on((3, 1), a, cyclic(4), comm), on((3, 1), a @ a.T, BLOCKS, comm)
+        found = [(a, solve(A, b)), (a, lu_solve([*lu_factor(A)], b)), (np.tril(a), solve_triangular(A, tuple(b), lower=True))]
+        found += [(a @ a.T, cho_solve([*cho_factor(P)], b)), (np.diag(np.diag(a)), solve(A, b, assume_a="diagonal"))]
+        return [ratio(a, x[:, None], np.array(b)[:, None]) for a, x in found]
+
+    assert max(map(max, pdla.run(4, program))) < 30
+    nan = [*b[:-1], np.nan]
+    assert "B has nan at [8]" in raised(lambda comm: solve(on((2, 1), a, BLOCKS, comm), nan))[1]
 
 
 def test_idle_ranks_parts_copies_and_another_grid():
