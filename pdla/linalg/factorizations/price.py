@@ -26,6 +26,7 @@ FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums t
 LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by rank_k.below
 LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
+BOOKKEEPING = 2.5e-4  # seconds for which a rank is busy with what a step takes besides: Python, headers, calls of few elements
 LAYERED = ("cholesky",)  # routines that work on layers, too
 Shape = tuple[int, ...]
 
@@ -137,8 +138,8 @@ class Step:
         A layer updates the rest before its next panel, while others go on with theirs.
         """
         pc, overlap = self.shape[1], self.task.machine.overlap
-        work = rest + (alone + panel) / pc
-        chain = alone + panel + ahead + delay
+        work = BOOKKEEPING + rest + (alone + panel) / pc
+        chain = BOOKKEEPING + alone + panel + ahead + delay
         if self.layers > 1:
             return max((rest + alone + panel + wire) / self.layers, chain)
         return max(work + max(0.0, wire - overlap * work), chain)
@@ -155,7 +156,7 @@ def _cholesky(step: Step) -> float:
         along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
-        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire, corner + along,
+        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w / step.shape[0]), wire, corner + along,
     )
 
 
@@ -225,8 +226,9 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long
     products and messages fail the price less than many short ones; of LU one whose panels lie on
-    one rank each, as its pivots are LAPACK's; for Cholesky one with most rows of ranks, as all that
-    have a part of a panel work on it.
+    one rank each, as its pivots are LAPACK's; for Cholesky one of the most nearly square grids, on
+    which the fewest words travel, then of most rows of ranks: all that have a part of a panel work
+    on it.
     """
     if ranks == 1:
         return (Blocking((1, 1), max(1, task.m, task.n)),)
@@ -234,6 +236,8 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
     blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
     blockings.sort(key=lambda blocking: seconds(task, *blocking))
     good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
-    alone, tall = task.routine == "lu", task.routine == "cholesky"
-    first = max(good, key=lambda blocking: (alone and blocking.shape[0] == 1, blocking.block, blocking.shape[0] if tall else 0))
+    if task.routine == "cholesky":
+        first = max(good, key=lambda blocking: (-sum(blocking.shape), blocking.block, blocking.shape[0]))
+    else:
+        first = max(good, key=lambda blocking: (task.routine == "lu" and blocking.shape[0] == 1, blocking.block))
     return (first, *(blocking for blocking in blockings if blocking != first))
