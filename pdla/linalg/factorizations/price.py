@@ -156,7 +156,7 @@ def _cholesky(step: Step) -> float:
         along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
-        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w / step.shape[0]), wire, corner + along,
+        step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire, corner + along,
     )
 
 
