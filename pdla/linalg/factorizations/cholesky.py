@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import held
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
@@ -324,17 +324,17 @@ class Cholesky:
         coming, turned = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
             header, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
-            if turned is None:  # what the next panel needs comes first, so that this is under way while the rest comes
-                self._transpose(left, k, range(k + 1, k + 2)).wait()
-                rest = self._transpose(left, k, range(k + 2, last + 1))
-            else:
-                rest = done(turned.wait())
-            if header[0] or k == last:
-                rest.wait()
-                break
             right = self._transposed(k)
-            coming, turned = self._panel(k + 1, self._update_next(left, right, k))
-            rest.wait()
+            # What the next panel needs comes first: the rest is on its way while this is factored.
+            (turned or self._transpose(left, right, k, range(k + 1, k + 2))).wait()
+            if header[0] or k == last:
+                break
+            corner = self._next_corner(left, right, k)
+            rest = self._transpose(left, right, k, range(k + 2, last + 1)) if turned is None else None
+            self._update_next(left, right, k)
+            coming, turned = self._panel(k + 1, corner)
+            if rest is not None:
+                rest.wait()
             self._update_rest(left, right, k, k + 2)
             self.along.release()
             self.down.release()
@@ -356,11 +356,11 @@ class Cholesky:
             if self.cols.here == self.cols.owner(k):
                 i, j = self.rows.begins(k + 1), self.cols.begins(k)
                 left, header = self.a[i:, j : j + self.cols.width(k)], self._header(self.column)
-                self._transpose(left, k, near).wait()
+                self._transpose(left, self._transposed(k), k, near).wait()
                 self._lend(layers, left, k, near, header)
             header, left = self._split(coming.wait(), k)
             count = layers.until(count, header)
-            self._transpose(left, k, range(near.stop, self.cols.count)).wait()
+            self._transpose(left, self._transposed(k), k, range(near.stop, self.cols.count)).wait()
             self._lend(layers, left, k, range(near.stop, min(k + layers.count, count)), header)
             self._update_rest(left, self._transposed(k), k, k + layers.count)
             self.along.release()
@@ -394,7 +394,8 @@ class Cholesky:
             inverse = self.xp.reinterpret(corner[:-HEADER].reshape(w, w), True)
             for cols in (slice(w // 2), slice(w // 2, w)):  # the inverse is a triangle: a quarter of it need not be multiplied
                 multiply(self.xp, under[:, : cols.stop], inverse[cols, : cols.stop].T, x[:, cols], 1, 0)
-        coming, turned = self.along.bcast(panel, {owner: (ALL,)}), self._transpose(x, k) if self.cols.comm is None else None
+        coming = self.along.bcast(panel, {owner: (ALL,)})
+        turned = self._transpose(x, self._transposed(k), k) if self.cols.comm is None else None
         self.xp.copy(under, x)
         return coming, turned
 
@@ -431,9 +432,9 @@ class Cholesky:
         w = self.cols.width(k)
         return self.column[: (self.a.shape[1] - self.cols.begins(k + 1)) * w].reshape(-1, w)
 
-    def _transpose(self, left: Any, k: int, blocks: range | None = None) -> Pending:
+    def _transpose(self, left: Any, right: Any, k: int, blocks: range | None = None) -> Pending:
         """The conjugated rows of panel k that face this rank's columns after block k, or some, from the ranks that have them."""
-        i, j, right = self.rows.begins(k + 1), self.cols.begins(k + 1), self._transposed(k)
+        i, j = self.rows.begins(k + 1), self.cols.begins(k + 1)
         parts: dict[int, list[slice]] = {}
         for block in self.cols.after(k):
             if blocks is not None and block not in blocks:
@@ -447,17 +448,19 @@ class Cholesky:
                 self.xp.copy(right[at : at + size], left[first : first + size], True)
         return self.down.bcast(right, parts)
 
-    def _update_next(self, left: Any, right: Any, k: int) -> Pending | None:
-        """Block column k + 1, its diagonal block first, so that the corner is on its way while the rest is updated."""
-        i, j = self.rows.begins(k + 1), self.cols.begins(k + 1)
-        here = self.cols.here == self.cols.owner(k + 1)
-        column, top = self.a[i:, j : j + self.cols.width(k + 1)], self.rows.begins(k + 2) - i
-        if here:
-            multiply(self.xp, left[:top], right[: column.shape[1]].T, column[:top], -1, 1)
-        corner = self._corner(k + 1)
-        if here:
-            multiply(self.xp, left[top:], right[: column.shape[1]].T, column[top:], -1, 1)
-        return corner
+    def _next_corner(self, left: Any, right: Any, k: int) -> Pending | None:
+        """Update diagonal block k + 1, factor it, and start sending it."""
+        i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k + 1)
+        if self.cols.here == self.cols.owner(k + 1):
+            top = self.rows.begins(k + 2) - i
+            multiply(self.xp, left[:top], right[:w].T, self.a[i : i + top, j : j + w], -1, 1)
+        return self._corner(k + 1)
+
+    def _update_next(self, left: Any, right: Any, k: int) -> None:
+        """Block column k + 1 below the diagonal."""
+        i, j, w = self.rows.begins(k + 2), self.cols.begins(k + 1), self.cols.width(k + 1)
+        if self.cols.here == self.cols.owner(k + 1):
+            multiply(self.xp, left[i - self.rows.begins(k + 1) :], right[:w].T, self.a[i:, j : j + w], -1, 1)
 
     def _update_rest(self, left: Any, right: Any, k: int, first: int) -> None:
         """The block columns from number `first` on, as far as each row reaches."""

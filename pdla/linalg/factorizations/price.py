@@ -105,7 +105,7 @@ class Step:
     def sent(self, axis: int, words: float) -> float:
         """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
         machine, (pr, pc, *_) = self.task.machine, self.shape
-        ranks, far = (pc, 1 < machine.node < pc) if axis else (pr, 1 < machine.node < pr * pc)
+        ranks, far = (pc, 0 < machine.node < pc) if axis else (pr, 0 < machine.node < pr * pc)
         if ranks == 1 or not words:
             return 0.0
         return words * self.task.dtype.itemsize / machine.rate(far) * (ranks - 1) / ranks
@@ -116,13 +116,13 @@ class Step:
 
     def given(self, words: float) -> float:
         """Seconds in which a rank receives an addend of another layer, packs and adds it."""
-        rate = self.task.machine.rate(1 < self.task.machine.node < prod(self.shape))
+        rate = self.task.machine.rate(0 < self.task.machine.node < prod(self.shape))
         return self.delay(2) + words * self.task.dtype.itemsize / rate + self.touched(2 * words)
 
     def delay(self, axis: int) -> float:
         """Seconds until the last rank of a grid row or column, or of another layer, hears of a message."""
         machine, (pr, pc, *_) = self.task.machine, self.shape
-        far = 1 < machine.node < (pr * pc, pc, prod(self.shape))[axis]
+        far = 0 < machine.node < (pr * pc, pc, prod(self.shape))[axis]
         return ceil(log2(self.shape[axis])) * (machine.delay(far) + machine.gap)
 
     def touched(self, words: float) -> float:
