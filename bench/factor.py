@@ -79,7 +79,7 @@ def grids(comm, n):
 
 
 def of(n, grid, layout, positive):
-    A = pdla.random((n, n), grid, layout, seed=1, distribution="normal")
+    A = pdla.random((n, n), grid, layout, seed=2, distribution="normal")  # well conditioned: seed 1 at n = 1024 is not
     if not positive:
         return A
     return (A + A.T.redistribute(layout)) * 0.5 + pdla.eye(n, grid, layout) * (2 * n**0.5 + 1)
