@@ -10,7 +10,7 @@ from pdla.comm.ledger import record
 
 PIECE = 512 << 10  # bytes
 every_layout = pytest.mark.parametrize("how", ["C", "transposed", "gaps"])
-every_way = pytest.mark.parametrize("way", ["mpi", *broadcast.WAYS])
+every_way = pytest.mark.parametrize("way", [*broadcast.WAYS])
 DTYPES = ["float64", "complex64", "float16", "int8", "bool", *["longdouble"] * (config.settings.array == "numpy")]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
