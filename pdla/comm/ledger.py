@@ -50,8 +50,8 @@ class Event:
         Seconds on time.perf_counter's clock, or on the clock of a dry run's machine; at `end` the
         result was there.
     way : str
-        Of a broadcast "mpi", or one of `broadcast.WAYS`; of an all-gather around the nodes "ring";
-        of a sum from node to node "pipeline"; of short pieces of many ranks "circulant".
+        Of a broadcast one of `broadcast.WAYS`; of an all-gather around the nodes "ring"; of a sum
+        from node to node "pipeline"; of short pieces of many ranks "circulant".
     tag : str
         What it was for, where a layer or a program has said so by `tagged`.
     far : int

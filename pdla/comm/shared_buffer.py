@@ -3,8 +3,8 @@
 memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
 ...                          each rank writes its own part
 buffer.seal()                collective: waits until all have written; then all may read
-buffer.publish(3)               or, instead of `seal`: the first 3 pieces that this rank writes can be read
-buffer.published(1)               of how many of its pieces rank 1 has told
+buffer.publish(3)            or, instead of `seal`: the first 3 pieces that this rank writes can be read
+buffer.published(1)          how many of its pieces rank 1 has published
 buffer.until(call, ready)    waits for what others tell
 buffer.leave()               ends this rank's reading, without waiting
 buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed

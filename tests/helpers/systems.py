@@ -120,3 +120,11 @@ def lu_ratio(a, x, pivots):
 def wilkinson(n):
     """Growth of 2^(n - 1) by partial pivoting."""
     return np.eye(n) - np.tril(np.ones((n, n)), -1) + np.eye(1, n, n - 1)[[0] * n] * (np.arange(n) < n - 1)[:, None]
+
+
+def factor_ratio(a, l):
+    """LAPACK's measure of A - L L^H."""
+    if not a.size:
+        return 0.0
+    wide = l.astype(np.result_type(l.dtype, np.float64))
+    return np.abs(a - wide @ wide.conj().T).sum(0).max() / (len(a) * np.finfo(l.dtype).eps * np.abs(a).sum(0).max())

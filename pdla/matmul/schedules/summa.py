@@ -30,7 +30,8 @@ class Feed:
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
         buffers = [stream.panel_buffer(width) for _ in range(at_once(panels))] if stream.moves else []
-        self.panels = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])  # by width
+        # By width, of which there are few for thousands of panels.
+        self.panels = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""

@@ -6,21 +6,13 @@ from math import prod
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, on, one_triangle, positive, raised, ratio
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, factor_ratio, on, one_triangle, positive, raised, ratio
 
 import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, solve
 from pdla.linalg.factorizations.block_cyclic import in_blocks, near_square
-
-
-def factor_ratio(a, l):
-    """LAPACK's measure of A - L L^H."""
-    if not a.size:
-        return 0.0
-    wide = l.astype(np.result_type(l.dtype, np.float64))
-    return np.abs(a - wide @ wide.conj().T).sum(0).max() / (len(a) * np.finfo(l.dtype).eps * np.abs(a).sum(0).max())
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
