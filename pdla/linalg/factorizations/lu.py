@@ -31,7 +31,7 @@ from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_al
 from pdla.linalg.factorizations.blocking import copied, limited, to, where
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
-from pdla.linalg.factorizations.tournament import winners
+from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
 from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
@@ -341,40 +341,21 @@ class LU:
 
     def _together(self, block: Any, x: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
-        w, i = x.shape[1], self.rows.begins(k)
-        corner = self._corner(x[i:], k)
-        header, factors = corner[: 1 + w], corner[1 + w :].reshape(w, w)
+        w, i, first = x.shape[1], self.rows.begins(k), k * self.cols.block
+        heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
+        won, factors = corner(self.xp, self.rows, self.rows.owner(k), x[i:], self.numbers[i:], heights)
+        told = self._host_header(won, k)
+        header = self._header(pivots_of(told[1:].astype(np.int64), first), int(told[0]), first)
         RowExchange(self.rows, *self._moves(self._host_header(header, k), k)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
         if after:
             self.xp.copy(block[:w], factors)
-        kernels.trsm(self.xp, self._regular(factors).T, block[after:].T, True)
+        rows_of_l(self.xp, factors, block[after:])
         return header
-
-    def _corner(self, x: Any, k: int) -> Any:
-        """Collective along the grid column: the header, and L and U of the rows that win the tournament."""
-        i, w = k * self.cols.block, x.shape[1]
-        corner = buffer(self.xp, (1 + w + w * w,), x.dtype)
-        won = winners(self.xp, self.rows, k, x, self.numbers[self.rows.begins(k) :])
-        if won is not None:
-            fine = self.xp.finite(won.offer)
-            self.xp.copy(corner[: 1 + w], self._header(pivots_of(won.numbers, i), won.singular or int(not fine), i))
-            self.xp.copy(corner[1 + w :].reshape(w, w), won.factors[:w])
-            if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
-                self.xp.scale(corner[1 + w :], np.nan)
-        return self.rows.bcast(corner, self.rows.owner(k)).wait()
 
     def _header(self, pivots: np.ndarray, singular: int, first: int) -> Any:
         return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))
-
-    def _regular(self, factors: Any) -> Any:
-        """U with 1 instead of each zero pivot: below it there is nothing but rounding errors, which L is not to magnify."""
-        at = np.arange(len(factors))
-        zeros = at[self.xp.host_or(self.xp.picked(factors, at, at), at + 1) == 0]
-        if len(zeros):
-            self.xp.place(factors, zeros, zeros, 1)
-        return factors
 
     def _host_header(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""

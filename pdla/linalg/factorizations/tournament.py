@@ -7,7 +7,8 @@ Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -37,31 +38,59 @@ class Picked:
     singular: int
 
 
-def winners(xp: Any, rows: Dimension, k: int, x: Any, numbers: np.ndarray) -> Picked | None:
-    """Collective along the grid column: of all ranks' rows x of panel k, on the rank that has block k; None on the others.
+def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
+    """Collective along the grid column: the pivot rows of a panel, of which this rank has the rows x, and their L and U.
 
-    numbers: of the rows x in the matrix.
+    numbers  of the rows x in the matrix;  heights: how many rows each rank has
+    root     the last to pick
+
+    Gives 1 + w numbers: of the first pivot that is 0 or NaN, from 1 on, or 0; and of the rows. Then w
+    x w elements.
     """
+    w = x.shape[1]
+    told = buffer(xp, (1 + w + w * w,), x.dtype)
+    won = winners(xp, rows, root, x, numbers, heights)
+    if won is not None:
+        fine = xp.finite(won.offer)
+        xp.copy(told[: 1 + w], xp.asarray(np.array([won.singular or int(not fine), *won.numbers], x.dtype)))
+        xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
+        if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+            xp.scale(told[1 + w :], np.nan)
+    rows.bcast(told, root).wait()
+    return told[: 1 + w], told[1 + w :].reshape(w, w)
+
+
+def rows_of_l(xp: Any, factors: Any, x: Any) -> None:
+    """Local: turn the rows x of a panel into rows of L, by U of the pivot rows' L and U.
+
+    Each zero pivot counts as 1: below it there is nothing but rounding errors, which L is not to
+    magnify.
+    """
+    at = np.arange(len(factors))
+    zeros = at[xp.host_or(xp.picked(factors, at, at), at + 1) == 0]
+    if len(zeros):
+        xp.place(factors, zeros, zeros, 1)
+    kernels.trsm(xp, factors.T, x.T, True)
+
+
+def winners(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
+    """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
     assert rows.comm is not None
-    place, span, width = (rows.here - rows.owner(k)) % rows.parts, 1, x.shape[1]
+    place, span, width = (rows.here - root) % rows.parts, 1, x.shape[1]
     picked = _picked(xp, x, numbers)
     while span < rows.parts:
         if place % (span * FAN):
             if len(picked.offer):
-                rows.comm.send(picked.offer, rows.owner(k + place - place % (span * FAN))).wait()
+                rows.comm.send(picked.offer, (root + place - place % (span * FAN)) % rows.parts).wait()
             return None
         others = range(place + span, min(place + span * FAN, rows.parts), span)
-        counts = [min(width, sum(_height(rows, k + p) for p in range(q, min(q + span, rows.parts)))) for q in others]
+        theirs = [range(q, min(q + span, rows.parts)) for q in others]
+        counts = [min(width, sum(heights[(root + p) % rows.parts] for p in each)) for each in theirs]
         if any(counts):
-            picked = _met(xp, rows, picked, [(rows.owner(k + q), count) for q, count in zip(others, counts, strict=True) if count])
+            coming = [((root + q) % rows.parts, count) for q, count in zip(others, counts, strict=True) if count]
+            picked = _met(xp, rows, picked, coming)
         span *= FAN
     return picked
-
-
-def _height(rows: Dimension, k: int) -> int:
-    """How many rows the rank that has block k has of this one and later ones."""
-    theirs = replace(rows, here=rows.owner(k))
-    return theirs.begins(rows.count) - theirs.begins(k)
 
 
 def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
