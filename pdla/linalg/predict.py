@@ -184,7 +184,7 @@ def words(task: Task, blocking: Blocking) -> float:
     if task.routine == "cholesky":
         return cholesky_words(n, (pr, pc, *layers), min(block, n))
     if task.routine == "lu":
-        return lu_words(m, n, (pr, pc), min(block, task.order))
+        return lu_words(m, n, (pr, pc, *layers), min(block, task.order))
     if n <= price.FEW:
         return m * n * (1 - 1 / pr + (1 - 1 / pc)) / pc
     return m * m / (2 * pr) * (1 - 1 / pc) + m * n / pc * (1 - 1 / pr)

@@ -350,7 +350,9 @@ class Cholesky:
         for k in layers.steps:
             if k >= count:
                 break
-            coming, _ = self._panel(k, self._corner(k, layers.summed(k, header)))
+            if self.cols.here == self.cols.owner(k):
+                header = layers.summed(self._addend(k), k, header)
+            coming, _ = self._panel(k, self._corner(k, header))
             layers.sent()
             near = range(k + 1, min((k // layers.count + 1) * layers.count, self.cols.count))
             if self.cols.here == self.cols.owner(k):
@@ -375,7 +377,12 @@ class Cholesky:
                 i, j, w = self.rows.begins(later), self.cols.begins(later), self.cols.width(later)
                 right = self._transposed(k)[j - self.cols.begins(k + 1) :][:w]
                 multiply(self.xp, left[i - self.rows.begins(k + 1) :], right.T, self.a[i:, j : j + w], -1, 1)
-                layers.give(later, header)
+                layers.give(self._addend(later), later, header)
+
+    def _addend(self, k: int) -> Any:
+        """Of a layer to panel k."""
+        j = self.cols.begins(k)
+        return self.a[self.rows.begins(k) :, j : j + self.cols.width(k)]
 
     def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
         """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the header.

@@ -9,6 +9,7 @@ as a rank would have without copies. Solomonik, Demmel: Euro-Par 2011; Kwasniews
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Layers:
         self.a = buffer(X.xp, (len(X.stored), cols.begins(cols.count)), X.dtype)
         self.going: list[Pending] = []
         self.xp.scale(self.a, 0)
-        for here, there in self._own():
+        for _, here, there in self.own():
             self.xp.copy(there, here)
 
     @staticmethod
@@ -48,45 +49,50 @@ class Layers:
         """The number of layers."""
         return self.comm.size
 
-    def _own(self) -> Any:
-        """Of each panel that this rank has where it is in the matrix, and where in the layer."""
+    @property
+    def here(self) -> int:
+        """The number of this layer."""
+        return self.comm.rank
+
+    def own(self) -> Iterator[tuple[int, Any, Any]]:
+        """Of each panel that this rank has its number, where it is in the matrix, and where in the layer."""
         first = 0
         for k in self.steps:
             if self.cols.owner(k) == self.cols.here:
                 w, j = self.cols.width(k), self.cols.begins(k)
-                yield self.stored[:, first : first + w], self.a[:, j : j + w]
+                yield k, self.stored[:, first : first + w], self.a[:, j : j + w]
                 first += w
 
-    def give(self, k: int, header: np.ndarray) -> None:
-        """Start sending this layer's addend of panel k, and a few numbers, to the layer that works on it."""
-        message, x = self._message(k, len(header))
+    def give(self, x: Any, k: int, header: Any = ()) -> None:
+        """Start sending x of this layer's addends, and a few numbers, to the layer that works on panel k."""
+        message = buffer(self.xp, (x.size + len(header),), x.dtype)
         self.xp.copy(message[: x.size].reshape(*x.shape), x)
-        self.xp.copy(message[x.size :], self.xp.asarray(header.astype(x.dtype)))
-        self.going.append(self.comm.send(message, k % self.count))
+        if len(header):
+            self.xp.copy(message[x.size :], self.xp.asarray(np.asarray(header, x.dtype)))
+        self.send(message, k % self.count)
 
-    def summed(self, k: int, header: np.ndarray) -> np.ndarray:
-        """Add the other layers' addends to panel k. Gives the numbers of the first that has failed.
+    def send(self, x: Any, layer: int) -> None:
+        """Start sending x to the rank at the same place in another layer."""
+        self.going.append(self.comm.send(x, layer))
+
+    def given(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
+        """What these layers give to be added to x, and so many numbers, as they come."""
+        coming = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
+        for pending in coming:
+            message = pending.wait()
+            yield message[: x.size].reshape(*x.shape), message[x.size :]
+
+    def summed(self, x: Any, k: int, header: np.ndarray) -> np.ndarray:
+        """Add the other layers' addends to x, panel k. Gives the numbers of the first that has failed.
 
         That is one whose first number is not 0.
         """
-        if self.cols.here != self.cols.owner(k):
-            return header
-        giving, x = range(max(0, k - self.count + 1), k), self._panel(k)
-        for coming in [self.comm.recv(self._message(k, len(header))[0], s % self.count) for s in giving]:
-            message = coming.wait()
-            header = header if header[0] else self.xp.host_or(message[x.size :], header).real.astype(float)
+        layers = [step % self.count for step in range(max(0, k - self.count + 1), k)]
+        for addend, numbers in self.given(x, layers, len(header)):
+            header = header if header[0] else self.xp.host_or(numbers, header).real.astype(float)
             if not header[0]:
-                self.xp.add(x, message[: x.size].reshape(*x.shape))
+                self.xp.add(x, addend)
         return header
-
-    def _panel(self, k: int) -> Any:
-        j = self.cols.begins(k)
-        return self.a[self.rows.begins(k) :, j : j + self.cols.width(k)]
-
-    def _message(self, k: int, numbers: int) -> tuple[Any, Any]:
-        """Room for the addend of panel k and so many numbers; and the addend."""
-        x = self._panel(k)
-        return buffer(self.xp, (x.size + numbers,), x.dtype), x
 
     def until(self, count: int, header: np.ndarray) -> int:
         """How many panels are worked on: behind one that fails each layer takes one, to hear of it."""
@@ -99,7 +105,7 @@ class Layers:
 
     def end(self, header: np.ndarray) -> np.ndarray:
         """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
-        for here, there in self._own():
+        for _, here, there in self.own():
             self.xp.copy(here, there)
         x = self.xp.asarray(header)
         return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

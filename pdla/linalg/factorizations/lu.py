@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_all_ranks, working_copy
 from pdla.linalg.factorizations.blocking import copied, limited, to, where
+from pdla.linalg.factorizations.layers import Layers
+from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
@@ -258,7 +261,8 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
-        steps = LU(X)
+        layers = Layers.of(X, *dimensions(X))
+        steps = LU(X) if layers is None else LayeredLU(X, layers)
         numbers = on_all_ranks(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
     return X, numbers[1:].astype(np.int64), int(numbers[0])
 
@@ -387,17 +391,17 @@ class LU:
         multiply(self.xp, panel[after - i :], top, x[after:], -1, 1)
 
 
-def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
+def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     """Words that a rank receives, in the mean, for LU of an m x n matrix on a pr x pc grid.
 
     Parameters
     ----------
     m, n : int
         Rows and columns.
-    grid : tuple of two int
-        pr and pc.
+    grid : tuple of int
+        pr and pc, and c where there are c layers of pr x pc ranks.
     block : int
-        Rows of a square block.
+        Columns of a panel: of square blocks the rows, where there is one layer.
 
     Returns
     -------
@@ -413,21 +417,31 @@ def lu_words(m: int, n: int, grid: tuple[int, int], block: int) -> float:
     Notes
     -----
     Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
-    3/2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc.
+    3/2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc. Over c layers of pr x pc = P / c ranks
+    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr): panels and rows of U, other
+    layers' addends to both, rows of U for other layers, and rows of L that are brought to their
+    places.
 
     Examples
     --------
     >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
     418572.0
     """
-    checks.formula(grid, block=block, m=m, n=n)
-    pr, pc = grid
+    checks.formula(grid, (2, 3), block, m=m, n=n)
+    pr, pc, *depth = grid
+    c = prod(depth)
     i = np.arange(0, min(m, n), block)
-    w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // block)
-    panels = (pc - 1) * ((m - i) * w + pr * (1 + w)) + (pr - 1) * w * np.where(m > i + w, n - i - w, 0)
-    pivots = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)
+    w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // (block * c))
+    met = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # by the rows of a tournament, and its result
+    right, others = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the rows left that are not on the rank of the pivots
+    met = met if pr > 1 else 0 * met
+    if c > 1:
+        panels = (pc - 1) * ((m - i) * w + pr * (1 + w + w * w)) + (pr - 1) * w * right
+        addends = np.minimum(np.arange(len(i)), c - 1) * (m - i) * w + (c - 1) * w * right
+        told, dealt = pr * pc * (c - 1) * (1 + w), w * right * (c - 1) / c
+        return float((panels + met + addends + told + dealt + w * (m - i) * others).sum() / (pr * pc * c))
+    panels = (pc - 1) * ((m - i) * w + pr * (1 + w)) + (pr - 1) * w * np.where(m > i + w, right, 0)
     left, last = m - i - w, -(-(m - i - w) // block)
-    others = 1 - -(-blocks // pr) / blocks  # the share of the rows left that are not on the rank of the pivots
     moved = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(left, 1))  # rows of L, at the end
     exchanged = 2 * (n - i) * w * others + w * moved * (1 - -(-last // pr) / np.maximum(last, 1))
-    return float((panels + (pivots if pr > 1 else 0) + exchanged).sum() / (pr * pc))
+    return float((panels + met + exchanged).sum() / (pr * pc))

@@ -27,7 +27,7 @@ LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by
 LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
 BOOKKEEPING = 2.5e-4  # seconds for which a rank is busy with what a step takes besides: Python, headers, calls of few elements
-LAYERED = ("cholesky",)  # routines that work on layers, too
+LAYERED = ("cholesky", "lu")  # routines that work on layers, too
 Shape = tuple[int, ...]
 
 

@@ -6,6 +6,7 @@ one message a peer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +23,13 @@ def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
 
     They are told as the rows that are written, and those whose contents they get.
     """
+    return moves_by(enumerate(pivots.tolist(), first))
+
+
+def moves_by(exchanges: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Any exchanges, one after another, as one move of rows."""
     lying: dict[int, int] = {}
-    for i, j in enumerate(pivots.tolist(), first):
+    for i, j in exchanges:
         if i != j:
             lying[i], lying[j] = lying.get(j, j), lying.get(i, i)
     return np.array([*lying], np.int64), np.array([*lying.values()], np.int64)
