@@ -371,8 +371,8 @@ class Layout:
         Raises
         ------
         LayoutError
-            For part of a dimension that is cut along several axes: no nested cuts describe where it
-            lies.
+            For part of a dimension that is cut along several axes, as no nested cuts describe where
+            it lies: but of the first indices of cyclic ones these do.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
         made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
@@ -384,7 +384,7 @@ class Layout:
         if (start, stop) == (0, n):
             return cuts
         cuts = effective(cuts, sizes)
-        if len(cuts) > 1:
+        if len(cuts) > 1 and (start or not all(isinstance(cut, Cyclic) for cut in cuts)):
             raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
         return tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts)
 

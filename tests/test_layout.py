@@ -252,6 +252,18 @@ def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
             assert part.indices((stop - start, 1), SIZES, where)[0].indices().tolist() == kept
 
 
+@pytest.mark.parametrize("cuts", [(Cyclic("row", 4), Cyclic("col", 2)), (Cyclic("row", 3, 1, 2), Cyclic("col", 2, 1), Cyclic("depth", 1))])
+def test_the_first_indices_of_cyclic_cuts_lie_as_all_do(cuts):
+    axes = tuple(cut.axis for cut in cuts)
+    for n in range(17):
+        part = Layout(cuts).part((16, 1), SIZES, (0, n), (0, 1))
+        for where in places(axes):
+            kept = [index for index in held(cuts, 16, where) if index < n]
+            assert part.indices((n, 1), SIZES, where)[0].indices().tolist() == kept
+    with pytest.raises(LayoutError, match="cut along several axes"):
+        Layout(cuts).part((16, 1), SIZES, (1, 16), (0, 1))
+
+
 def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():
     layout = Layout(("row", "col"), "depth")
     assert layout.part((12, 9), SIZES, (0, 12), (2, 4)).rows == layout.rows

@@ -133,7 +133,7 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = regular_factors(A, dtype, overwrite)
-    rows = order(pivots, A.shape[0])
+    X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)

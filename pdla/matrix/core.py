@@ -241,7 +241,8 @@ class DistMatrix:
         ShapeError
             For any other index.
         LayoutError
-            For a part of a dimension that is cut along several axes.
+            For a part of a dimension that is cut along several axes, unless the cuts are cyclic and
+            it begins with the first index.
 
         Examples
         --------

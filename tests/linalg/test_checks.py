@@ -142,7 +142,7 @@ def test_calls_that_differ_between_ranks_are_refused(call):
 @pytest.mark.parametrize("call", [
     lambda: pdla.linalg.cholesky_words(-1, (2, 2), 8), lambda: pdla.linalg.cholesky_words(8, (0, 2), 8),
     lambda: pdla.linalg.cholesky_words(8, (2,), 8), lambda: pdla.linalg.cholesky_words(8, (2, 2, 2), 0),
-    lambda: pdla.linalg.lu_words(8, -1, (2, 2), 8), lambda: pdla.linalg.lu_words(8, 8, (2, 2, 2), 8),
+    lambda: pdla.linalg.lu_words(8, -1, (2, 2), 8), lambda: pdla.linalg.lu_words(8, 8, (2,), 8),
     lambda: pdla.linalg.lu_words(8, 8, (2, 2), 0), lambda: pdla.matvec_words(8, 8, (2, 0)),
     lambda: pdla.matvec_words(8, -8, (2, 2)), lambda: pdla.syrk_words(8, 8, 0),
 ])

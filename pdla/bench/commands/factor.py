@@ -26,7 +26,7 @@ from pdla.bench.stop import FAILED, refuse
 from pdla.linalg import cho_factor, lu_factor, norm, predict, solve, solve_triangular
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Blocking, Task
+from pdla.linalg.factorizations.price import LAYERED, Blocking, Task
 from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
 
@@ -45,7 +45,8 @@ def add(to: Parser, name: str) -> None:
     if name in ("solve", "trsm"):
         to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
     to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
-    layers, such = name == "cholesky", "2x3, or 4x4x4 for 4 layers" if name == "cholesky" else "2x3"
+    layers = ROUTINES[name] in LAYERED and name in ROUTINES.values()
+    such = "2x3, or 4x4x4 for 4 layers" if layers else "2x3"
     shape, words = (layers_shape, "PRxPC[xC]") if layers else (grid_shape, "PRxPC")
     to.add_argument("--grid", type=shape, metavar=words, help=f"such as {such} (default: as pdla chooses)")
     to.add_argument("--dtype", choices=DTYPES, default="float64", help="element type (default float64)")

@@ -28,6 +28,7 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
+Moves = tuple[np.ndarray, np.ndarray]  # positions that are written, and those whose contents they get
 
 
 class RowPlaces:
@@ -51,7 +52,7 @@ class RowPlaces:
 
     @property
     def left(self) -> np.ndarray:
-        """This rank's rows that are left, as they lie."""
+        """The rows that this rank has left, as they lie."""
         here = self.dimension.here
         return self.rows[self.indices[here][self.pivots[here] :]]
 
@@ -60,7 +61,7 @@ class RowPlaces:
         rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
         return rows[np.arange(count) * len(rows) // count]
 
-    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""
         to, was = moves_by([self._exchange(row) for row in rows.tolist()])
         mine = self.ranks[to] == self.dimension.here
@@ -107,6 +108,9 @@ class Panel:
         return Panel(rows.reshape(w, height).T, factors.reshape(w, w), header)
 
 
+Known = tuple[Panel | None, np.ndarray, Moves]  # of a panel: itself, in its layer; its header; and this rank's moves of rows
+
+
 class LayeredLU:
     """One rank's work: L and U in place of its blocks of A."""
 
@@ -134,26 +138,37 @@ class LayeredLU:
         return np.array([self.numbers[0], *pivots])
 
     def _step(self, k: int) -> None:
-        turn, w = k % self.layers.count == self.layers.here, self._width(k)
+        going: list[Pending] = []
+        turn, known = k % self.layers.count == self.layers.here, None
         if turn:
             self._land()
-        self._continue(k + 1)
-        if self.cols.here == self.cols.owner(k):
-            self._sum(self._column(k), k, turn, range(max(0, k - self.layers.count + 1), k))
-        coming, header, moved = self._panel(k) if turn else (None, None, None)
+            known = self._panel(k, going)
         self._continue(self._due(k))
-        panel, header = self._told(coming, header, k)
-        self.numbers[0], self.numbers[1 + k * self.cols.block :][:w] = self.numbers[0] or header[0], header[1:]
-        pivot_rows = header[1:].astype(np.int64)
-        first = self._move(*(moved or self.places.take(pivot_rows)))
-        upper = self._upper(k, pivot_rows, slice(first, self.first), panel)
+        panel, header, moves = known or self._told(k, going)
+        self.numbers[0], self.numbers[1 + k * self.cols.block :][: self._width(k)] = self.numbers[0] or header[0], header[1:]
+        first = self._move(*moves)
+        self._subtract(slice(first, self.first), self.cols.count)
         if panel is not None:
-            if self.cols.here == self.cols.owner(k):
-                self.xp.copy(self._column(k, first), panel.rows)
-            lower = buffer(self.xp, (len(self.a), w), self.a.dtype)
-            self.xp.copy(lower[self.first :], panel.rows[self.first - first :])
-            self.update = Update(k, lower, upper, k + 1)
+            self._begin(k, panel, first)
+        ranks, mine = self.places.ranks[header[1:].astype(np.int64)], self.a[first : self.first, self._after(k) :]
+        if panel is None:
+            self._lend_rows(k, mine)
+        elif mine.shape[1]:
+            self._upper(k, mine, ranks, panel.factors)
+        self._lend(k + 1)
+        for pending in going:
+            pending.wait()
+        if turn:
             self.along.release()
+
+    def _begin(self, k: int, panel: Panel, first: int) -> None:
+        """Of a panel that has come: put it in its place, and make it this layer's next update."""
+        if self.cols.here == self.cols.owner(k):
+            self.xp.copy(self._column(k, first), panel.rows)
+        lower = buffer(self.xp, (len(self.a), self._width(k)), self.a.dtype)
+        upper = buffer(self.xp, (self._width(k), self.a.shape[1] - self._after(k)), self.a.dtype)
+        self.xp.copy(lower[self.first :], panel.rows[self.first - first :])
+        self.update = Update(k, lower, upper, k + 1)
 
     def _width(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
@@ -186,54 +201,77 @@ class LayeredLU:
         u = self.update
         if u is None:
             return
-        begin, lo, hi = self.cols.begins(u.k + 1), self.cols.begins(u.next), self.cols.begins(end)
+        begin, lo, hi = self._after(u.k), self.cols.begins(u.next), self.cols.begins(end)
         x = self.a[rows, lo:hi]
         if x.size:
             multiply(self.xp, u.lower[rows], u.upper[:, lo - begin : hi - begin], x, -1, 1)
 
-    def _sum(self, x: Any, k: int, turn: bool, steps: range) -> None:
-        """Add to x, in the layer whose turn it is, what the layers of these steps have there."""
-        layers = [step % self.layers.count for step in steps]
-        if x.size and turn:
-            for addend, _ in self.layers.given(x, layers):
-                self.xp.add(x, addend)
-        elif x.size and self.layers.here in layers:
+    def _lend(self, k: int) -> None:
+        """Bring block column k up to date, and give what this layer adds to it."""
+        self._continue(k + 1)
+        if k < self.count and self.cols.here == self.cols.owner(k):
+            self._give(self._column(k), k, self._earlier(k))
+
+    def _earlier(self, k: int) -> range:
+        """The steps of layers that have addends to panel k."""
+        return range(max(0, k - self.layers.count + 1), k)
+
+    def _others(self, k: int) -> range:
+        """The same of its pivot rows: all, as what no layer has changed yet lies in one of them."""
+        return range(k - self.layers.count + 1, k)
+
+    def _give(self, x: Any, k: int, steps: range) -> None:
+        """Start sending x to the layer of panel k, if this is one of these steps' layers."""
+        if x.size and any((step - self.layers.here) % self.layers.count == 0 for step in steps):
             self.layers.give(x, k)
 
-    def _panel(self, k: int) -> tuple[Pending, Any, Any]:
-        """Factor block column k, and start sending it along the grid rows; gives its ranks the header and the rows' moves, too."""
+    def _add(self, x: Any, steps: range) -> None:
+        """Add to x what the layers of these steps have there."""
+        if x.size:
+            for addend, _ in self.layers.given(x, [step % self.layers.count for step in steps]):
+                self.xp.add(x, addend)
+
+    def _panel(self, k: int, going: list[Pending]) -> Known | None:
+        """Factor block column k, and start sending it along the grid rows, and its header over depth; None where it is to come."""
         w, owner, height = self._width(k), self.cols.owner(k), len(self.a) - self.first
         message = self.along.take((height + w + 1) * w + 1, self.cols.here == owner)
         if self.cols.here != owner:
-            return self.along.bcast(message, {owner: (ALL,)}), None, None
+            going.append(self.along.bcast(message, {owner: (ALL,)}))
+            return None
         x, panel = self._column(k), Panel.of(message, height, w)
+        self._add(x, self._earlier(k))
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x, self.places.left, self.places.heights)
         header = self._host(won, k)
-        to, was = moved = self.places.take(header[1:].astype(np.int64))
-        lying = np.arange(height)
-        lying[to - self.first] = was - self.first
-        self.xp.copy(panel.rows, self.xp.take(x, lying, ALL))
-        self.xp.copy(panel.factors, factors)
         if header[0]:
             header[0] += k * self.cols.block
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
-        mine = np.flatnonzero(self.places.ranks[header[1:].astype(np.int64)] == self.rows.here)
+        going.append(self.layers.comm.bcast(panel.header, self.layers.here))
+        mine, moves = np.flatnonzero(self.places.ranks[header[1:].astype(np.int64)] == self.rows.here), self._take(header)
+        lying = np.arange(height)
+        lying[moves[0] - self.first] = moves[1] - self.first
+        self.xp.copy(panel.rows, self.xp.take(x, lying, ALL))
         self.xp.copy(panel.rows[: len(mine)], self.xp.take(factors, mine, ALL))
+        self.xp.copy(panel.factors, factors)
         rows_of_l(self.xp, factors, panel.rows[len(mine) :])
-        return self.along.bcast(message, {owner: (ALL,)}), header, moved
+        going.append(self.along.bcast(message, {owner: (ALL,)}))
+        return panel, header, moves
 
     def _host(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data as of random elements."""
         return self.xp.host_or(header, np.array([0, *self.places.spread(self._width(k))])).real.astype(float)
 
-    def _told(self, coming: Pending | None, known: np.ndarray | None, k: int) -> tuple[Panel | None, np.ndarray]:
-        """Collective over depth: panel k, in its layer, and its header, which some ranks know."""
+    def _take(self, header: np.ndarray) -> Moves:
+        return self.places.take(header[1:].astype(np.int64))
+
+    def _told(self, k: int, going: list[Pending]) -> Known:
+        """Panel k, in its layer, from along the grid row, and its header, in others from that layer."""
         w, panel = self._width(k), None
-        if coming is not None:
-            panel = Panel.of(coming.wait(), len(self.a) - self.first, w)
-        header = buffer(self.xp, (1 + w,), self.a.dtype) if panel is None else panel.header
-        self.layers.comm.bcast(header, k % self.layers.count).wait()
-        return panel, self._host(header, k) if known is None else known
+        if going:
+            panel = Panel.of(going[0].wait(), len(self.a) - self.first, w)
+        message = buffer(self.xp, (1 + w,), self.a.dtype) if panel is None else panel.header
+        going.append(self.layers.comm.bcast(message, k % self.layers.count))
+        header = self._host(message if panel else going[0].wait(), k)
+        return panel, header, self._take(header)
 
     def _move(self, to: np.ndarray, was: np.ndarray) -> int:
         """Put the new pivot rows before those that are left; gives where they begin."""
@@ -243,52 +281,44 @@ class LayeredLU:
         first, self.first = self.first, self.places.pivots[self.rows.here]
         return first
 
-    def _upper(self, k: int, pivot_rows: np.ndarray, mine: slice, panel: Panel | None) -> Any:
-        """The rows of U, in the columns after panel k; to other layers go those of their columns."""
-        self._subtract(mine, self.cols.count)
-        after, w = self._after(k), self._width(k)
-        x = self.a[mine, after:]
-        self._sum(x, k, panel is not None, range(k - self.layers.count + 1, k))  # what has not changed yet is in one layer
-        if panel is None or not self.a.shape[1] - after:
-            self._receive(k, after)
-            return None
-        ranks = self.places.ranks[pivot_rows]
+    def _upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
+        """Rows of U, in the columns after panel k, on all ranks of the grid column; and for other layers those of their columns.
+
+        mine: what the layer has of this rank's pivot rows;  ranks: which have the pivot rows, each
+        """
+        self._add(mine, self._others(k))
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
-        message = self.down.take(w * x.shape[1], len(x) > 0).reshape(w, x.shape[1])
-        self.xp.copy(message[ends[self.rows.here] : ends[self.rows.here + 1]], x)
-        parts = {rank: (slice(ends[rank], ends[rank + 1]),) for rank in np.unique(ranks).tolist()}
-        self.down.bcast(message, parts).wait()
-        upper = buffer(self.xp, message.shape, x.dtype)
+        message = self.down.take(len(ranks) * mine.shape[1], len(mine) > 0).reshape(-1, mine.shape[1])
+        self.xp.copy(message[ends[self.rows.here] : ends[self.rows.here + 1]], mine)
+        self.down.bcast(message, {rank: (slice(ends[rank], ends[rank + 1]),) for rank in set(ranks.tolist())}).wait()
+        upper = self.update.upper  # type: ignore[union-attr]
         self.xp.put(upper, np.argsort(ranks, kind="stable"), ALL, message)
         self.down.release()
-        kernels.trsm(self.xp, panel.factors, upper, True, True)
-        self._deal(k, upper, after)
-        return upper
-
-    def _deal(self, k: int, upper: Any, after: int) -> None:
-        """From the rank that is to have rows of U: put them where they lie, in this layer and others."""
-        if self.rows.here != self.rows.owner(k):
-            return
-        for layer, columns in enumerate(self.columns):
-            chosen = columns[np.searchsorted(columns, after) :] - after
-            if len(chosen) and layer == self.layers.here:
-                self.xp.copy(self._row(k, len(chosen)), self.xp.take(upper, ALL, chosen))
-            elif len(chosen):
-                piece = buffer(self.xp, (len(upper), len(chosen)), upper.dtype)
-                self.xp.copy(piece, self.xp.take(upper, ALL, chosen))
+        kernels.trsm(self.xp, factors, upper, True, True)
+        for layer in range(self.layers.count) if self.rows.here == self.rows.owner(k) else ():
+            columns = self._columns(layer, k)
+            piece = self._row(k, columns) if layer == self.layers.here else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
+            self.xp.copy(piece, self.xp.take(upper, ALL, columns - self._after(k)))
+            if len(columns) and layer != self.layers.here:
                 self.layers.send(piece, layer)
 
-    def _receive(self, k: int, after: int) -> None:
-        """The other side of it."""
-        count = len(columns := self.columns[self.layers.here]) - int(np.searchsorted(columns, after))
-        if self.rows.here == self.rows.owner(k) and count and k % self.layers.count != self.layers.here:
-            piece = buffer(self.xp, (self._width(k), count), self.a.dtype)
-            self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._row(k, count)))
+    def _lend_rows(self, k: int, mine: Any) -> None:
+        """In another layer than panel k's: give what this one has of the pivot rows, and await rows of U in its own columns."""
+        self._give(mine, k, self._others(k))
+        columns = self._columns(self.layers.here, k)
+        if self.rows.here == self.rows.owner(k) and len(columns):
+            piece = buffer(self.xp, (self._width(k), len(columns)), self.a.dtype)
+            self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._row(k, columns)))
 
-    def _row(self, k: int, count: int) -> Any:
-        """Of the matrix, block row k, its last columns."""
+    def _columns(self, layer: int, k: int) -> np.ndarray:
+        """Of this rank's columns those after panel k that lie in a layer."""
+        columns = self.columns[layer]
+        return columns[np.searchsorted(columns, self._after(k)) :]
+
+    def _row(self, k: int, columns: np.ndarray) -> Any:
+        """Block row k of the matrix, in this layer's last columns."""
         i = self.rows.begins(k)
-        return self.stored[i : i + self._width(k), self.stored.shape[1] - count :]
+        return self.stored[i : i + self._width(k), self.stored.shape[1] - len(columns) :]
 
     def _finish(self, rows: np.ndarray) -> None:
         """Collective along the grid column: bring rows of L to their places, in this order; and await rows of U."""

@@ -161,7 +161,7 @@ def _cholesky(step: Step) -> float:
 
 
 def _lu(step: Step) -> float:
-    w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
+    w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
     rounds = ceil(log2(pr))
     alone = rounds * (step.factor(2 * w, w, w) + step.sent(0, w * w))
     panel = step.factor(rows + w, w, w) + step.touched(3 * (rows + w) * w)
@@ -169,6 +169,9 @@ def _lu(step: Step) -> float:
     wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
     update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
     ahead, delay = step.gemm(rows, w, w), (rounds + 2) * step.delay(0) + step.delay(1) + step.sent(1, (rows + w) * w)
+    if step.layers > 1:  # a panel and its pivot rows are summed over layers, and sent, before the next layer's turn
+        delay += (step.layers - 1) * step.given(w * (rows + cols / pr))
+        delay += step.sent(1, ceil(log2(pc)) * rows * w) + step.sent(0, w * cols)
     return step.seconds(alone, panel, ahead, update + below, wire, delay)
 
 

@@ -44,7 +44,10 @@ def test_a_dry_run_counts_what_a_run_does(capsys):
     assert np.prod([int(side) for side in capsys.readouterr().out.splitlines()[1].split()[2].split("x")]) == 1024
 
 
-def test_layers_of_cholesky_are_counted_by_formula(capsys):
+def test_layers_are_counted_by_formula(capsys):
+    assert main(["--threads", "8", "lu", "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
+    *_, grid, _, _, received, formula, _, ratio = capsys.readouterr().out.splitlines()[1].split()
+    assert grid == "2x2x2" and 0.9 < float(received) / float(formula) < 1.1 and float(ratio) < 30
     assert main(["--threads", "8", "cholesky", "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
     *_, grid, _, _, received, formula, _, ratio = capsys.readouterr().out.splitlines()[1].split()
     assert grid == "2x2x2" and received == formula and float(ratio) < 30

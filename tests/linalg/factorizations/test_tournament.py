@@ -1,4 +1,4 @@
-"""LU of panels that are cut over several ranks: LAPACK's ratios of the zoo on every grid, zero pivots by name, NaN, words."""
+"""LU of panels that are cut over several ranks: LAPACK's ratios of the zoo on every grid and in layers, zero pivots, NaN, words."""
 
 import warnings
 
@@ -9,9 +9,10 @@ from helpers.systems import KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised,
 import pdla
 from pdla.errors import LinAlgError
 from pdla.linalg import cond, det, inv, lu_factor, lu_solve, lu_words, slogdet, solve
-from pdla.linalg.factorizations.block_cyclic import Dimension
+from pdla.linalg.factorizations.block_cyclic import Dimension, in_blocks
 
 EVERY = [(rows, ranks // rows) for ranks in (2, 3, 4, 5, 6, 7, 8) for rows in range(2, ranks + 1) if ranks % rows == 0]
+LAYERS = [(2, 2, 2), (3, 2, 3), (2, 2, 4)]
 N = 41
 
 
@@ -35,13 +36,13 @@ def zoo():
     }
 
 
-@pytest.mark.parametrize("grid", EVERY, ids=str)
+@pytest.mark.parametrize("grid", EVERY + LAYERS, ids=str)
 def test_the_zoo_on_every_grid(grid):
     def program(comm):
         worst = {}
         for name, a in zoo().items():
-            X, pivots = lu_factor(on(grid, a, cyclic(4), comm))
-            assert X.layout == cyclic(4) and X.grid.sizes == {"row": grid[0], "col": grid[1]}
+            X, pivots = lu_factor(on(grid, a, in_blocks(grid, 4), comm))
+            assert X.layout == in_blocks(grid, 4) and tuple(X.grid.sizes.values()) == grid
             scale = 2.0**-1000 if name == "large" else 1.0  # lest the check overflows
             x = X.gather()
             x[np.triu_indices(*x.shape[:1], 0, x.shape[1])] *= scale
@@ -50,20 +51,20 @@ def test_the_zoo_on_every_grid(grid):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of singular ones
-        said = pdla.run(grid[0] * grid[1], program)
+        said = pdla.run(int(np.prod(grid)), program)
     assert all(told == said[0] for told in said)
     assert {name: size for name, size in said[0].items() if not size < 30} == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("grid", [(2, 2), (4, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize("grid", [(2, 2), (4, 1), (2, 3), (2, 2, 2)], ids=str)
 def test_what_uses_the_factors(grid, kind):
     a, b = drawn((N, N), kind), drawn((N, 40), kind, 1)
     sign, logarithm = np.linalg.slogdet(a)
     close = 1e3 * np.finfo(kind).eps
 
     def program(comm):
-        A, B = on(grid, a, cyclic(8), comm), on(grid, b, cyclic(3), comm)
+        A, B = on(grid, a, in_blocks(grid, 8), comm), on(grid, b, in_blocks(grid, 3), comm)
         factor = lu_factor(A)
         worst = [ratio(a, lu_solve(factor, B).gather(), b), ratio(a, lu_solve(factor, b[:, 0])[:, None], b[:, :1])]
         worst += [ratio(a, solve(A, B[:, :5]).gather(), b[:, :5]), ratio(a, inv(A).gather(), np.eye(N)) / N]
@@ -76,26 +77,27 @@ def test_what_uses_the_factors(grid, kind):
             worst.append(ratio(a, solve(A, B, refine="float32").gather(), b))
         return max(worst)
 
-    assert max(pdla.run(grid[0] * grid[1] + 1, program)) < 30  # one rank is idle
+    assert max(pdla.run(int(np.prod(grid)) + 1, program)) < 30  # one rank is idle
 
 
 @pytest.mark.parametrize("column", [0, 3, 4, 17, 40])
-@pytest.mark.parametrize("grid", [(2, 1), (2, 2), (3, 2), (5, 1)], ids=str)
+@pytest.mark.parametrize("grid", [(2, 1), (2, 2), (3, 2), (5, 1), (2, 2, 2), (2, 3, 2)], ids=str)
 def test_the_first_zero_pivot_is_named_on_every_rank(grid, column):
     a = drawn((N, N), "float64")
     a[:, column] = 0
     wanted = LinAlgError, f"the matrix is singular: element ({column}, {column}) of U is 0 or NaN"
-    assert raised(lambda comm: solve(on(grid, a, cyclic(4), comm), np.ones(N)), grid[0] * grid[1] + 1) == wanted
+    assert raised(lambda comm: solve(on(grid, a, in_blocks(grid, 4), comm), np.ones(N)), int(np.prod(grid)) + 1) == wanted
 
 
 @pytest.mark.parametrize("place", [(0, 0), (17, 3), (40, 40)])
 def test_nan_that_nobody_looked_for_is_no_solution(place):
     a = drawn((N, N), "float64")
     a[place] = np.nan
-    for grid in ((2, 2), (4, 1)):
-        kind, text = raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(N), check_finite=False), 4)
+    for grid in ((2, 2), (4, 1), (2, 2, 2)):
+        size, layout = int(np.prod(grid)), in_blocks(grid, 4)
+        kind, text = raised(lambda comm: solve(on(grid, a, layout, comm), np.ones(N), check_finite=False), size)  # noqa: B023
         assert kind is LinAlgError and "of U is 0 or NaN" in text
-        assert np.isnan(pdla.run(4, lambda comm, grid=grid: det(on(grid, a, cyclic(4), comm), check_finite=False))).all()
+        assert np.isnan(pdla.run(size, lambda comm: det(on(grid, a, layout, comm), check_finite=False))).all()  # noqa: B023
 
 
 def test_l_is_small():

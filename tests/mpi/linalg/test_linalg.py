@@ -38,6 +38,8 @@ def results(comm, kind):
         layers = Layout(Cyclic("row", 16), (Cyclic("col", 16), Cyclic("depth", 8)))
         P = pdla.from_global(a @ a.conj().T + N * np.eye(N, dtype=kind), pdla.ProcessGrid((2, 2, 2), comm=comm), layers)
         made["layers: L"] = cholesky(P).gather()
+        X, made["layers: pivots"] = lu_factor(pdla.from_global(a, P.grid, layers))
+        made["layers: LU"] = X.gather()
     return made
 
 
