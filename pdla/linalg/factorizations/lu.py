@@ -100,6 +100,10 @@ def lu_factor(
     Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
     Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
 
+    It is 2.5-D where A lies in layers, `Layout(Cyclic("row", c * b), (Cyclic("col", c * b),
+    Cyclic("depth", b)))`, as `cholesky` is: by tournaments, with pivot rows that are not exchanged
+    but masked. Kwasniewski et al.: SC 2021.
+
     Examples
     --------
     >>> def program(comm):
