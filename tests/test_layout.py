@@ -252,7 +252,9 @@ def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
             assert part.indices((stop - start, 1), SIZES, where)[0].indices().tolist() == kept
 
 
-@pytest.mark.parametrize("cuts", [(Cyclic("row", 4), Cyclic("col", 2)), (Cyclic("row", 3, 1, 2), Cyclic("col", 2, 1), Cyclic("depth", 1))])
+@pytest.mark.parametrize("cuts", [
+    (Cyclic("row", 4), Cyclic("col", 2)), (Cyclic("row", 3, 1, 2), Cyclic("col", 2, 1), Cyclic("depth", 1)),
+])
 def test_the_first_indices_of_cyclic_cuts_lie_as_all_do(cuts):
     axes = tuple(cut.axis for cut in cuts)
     for n in range(17):

@@ -1,7 +1,8 @@
-"""2.5-D Cholesky factors: as on one layer, words by formula, fewer than on one, and faults by name on every rank."""
+"""2.5-D Cholesky factors: as on one layer, words by formula, fewer than on one, faults by name on every rank; layers over MPI."""
 
 import numpy as np
 import pytest
+from helpers.jobs import run_job
 from helpers.systems import BLOCKS, KINDS, cyclic, factor_ratio, on, one_triangle, positive, raised, ratio
 
 import pdla
@@ -183,3 +184,21 @@ def test_other_layouts_are_no_layers():
         return [depth_of(A) for A in zeros]
 
     assert pdla.run(8, program) == [[None] * 5] * 8
+
+
+def test_over_mpi_there_are_the_same_bits():
+    ended = run_job("""
+import pdla
+from pdla.linalg import cholesky, lu_factor
+from pdla.linalg.factorizations.block_cyclic import in_blocks
+pdla.abort_on_exception()
+
+def program(comm):
+    A = pdla.random((90, 90), pdla.ProcessGrid((2, 2, 2), comm=comm), in_blocks((2, 2, 2), 8), seed=1)
+    P = pdla.from_function(lambda i, j: 90.0 * (i == j) + np.cos(i - j), A.shape, A.grid, A.layout)
+    return [cholesky(P).gather(), *(lambda X, pivots: (X.gather(), pivots))(*lu_factor(A))]
+
+wanted, mine = pdla.run(8, program)[0] if comm.rank == 0 else None, program(comm)
+assert wanted is None or all(map(np.array_equal, mine, wanted))
+""", ranks=8, OMP_NUM_THREADS="1")
+    assert ended.returncode == 0, ended.stdout

@@ -12,9 +12,8 @@ from pdla.linalg.factorizations.lu_layers import RowPlaces
 from pdla.linalg.factorizations.row_exchange import moves, order, pivots_of
 
 GRIDS = [(2, 2, 2), (2, 3, 2), (3, 2, 3), (2, 2, 4), (2, 2, 5)]
-SHAPES = [
-    (0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (16, 16), (33, 33), (100, 100), (60, 33), (33, 60), (5, 0), (0, 5), (90, 42), (42, 90),
-]
+SQUARE = [(n, n) for n in (0, 1, 3, 7, 8, 9, 16, 33, 100)]
+SHAPES = [*SQUARE, (60, 33), (33, 60), (5, 0), (0, 5), (90, 42), (42, 90)]
 
 
 def layered(shape, b, a, comm):
@@ -95,7 +94,8 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(grid, m, n):
 
 
 @pytest.mark.parametrize(("ranks", "flat", "deep", "times"), [
-    (64, (8, 8), (4, 4, 4), 1.2), (256, (16, 16), (8, 8, 4), 1.45), (1024, (32, 32), (16, 16, 4), 1.6), (4096, (64, 64), (16, 16, 16), 2),
+    (64, (8, 8), (4, 4, 4), 1.2), (256, (16, 16), (8, 8, 4), 1.45), (1024, (32, 32), (16, 16, 4), 1.6),
+    (4096, (64, 64), (16, 16, 16), 2),
 ])
 def test_layers_spare_words(ranks, flat, deep, times):
     n, b = 16384, 64
@@ -131,7 +131,7 @@ def test_plans_say_what_layers_take_and_keep_memory_limits():
         return plan.predicted.bytes_received / ledger.bytes_received, plan.predicted.peak_workspace / ledger.peak_workspace
 
     words, memory = zip(*pdla.run(8, program), strict=True)
-    assert 0.9 < min(words) and max(words) < 1.5 and min(memory) > 0.95  # as of pivots that are evenly spread
+    assert min(words) > 0.9 and max(words) < 1.5 and min(memory) > 0.95  # as of pivots that are evenly spread
 
 
 def test_rows_lie_where_their_moves_bring_them():

@@ -34,12 +34,6 @@ def results(comm, kind):
         made[f"{name}: tri"] = solve_triangular(P.H, B, lower=True).gather()
         made[f"{name}: inverses"] = np.stack([inv(A).gather(), inv(P, assume_a="pos").gather()])
         made[f"{name}: numbers"] = np.array([det(A), cond(A), *(norm(A, ord) for ord in (1, np.inf, "max"))])
-    if comm.size == 8:
-        layers = Layout(Cyclic("row", 16), (Cyclic("col", 16), Cyclic("depth", 8)))
-        P = pdla.from_global(a @ a.conj().T + N * np.eye(N, dtype=kind), pdla.ProcessGrid((2, 2, 2), comm=comm), layers)
-        made["layers: L"] = cholesky(P).gather()
-        X, made["layers: pivots"] = lu_factor(pdla.from_global(a, P.grid, layers))
-        made["layers: LU"] = X.gather()
     return made
 
 
