@@ -5,11 +5,10 @@ mpirun -n 2 python -m bench.factor [n ...]          1024, 2048 and 4096
 float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks, in place ("own"),
 and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns; "solve" has one, "refined" solves it by factors
 in float32. Checked by LAPACK's ratios first. ScaLAPACK (apt-get install libscalapack-openmpi2.2) runs in a job of its own, as many
-ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py). Prints median milliseconds of 7 turns, ScaLAPACK's
-best of 3, and the ratios of our times to theirs; for "refined" to those of "solve, own" in its place.
+ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py), by turns with the others. Median milliseconds of 7
+turns, and ratios of our times to theirs; for "refined" to those of "solve, own" in ScaLAPACK's place.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -38,15 +37,19 @@ BLOCKS = pdla.Layout("row", "col")
 OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
 
 
-def quietly(meeting, work):
-    """Seconds of rank 0's work, while the others sleep rather than poll."""
-    taken = 0.0
-    if meeting.comm.rank == 0:
-        with threadpool_limits(2):
-            start = time.perf_counter()
-            work()
-            taken = time.perf_counter() - start
-        time.sleep(0.2)  # OpenBLAS's second thread polls for so long before it leaves its core
+def alone(work):
+    """Seconds of work by two threads."""
+    with threadpool_limits(2):
+        start = time.perf_counter()
+        work()
+        taken = time.perf_counter() - start
+    time.sleep(0.2)  # OpenBLAS's second thread polls for so long before it leaves its core
+    return taken
+
+
+def quietly(meeting, figure):
+    """What figure() gives on rank 0, while the others sleep rather than poll."""
+    taken = figure() if meeting.comm.rank == 0 else 0.0
     request = meeting.comm.Ibarrier()
     while not request.Test():
         time.sleep(0.002)
@@ -58,16 +61,26 @@ def timed(seconds, make, call):
     return seconds(partial(call, make()))
 
 
-def scalapacks(n, ranks):
-    """Its milliseconds by name; empty where there is none."""
-    if no_scalapack():
-        return {}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
-    start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
-    environment = kept | threads(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | core_type()
-    command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(n)]
-    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return json.loads(ran.stdout.splitlines()[-1])
+class Job:
+    """ScaLAPACK's, of as many ranks, which sleep until they are asked; on rank 0."""
+
+    names = ("Cholesky", "LU", "triangular", "inverse", "inverse, pos")
+
+    def __init__(self, n, ranks):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+        start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+        environment = kept | threads(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | core_type()
+        command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(n)]
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seconds(self, name):
+        self.process.stdin.write(name + "\n")
+        self.process.stdin.flush()
+        return 1e-3 * float(self.process.stdout.readline())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def grids(comm, n):
@@ -133,11 +146,11 @@ def check(n, P, L, B, X):
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")
 
 
-def row(name, times, others):
+def row(name, times):
     """A line of the table."""
     kind, mine = name.rpartition(",")[0], 1e3 * median(times[name])
     scipys = 1e3 * median(times["solve" if kind == "refined" else kind])
-    beside = others.get(kind, 1e3 * median(times["solve, own"]) if kind == "refined" else 0)
+    beside = 1e3 * median(times.get("solve, own" if kind == "refined" else f"ScaLAPACK, {kind}", [0.0]))
     ratio = f"{beside:11.1f}{mine / beside:7.2f}" if beside else ""
     return f"{name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}{ratio}"
 
@@ -150,12 +163,16 @@ def main(*sizes):
     for n in sizes or (1024, 2048, 4096):
         ours, theirs = sides(n, comm)
         turn = {name: partial(timed, meeting.seconds, *way) for name, way in ours.items()}
-        turn |= {name: partial(timed, partial(quietly, meeting), *way) for name, way in theirs.items()}
+        turn |= {name: partial(quietly, meeting, partial(timed, alone, *way)) for name, way in theirs.items()}
+        job = None if comm.rank or no_scalapack() else Job(n, comm.size)
+        if not no_scalapack():
+            turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in Job.names}
         in_turns(1, turn)
-        times, others = in_turns(TURNS, turn), {}
-        quietly(meeting, lambda n=n, others=others: others.update(scalapacks(n, comm.size)))
+        times = in_turns(TURNS, turn)
+        if job:
+            job.end()
         for name in ours if comm.rank == 0 else ():  # which alone has timed theirs
-            tell(f"{n:6}  {row(name, times, others)}", flush=True)
+            tell(f"{n:6}  {row(name, times)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""ScaLAPACK's factorizations, over square blocks of 32, 64 and 128 and grids: its least milliseconds by name, as JSON.
+"""ScaLAPACK's factorizations, in place, in Fortran order, in the best of square blocks of 32, 64 and 128 and grids.
 
-mpirun.openmpi -n 2 python -m bench.sides.pdfactor n [FILE]       best of 3 turns; in place, in Fortran order
+mpirun.openmpi -n 2 python -m bench.sides.pdfactor n [FILE]
 
-With FILE: Cholesky and LU only, on the two grids that are most nearly square. There go milliseconds, and the bytes that a host's
-link brought in the mean.
+The best blocks and grid have the least of 3 turns. Then each line of the input is a name, and answered by the milliseconds of one
+more turn; meanwhile the ranks sleep. With FILE: Cholesky and LU only, on the two grids that are most nearly square. There go the
+least milliseconds, and the bytes that a host's link brought in the mean.
 """
 
 import json
@@ -19,6 +20,7 @@ from bench.common.meeting import received
 from bench.sides.pdgemm import context, cyclic, library
 
 TURNS = 3
+NAP = 0.02  # seconds between looks for a question: other jobs are timed meanwhile
 BLOCKS = (32, 64, 128)
 LOWER = c_char_p(b"L")
 
@@ -75,24 +77,56 @@ def grids(ranks, few):
     return [pr for pr in every if pr * pr <= ranks][-2:] if few else every
 
 
-def main(n, file=None):
-    comm, best = MPI.COMM_WORLD, {}
-    for pr in grids(comm.size, file):
+def turn(before, call):
+    """Milliseconds, and the bytes that a host's link brought in the mean."""
+    comm = MPI.COMM_WORLD
+    before()
+    came = received()
+    comm.Barrier()
+    start = time.perf_counter()
+    call()
+    comm.Barrier()
+    return 1e3 * (time.perf_counter() - start), comm.allreduce(received() - came) / comm.size
+
+
+def search(n, few):
+    """By name the least milliseconds, the bytes, and where that was: block and grid."""
+    ranks, best = MPI.COMM_WORLD.size, {}
+    for pr in grids(ranks, few):
         for block in BLOCKS:
-            for name, (before, call) in routines(n, block, pr, comm.size // pr).items():
-                for _ in range(TURNS if not file or name in ("Cholesky", "LU") else 0):
-                    before()
-                    came = received()
-                    comm.Barrier()
-                    start = time.perf_counter()
-                    call()
-                    comm.Barrier()
-                    took = 1e3 * (time.perf_counter() - start)
-                    best[name] = min(best.get(name, (1e9, 0)), (took, comm.allreduce(received() - came) / comm.size))
-    if comm.rank == 0 and file:
-        Path(file).write_text(json.dumps(best))
-    elif comm.rank == 0:
-        print(json.dumps({name: took for name, (took, _) in best.items()}))
+            for name, way in routines(n, block, pr, ranks // pr).items():
+                for _ in range(TURNS if not few or name in ("Cholesky", "LU") else 0):
+                    took = MPI.COMM_WORLD.bcast(turn(*way))
+                    best[name] = min(best.get(name, ((1e9, 0),)), (took, block, pr))
+    return best
+
+
+def asked():
+    """Collective: the next line of the input; the ranks sleep until it comes."""
+    comm = MPI.COMM_WORLD
+    line = sys.stdin.readline() if comm.rank == 0 else None
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(NAP)
+    return comm.bcast(line).strip()
+
+
+def serve(n, best):
+    """Answer names until the input ends."""
+    ranks, places = MPI.COMM_WORLD.size, {place[1:] for place in best.values()}
+    where = {(block, pr): routines(n, block, pr, ranks // pr) for block, pr in sorted(places)}
+    while name := asked():
+        took, _ = turn(*where[best[name][1:]][name])
+        if MPI.COMM_WORLD.rank == 0:
+            print(took, flush=True)
+
+
+def main(n, file=None):
+    best = search(n, file)
+    if not file:
+        serve(n, best)
+    elif MPI.COMM_WORLD.rank == 0:
+        Path(file).write_text(json.dumps({name: took for name, (took, *_) in best.items()}))
 
 
 if __name__ == "__main__":
