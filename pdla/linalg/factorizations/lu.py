@@ -202,16 +202,17 @@ def _zero(singular: int) -> str:
 
 def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: X of L U X = P B, as its right-hand side wants it."""
+    rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
         with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
             regular(T)
-            Y = RightSide(_exchanged(T, pivots, side), None, side.dtype, True)
+            Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True), None, side.dtype, True)
             return substituted(T, Y, False, False)
 
-    claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=order(pivots, X.shape[0]))
+    claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=rows)
     return side.back(checked(X.grid.comm, side.dtype, compute, claim))
 
 
@@ -224,11 +225,12 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
     return x[np.argsort(order(pivots, len(x)))]
 
 
-def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
-    """Collective: B with its rows exchanged, lying as X's factors take it."""
+def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
+    """Collective: B with its rows in this order, lying as X's factors take it."""
     Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
-        RowExchange(dimensions(X)[0], *moves(pivots, 0)).run(Y.xp, Y.stored)
+        to = np.flatnonzero(rows != np.arange(len(rows)))
+        RowExchange(dimensions(X)[0], to, rows[to]).run(Y.xp, Y.stored)
     return Y
 
 

@@ -37,9 +37,10 @@ def moves_by(exchanges: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarr
 
 def order(pivots: np.ndarray, m: int) -> np.ndarray:
     """Which row of an A of m rows is row i of P A."""
-    rows, (to, was) = np.arange(m), moves(pivots, 0)
-    rows[to] = was
-    return rows
+    rows = list(range(m))
+    for i, j in enumerate(pivots.tolist()):
+        rows[i], rows[j] = rows[j], rows[i]
+    return np.array(rows, np.int64)
 
 
 def pivots_of(winners: np.ndarray, first: int) -> np.ndarray:
