@@ -6,9 +6,10 @@ takes a solution and a product.
 X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand
 side is computed in the precision of A and B, and each of its columns is scaled by a power of 2,
 lest it underflow. It ends when in each column the largest element of B - A X is at most sqrt(n) eps
-|A| times that of X, which is what a full solution leaves, and gives up when a step does not halve
-what is left. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv:
-Langou et al., SC 2006.
+|A| times that of X, which is what a full solution leaves. When a step does not halve what is left,
+GMRES goes on, where its steps take less than factors in full precision: for a few columns.
+Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv: Langou et al.,
+SC 2006.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import factored as factored_by_lu
 from pdla.linalg.factorizations.lu import solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.gmres import WORTH, correction, scaled
 from pdla.linalg.products.symmetric import mirrored
 from pdla.linalg.verify import wanted
 from pdla.matmul import matmul
@@ -59,12 +61,13 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
         solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
     said = f"A has no factor in {low}"
     if solve is not None:
-        X, steps, left = _converged(A, side, solve)
+        X, steps, more, left = _converged(A, side, solve)
+        told = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
-            logging.getLogger("pdla").info("solve: %d steps of refinement, residual %.1e of what is allowed", steps, left)
+            logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)
         if left <= 1:
             return side.back(X)
-        said = f"after {steps} steps of refinement the residual is {left:.1e} times what is allowed"
+        said = f"after {told} the residual is {left:.1e} times what is allowed"
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
 
@@ -82,8 +85,8 @@ def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] |
     return None if singular else lambda R: solved_by_lu(X, pivots, RightSide(R, None, low))
 
 
-def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, float]:
-    """Collective: X, the steps of refinement after the first solution, and the residual over what is allowed.
+def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
+    """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over what is allowed.
 
     The last is 1 or less, or as far as it has come.
     """
@@ -92,24 +95,41 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
     matrix = isinstance(side.B, DistMatrix)
     B = side.working_copy(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)
     allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(side.dtype).eps * sqrt(A.shape[0])
+
+    def residual() -> DistMatrix:
+        return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
+
+    def left() -> float:
+        return _worst(of_columns(nearer, "maximum"), allowed * of_columns(X, "maximum"))
+
     X, R, before, steps = B * 0, B, inf, 0
     while True:
-        tops = of_columns(R, "maximum")
-        scales = np.ldexp(1.0, -np.clip(np.frexp(tops)[1], -1000, 1000))
-        X += _scaled(solve(_scaled(R, scales)).astype(side.dtype), 1 / scales)
-        R = matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
-        left = _worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum"))
-        if left <= 1 or not left < before / 2 or steps == MOST:
-            return X, steps, left
-        before, steps = left, steps + 1
+        scales = _scales(R)
+        D = scaled(solve(scaled(R, scales)).astype(side.dtype), 1 / scales)
+        X += D
+        nearer = residual()
+        now = left()
+        if now <= 1 or not now < before / 2 or steps == MOST:
+            break
+        R, before, steps = nearer, now, steps + 1
+    if not 1 < now < inf or A.shape[0] < WORTH * B.shape[1]:
+        return X, steps, 0, now
+    if now < before:
+        R = nearer
+    else:
+        X -= D
+    scales = _scales(R)
+    D, more = correction(A, scaled(R, scales), solve, scales * allowed * of_columns(X, "maximum"))
+    X += scaled(D, 1 / scales)
+    nearer = residual()
+    return X, steps, more, left()
+
+
+def _scales(R: DistMatrix) -> np.ndarray:
+    """Powers of 2 that bring the largest element of each column near 1."""
+    return np.ldexp(1.0, -np.clip(np.frexp(of_columns(R, "maximum"))[1], -1000, 1000))
 
 
 def _worst(tops: np.ndarray, allowed: np.ndarray) -> float:
     """The largest quotient; NaN where there is one; 0 / 0 is 0."""
     return float(np.divide(tops, allowed, out=np.where(tops == 0, 0, inf) * 1.0, where=allowed != 0).max(initial=0))
-
-
-def _scaled(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
-    """Each column times a number."""
-    mine = X.xp.asarray(factors[X.indices[1].indices()])
-    return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)

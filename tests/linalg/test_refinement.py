@@ -10,7 +10,7 @@ from helpers.systems import BLOCKS, GRIDS, cyclic, drawn, hilbert, on, one_trian
 import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
-from pdla.linalg import solve
+from pdla.linalg import refinement, solve
 
 
 def steps_of(caplog):
@@ -100,6 +100,29 @@ def test_what_does_not_converge_is_solved_in_full(name):
 
     with pytest.warns(RuntimeWarning, match="A is factored again, in float64"):
         assert pdla.run(2, program) == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["float64", "complex128"])
+def test_where_refinement_stalls_a_few_columns_go_on_by_gmres(kind, caplog, monkeypatch):
+    monkeypatch.setattr(refinement, "WORTH", 8)
+    orthogonal, other = (np.linalg.qr(drawn((80, 80), kind, seed))[0] for seed in (5, 7))
+    a = (orthogonal * np.r_[np.ones(79), 1e-10]) @ other
+    b = drawn((80, 12), kind, 1) * np.geomspace(1e-200, 1e200, 12)
+
+    def program(comm, a, b, **named):
+        A, B = (on((2, 2), x, BLOCKS, comm) for x in (a, b))
+        X = solve(A, B, refine="float32", **named).gather()
+        return max(ratio(a, X[:, i : i + 1], b[:, i : i + 1]) for i in range(b.shape[1]))
+
+    with caplog.at_level(logging.INFO, "pdla"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert max(pdla.run(4, program, a, b[:, :10])) < 3
+        assert max(pdla.run(4, program, positive(80, kind, condition=3e7), b[:, :1], assume_a="pos")) < 3
+    assert " of GMRES, residual" in next(line for line in caplog.messages if line.startswith("solve: "))
+    with pytest.warns(RuntimeWarning, match=r"after \d+ steps of refinement the residual"):  # of more columns factors take less
+        assert max(pdla.run(4, program, a, b)) < 3
+    with pytest.warns(RuntimeWarning, match=r"steps of refinement and 30 of GMRES the residual .* A is factored again"):
+        assert max(pdla.run(4, program, positive(80, kind, condition=1e13), b[:, :1])) < 3
 
 
 def test_singular_matrices_nan_and_faults():

@@ -1,0 +1,73 @@
+"""GMRES with factors of a lower precision, where classical refinement by them stalls.
+
+Flexible: the factors are applied in their own precision, and need not do the same in each step, as
+products with A and what is left are computed in A's. Each column has a Krylov space of its own; all
+take their steps together. Saad, SIAM J. Sci. Comput. 14 (1993); as refinement: Carson, Higham, SIAM
+J. Sci. Comput. 40 (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pdla.matmul import matmul
+from pdla.matrix.core import DistMatrix
+
+STEPS = 30  # at most: what has not converged by then is not going to, or takes as long as factors in full precision
+WORTH = 4096  # rows for each column from which on so many steps take less than these factors
+
+
+def correction(
+    A: DistMatrix, R: DistMatrix, solve: Callable[[DistMatrix], DistMatrix], wanted: np.ndarray
+) -> tuple[DistMatrix, int]:
+    """Collective: D of A D = R, and the steps.
+
+    solve   by the low factors
+    wanted  of each column the 2-norm of R - A D at which it may end
+    """
+    sizes = _norms(R)
+    spaces, solved = [scaled(R, _reciprocals(sizes))], []
+    H = np.zeros((R.shape[1], STEPS + 1, STEPS), R.dtype)
+    for j in range(STEPS):
+        solved.append(solve(spaces[j]).astype(R.dtype))
+        W = matmul(A, solved[j], out=R.copy(), verify=False)
+        for i, V in [*enumerate(spaces)] * 2:  # twice, as rounding errors leave W not quite orthogonal
+            parts = (V.conj() * W).sum(axis=0)
+            H[:, i, j] += parts
+            W = W - scaled(V, parts)
+        H[:, j + 1, j] = _norms(W)
+        y, left = _least_squares(H[:, : j + 2, : j + 1], sizes)
+        if (left <= wanted).all() or j + 1 == STEPS:
+            break
+        spaces.append(scaled(W, _reciprocals(H[:, j + 1, j].real)))
+    D = scaled(solved[0], y[:, 0])
+    for i, Z in enumerate(solved[1:], 1):
+        D += scaled(Z, y[:, i])
+    return D, len(solved)
+
+
+def scaled(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
+    """Local: each column times a number."""
+    mine = X.xp.asarray(factors[X.indices[1].indices()])
+    return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)
+
+
+def _norms(X: DistMatrix) -> np.ndarray:
+    return np.sqrt((abs(X) ** 2).sum(axis=0))
+
+
+def _reciprocals(sizes: np.ndarray) -> np.ndarray:
+    """0 for 0: a space that is exhausted is not extended."""
+    return np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes != 0)
+
+
+def _least_squares(H: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each column the y for which H y comes nearest to its size times the first unit vector, and how near that is."""
+    y, left = np.zeros((len(H), H.shape[2]), H.dtype), np.zeros(len(H))
+    for c, (h, size) in enumerate(zip(H, sizes, strict=True)):
+        b = np.array([size, *np.zeros(len(h) - 1)])
+        y[c] = np.linalg.lstsq(h, b, rcond=None)[0]
+        left[c] = np.linalg.norm(b - h @ y[c])
+    return y, left
