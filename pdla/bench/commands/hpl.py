@@ -2,7 +2,8 @@
 
 The rules: A and b of numbers between -1/2 and 1/2; 2/3 n^3 + 3/2 n^2 operations, whatever is done; and x is right where
 ||A x - b|| / (eps (||A|| ||x|| + ||b||) n) is below 16, in the infinity norm, with eps = 2^-53. A. Petitet, R. C. Whaley,
-J. Dongarra, A. Cleary: HPL, netlib.org/benchmark/hpl.
+J. Dongarra, A. Cleary: HPL, netlib.org/benchmark/hpl. With --refine as in HPL-MxP (hpl-mxp.org): the factors are of a lower
+precision, and x is refined; the rules are the same. Unlike there, the matrix is HPL's, and rows are exchanged.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def add(to: Parser) -> None:
     to.add_argument("--nb", type=positives, metavar="NB,...", default=[0], help="columns of a block (default: as pdla chooses)")
     to.add_argument("--grid", type=grid_shape, metavar="PxQ", help="such as 2x3 (default: as pdla chooses)")
     to.add_argument("--repeats", type=positive, metavar="N", default=1, help="how often to solve each system (default 1)")
+    to.add_argument("--refine", choices=("float32",), help="factor in this precision, and refine x, as HPL-MxP does")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -48,12 +50,12 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     """Collective: solve and print every system. Gives the exit status."""
     systems = [(n, _blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
-    solved(comm, 64, Blocking((1, comm.size), 16), 0)  # what is loaded at the first call takes time, too
+    solved(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # what is loaded at the first call takes time, too
     if comm.rank == 0:
         print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
     for n, blocking in systems:
         for _ in range(arguments.repeats):
-            runs.append(solved(comm, n, blocking, len(runs)))
+            runs.append(solved(comm, n, blocking, len(runs), arguments.refine))
             if comm.rank == 0:
                 print(runs[-1].text(), flush=True)
     failed = [run for run in runs if not run.residual < THRESHOLD]
@@ -76,6 +78,7 @@ class Run(NamedTuple):
     blocking: Blocking
     seconds: float
     residual: float
+    refine: str | None = None
 
     @property
     def rate(self) -> float:
@@ -84,25 +87,27 @@ class Run(NamedTuple):
 
     def text(self) -> str:
         (p, q), block = self.blocking
-        line = f"{'pdla lookahead':<16}{self.n:>8}{block:>6}{p:>6}{q:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
+        how = f"pdla {self.refine or 'lookahead'}"
+        line = f"{how:<16}{self.n:>8}{block:>6}{p:>6}{q:>6}{self.seconds:>19.2f}{self.rate:>19.4e}"
         verdict = "PASSED" if self.residual < THRESHOLD else "FAILED"
         return f"{line}\n{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {self.residual:18.7e} ...... {verdict}"
 
 
-def solved(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int) -> Run:
+def solved(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int, refine: str | None = None) -> Run:
     """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
     grid = pdla.ProcessGrid(blocking.shape, comm=comm)
-    seconds, x = _timed(*_drawn(grid, n, blocking.block, seed))
-    return Run(n, blocking, seconds, float("inf") if x is None else _residual(*_drawn(grid, n, blocking.block, seed), x))
+    seconds, x = _timed(*_drawn(grid, n, blocking.block, seed), refine)
+    residual = float("inf") if x is None else _residual(*_drawn(grid, n, blocking.block, seed), x)
+    return Run(n, blocking, seconds, residual, refine)
 
 
-def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix) -> tuple[float, pdla.DistMatrix | None]:
+def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[float, pdla.DistMatrix | None]:
     """Collective: the seconds of a solution, and x; None where A is singular."""
     found: list[pdla.DistMatrix] = []
 
     def run() -> None:
         with suppress(LinAlgError):
-            found.append(solve(A, b, overwrite_a=True, check_finite=False))
+            found.append(solve(A, b, overwrite_a=True, check_finite=False, refine=refine))
 
     return elapsed(A.grid.comm, run), found[0] if found else None
 

@@ -28,6 +28,14 @@ def test_the_grid_is_the_one_that_is_asked_for(capsys):
     assert re.search(r"^pdla lookahead +40 +32 +2 +2 ", said, re.MULTILINE) and "...... PASSED" in said
 
 
+def test_refined_solutions_pass_and_say_so(capsys, monkeypatch):
+    asked, solve = set(), hpl.solve
+    monkeypatch.setattr(hpl, "solve", lambda A, b, **how: asked.add(how["refine"]) or solve(A, b, **how))
+    assert main(["--threads", "2", "hpl", "-n", "70,5", "--refine", "float32"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("pdla float32 ") == said.count("...... PASSED") == 2 and asked == {"float32"}
+
+
 def test_a_wrong_solution_fails(capsys, monkeypatch):
     solve = hpl.solve
     monkeypatch.setattr(hpl, "solve", lambda A, b, **how: solve(A, b, **how) * (1 + 1e-9))
