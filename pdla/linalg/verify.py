@@ -124,8 +124,10 @@ class Check:
     def _wrong(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
         """Collective: the rows in which the images are too far apart, and whether the sizes are finite."""
         kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
+        underflow = float(kind.tiny) / self.images.eps  # in a size so much may be lost, which the next step multiplies
         for step in self.claim.steps(made):
             x = step(x)
+            x = x[0], np.maximum(x[1], underflow)
             found, size = self._hosted(x)
             least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
         order = self.claim.order(made)

@@ -302,6 +302,17 @@ def test_a_factor_that_underflows_is_no_fault():
     pdla.run(2, lambda comm: lu_factor(on((1, 2), a + np.diag([0, 1e-200]), cyclic(1), comm), verify=True))
 
 
+def test_a_solution_that_underflows_is_no_fault():
+    """Of 1e200 A X = 1e-124 B the X is 1e-324, or 0, and the rest as large as B."""
+
+    def program(comm):
+        b = on((2, 2), B * 1e-124, BLOCKS, comm)
+        solve(on((2, 2), GENERAL * 1e200, cyclic(8), comm), b, verify=True)
+        solve(on((2, 2), POSITIVE * 1e200, cyclic(8), comm), b, assume_a="pos", verify=True)
+
+    pdla.run(4, program)
+
+
 def test_a_triangle_that_cancels_what_it_is_added_to_is_no_fault():
     def program(comm):
         A = on((2, 2), drawn((24, 24), float), BLOCKS, comm)
