@@ -38,8 +38,9 @@ def correction(
             H[:, i, j] += parts
             W = W - scaled(V, parts)
         H[:, j + 1, j] = _norms(W)
-        y, left = _least_squares(H[:, : j + 2, : j + 1], sizes)
-        if (left <= wanted).all() or j + 1 == STEPS:
+        first = R.grid.comm.rank == 0  # which decides: LAPACK may differ from host to host in the last bits
+        y, left = R.grid.comm.share(_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]
+        if not (left > wanted).any() or j + 1 == STEPS:
             break
         spaces.append(scaled(W, _reciprocals(H[:, j + 1, j].real)))
     D = scaled(solved[0], y[:, 0])
@@ -64,9 +65,13 @@ def _reciprocals(sizes: np.ndarray) -> np.ndarray:
 
 
 def _least_squares(H: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column the y for which H y comes nearest to its size times the first unit vector, and how near that is."""
-    y, left = np.zeros((len(H), H.shape[2]), H.dtype), np.zeros(len(H))
-    for c, (h, size) in enumerate(zip(H, sizes, strict=True)):
+    """Of each column the y for which H y comes nearest to its size times the first unit vector, and how near that is.
+
+    NaN where the low factors have left the range of their precision.
+    """
+    y, left = np.full((len(H), H.shape[2]), np.nan, H.dtype), np.full(len(H), np.nan)
+    for c in np.flatnonzero(np.isfinite(H).all(axis=(1, 2))):
+        h, size = H[c], sizes[c]
         b = np.array([size, *np.zeros(len(h) - 1)])
         y[c] = np.linalg.lstsq(h, b, rcond=None)[0]
         left[c] = np.linalg.norm(b - h @ y[c])

@@ -57,11 +57,12 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
     lower: which triangle of a positive definite A is read.
     """
     A = mirrored(A, lower, True) if positive else A
-    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: then there is no factor
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
         solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
+        found = None if solve is None else _converged(A, side, solve)
     said = f"A has no factor in {low}"
-    if solve is not None:
-        X, steps, more, left = _converged(A, side, solve)
+    if found is not None:
+        X, steps, more, left = found
         told = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
             logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)

@@ -6,7 +6,7 @@ from helpers.systems import BLOCKS, cyclic, drawn, on
 
 import pdla
 from pdla import Layout
-from pdla.linalg.gmres import STEPS, correction
+from pdla.linalg.gmres import STEPS, correction, scaled
 
 
 def corrected(comm, a, r, wanted, grid=(2, 2), solve=lambda V: V):
@@ -52,3 +52,25 @@ def test_a_preconditioner_may_do_something_else_in_each_step():
 
     d, steps = pdla.run(2, program)[0]
     assert steps < 6 and np.linalg.norm(r - a @ d) < 2e-12
+
+
+@pytest.mark.parametrize("worst", [np.inf, np.nan])
+def test_a_column_whose_solution_overflows_is_lost_and_no_other(worst):
+    a, r = drawn((20, 20), "float64") + 5 * np.eye(20), drawn((20, 2), "float64", 1)
+    small = 1e-11 * np.linalg.norm(r, axis=0)
+
+    def program(comm):
+        left = iter(range(3, -STEPS, -1))  # steps until column 0 overflows
+        return corrected(comm, a, r, small, solve=lambda V: scaled(V, np.array([1.0 if next(left) else worst, 1])))
+
+    with np.errstate(invalid="ignore"):
+        d, steps = pdla.run(5, program)[0]  # one rank is idle
+    assert steps <= 20 and np.isnan(d[:, 0]).all() and np.linalg.norm(r[:, 1] - a @ d[:, 1]) <= 1.1 * small[1]
+
+
+def test_ranks_whose_lapack_differs_take_the_same_steps(monkeypatch):
+    a, r = drawn((25, 25), "float64") / 10 + np.eye(25), drawn((25, 1), "float64", 1)
+    lstsq, number = np.linalg.lstsq, iter(range(10**6))
+    monkeypatch.setattr(np.linalg, "lstsq", lambda h, b, rcond: [lstsq(h, b, rcond)[0] * (1 + 1e-9 * next(number))])
+    found = pdla.run(4, corrected, a, r, np.array([1e-7]))
+    assert all(np.array_equal(d, found[0][0]) and steps == found[0][1] for d, steps in found)

@@ -125,6 +125,22 @@ def test_where_refinement_stalls_a_few_columns_go_on_by_gmres(kind, caplog, monk
         assert max(pdla.run(4, program, positive(80, kind, condition=1e13), b[:, :1])) < 3
 
 
+@pytest.mark.parametrize(("large", "small"), [(1e37, 1e-290), (1e-31, 1e290)])
+def test_of_what_overflows_or_underflows_there_is_one_warning_and_the_full_solution(large, small, monkeypatch):
+    monkeypatch.setattr(refinement, "WORTH", 0)
+
+    def program(comm):
+        A, b = on((2, 1), large * positive(40, condition=1e8), BLOCKS, comm), np.full(40, small)
+        x = solve(A, b, refine="float32")
+        with np.errstate(over="ignore"):
+            return np.array_equal(x, solve(A, b), equal_nan=True)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert pdla.run(2, program) == [True, True]
+    assert said and all("A is factored again, in float64" in str(w.message) for w in said)
+
+
 def test_singular_matrices_nan_and_faults():
     a = drawn((12, 12), "float64")
     zero, nan = np.where(np.arange(12) == 5, 0, a), np.where(np.arange(144).reshape(12, 12) == 31, np.nan, a)
