@@ -76,7 +76,10 @@ def to_factor(name: str, A: Any, overwrite_a: bool, check_finite: bool, *, recta
         overwritten("A", A)
     if check_finite:
         finite(A)
-    return worked_on(name, A.dtype)
+    kind = worked_on(name, A.dtype)
+    if rectangular and A.shape[0] > (most := int(2 / np.finfo(kind).eps)):  # rows' numbers travel with their elements
+        raise ShapeError(f"{name}: A has {A.shape[0]} rows, {kind} counts to {most}: cast it to double precision by astype first")
+    return kind
 
 
 def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:

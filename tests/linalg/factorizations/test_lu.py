@@ -9,9 +9,9 @@ from scipy.linalg import lapack
 
 import pdla
 from pdla import Cyclic, Layout
-from pdla.errors import LinAlgError
+from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import effective
-from pdla.linalg import lu_factor, lu_solve, lu_words, solve
+from pdla.linalg import checks, lu, lu_factor, lu_solve, lu_words, solve
 
 SHAPES = [(0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (33, 33), (40, 17), (17, 40), (5, 0), (0, 5), (20, 8)]
 
@@ -155,6 +155,17 @@ def test_other_faults():
     assert "must be square" in raised(of(a[:5]))[1]
     assert "lu_factor of float16: LAPACK has" in raised(of(a.astype("float16"), lu_factor))[1]
     assert "12 numbers of rows" in raised(of(a, lambda A: lu_solve((A, np.arange(13)), np.ones(12))))[1]
+
+
+def test_rows_that_a_dtype_cannot_count_are_refused():
+    def program(comm, kind, m, call=lambda A: checks.to_factor("lu", A, False, False, rectangular=True)):
+        return call(pdla.zeros((m, 1), pdla.ProcessGrid((2, 1), comm=comm), Layout("row"), dtype=kind))
+
+    for kind, call in (("float32", lu_factor), ("complex64", lu)):
+        pdla.dry_run(2, program, kind, 2**24)
+        with pytest.raises(ShapeError, match=f"A has 16777217 rows, {kind} counts to 16777216: cast it to double"):
+            pdla.dry_run(2, program, kind, 2**24 + 1, call)
+    pdla.dry_run(2, program, "complex128", 2**24 + 1)
 
 
 def test_what_may_be_overwritten_is_worked_on_where_it_lies():
