@@ -59,7 +59,8 @@ def solve(
         "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
         half the words, and refinement to the residual of a full solution; see the notes.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        Bytes of workspace a rank, at most, the copy of A that is worked on included; with `refine`
+        those of the full solution, too.
     verify : bool or "keep", optional
         Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
         for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
@@ -114,15 +115,17 @@ def solve(
         overwrite_a = overwrite_a and verify != "keep"
         low = lower_dtype(refine, side.dtype, assume_a)
 
-        def run(A: DistMatrix, B: Any) -> Any:
+        def run(A: DistMatrix, B: Any, both: bool = False) -> Any:
             given = replace(side, B=B)
             with held(0 if routine == "diagonal" else copied(routine, A, side.dtype, overwrite_a and routine != "triangular")):
-                if low is not None and (X := refined(A, given, low, assume_a == "pos", lower)) is not None:
-                    return X
-                return _solved(A, given, assume_a, lower, overwrite_a)
+                X = None if low is None else refined(A, given, low, assume_a == "pos", lower)
+                return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
+
+        def most(A: DistMatrix, B: Any) -> Any:
+            return run(A, B, both=True)
 
         routine = ROUTINES[assume_a]
-        blocking = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, run, side.B, said=said)
+        blocking = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, most, side.B, said=said)
     with to(blocking), asked(verify):
         return run(A, side.B)
 

@@ -9,7 +9,7 @@ from helpers.systems import BLOCKS, GRIDS, cyclic, drawn, hilbert, on, one_trian
 
 import pdla
 from pdla import Layout
-from pdla.errors import LinAlgError
+from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import refinement, solve
 
 
@@ -159,6 +159,22 @@ def test_singular_matrices_nan_and_faults():
     assert "refine='float16' of float64: None, or 'float32'" in raised(of(a, refine="float16"))[1]
     assert "refine='float32' of float32" in raised(of(a.astype("float32"), np.ones(12, "float32")))[1]
     assert "lower triangular', which needs no factors" in raised(of(a, assume_a="lower triangular"))[1]
+
+
+def test_a_memory_limit_is_kept_where_refinement_fails():
+    def program(comm):
+        A, b = on((2, 2), HARD["ill"], cyclic(8), comm), np.ones(40)
+        with pdla.record() as ledger:
+            solve(A, b)
+        most = max(comm.share(ledger.peak_workspace))
+        with pytest.raises(PlanError, match=f"needs {most} bytes"):
+            solve(A, b, refine="float32", memory_limit=most - 1)
+        with pdla.record() as refined:
+            solve(A, b, refine="float32", memory_limit=most)
+        return refined.peak_workspace <= most
+
+    with pytest.warns(RuntimeWarning, match="A is factored again"):
+        assert all(pdla.run(4, program))
 
 
 def test_dry_runs_count_what_is_received():
