@@ -38,7 +38,7 @@ def correction(
             H[:, i, j] += parts
             W = W - scaled(V, parts)
         H[:, j + 1, j] = _norms(W)
-        y, left = _least_squares(H[:, : j + 2, : j + 1], sizes)
+        y, left = A.grid.comm.share(_least_squares(H[:, : j + 2, : j + 1], sizes))[0]  # alike where processors are not
         if (left <= wanted).all() or j + 1 == STEPS:
             break
         spaces.append(scaled(W, _reciprocals(H[:, j + 1, j].real)))
