@@ -1,5 +1,7 @@
 """Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
 
+Ranks of one node read large matrices in memory that they share instead, a share of them in each round.
+
 Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of
 it, the nearest in rank number sends; a rank that holds a copy itself receives nothing.
 """

@@ -51,8 +51,11 @@ def test_the_memory_for_large_matrices_is_kept_for_the_next_one(comm, monkeypatc
 
 
 @needs_memory
-def test_no_message_is_sent(comm, monkeypatch):
+@pytest.mark.parametrize("limit", [2**30, 2**10])
+def test_no_message_is_sent(comm, monkeypatch, limit):
+    """Also of a matrix that is larger than the memory that ranks may share."""
     monkeypatch.setattr(redistribute, "SHOWN", 0)
+    monkeypatch.setattr(comm, "shared_limit", limit)
     A = pdla.random((40, 40), pdla.ProcessGrid(comm.size, comm=comm), Layout("row"))
     with pdla.record() as ledger:
         A.redistribute(Layout(cols="row"))
