@@ -154,10 +154,13 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = cached(comm, ("route", *between), lambda: Route.between(*between))
     size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
-    if comm.publishes and comm.size > 1 and min(size, room) >= SHOWN and comm.shared_buffer() is not None:
-        copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
-        rounds = ceil(size * copies / room)
-        _show(A, route, cached(comm, ("places", *between, rounds), lambda: Places.of(comm, route, rounds)), comm, out)
+    if size >= SHOWN and room >= SHOWN and comm.publishes and comm.size > 1 and comm.shared_buffer() is not None:
+
+        def places() -> Places:
+            copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
+            return Places.of(comm, route, ceil(size * copies / room))
+
+        _show(A, route, cached(comm, ("places", *between, size, room), places), comm, out)
     else:
         start(A, route, comm, out)()
 
