@@ -54,9 +54,10 @@ def quietly(meeting, work):
 
 
 def timed(seconds, words, make, call):
-    """Seconds of the call of what is made anew, where so many words of memory were used a moment ago.
+    """Seconds of the call of what is made anew, where so many words were used a moment ago.
 
-    Memory that lay free for two seconds a virtual machine may have given back: to get it again takes 25 times as long.
+    Memory that lay free for two seconds a virtual machine may have given back to its host: to get
+    it again takes 25 times as long.
     """
     made = make()
     np.ones(words)
@@ -156,7 +157,8 @@ def main(*sizes):
         ours, theirs = sides(n, comm)
         words = 4 * n * n // comm.size  # as a call makes at most: copies of its share
         turn = {name: partial(timed, meeting.seconds, words, *way) for name, way in ours.items()}
-        turn |= {name: partial(timed, partial(quietly, meeting), words, *way) for name, way in theirs.items()}
+        alone = partial(quietly, meeting)
+        turn |= {name: partial(timed, alone, words, *way) for name, way in theirs.items()}
         in_turns(1, turn)
         times, others = in_turns(TURNS, turn), {}
         quietly(meeting, lambda n=n, others=others: others.update(scalapacks(n, comm.size)))

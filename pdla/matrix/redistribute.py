@@ -1,6 +1,6 @@
 """Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
 
-Ranks of one node read large matrices in memory that they share instead, a share of them in each round.
+Ranks of one node read large matrices in memory that they share instead, some of them in each round.
 
 Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of
 it, the nearest in rank number sends; a rank that holds a copy itself receives nothing.
@@ -32,7 +32,7 @@ from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
 
 SHOWN = 2**20  # bytes of a matrix from which on ranks of one node read pieces in memory that they share
-ROUND = KEPT // 2  # bytes a rank of that memory: so it is kept for the next call, as pages of new memory take longer than copies
+ROUND = KEPT // 2  # bytes a rank of that memory, so that it is kept: new one takes longer
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class Piece:
     shape: Shape
 
     def share(self, i: int, count: int) -> Piece:
-        """One of so many like shares: of its rows, or of its columns where there are few rows. Some may be empty."""
+        """The i-th of so many shares of its rows, or of its columns where there are few rows.
+
+        It may be empty.
+        """
         m, n = self.shape
         if m >= min(n, count):
             lo, hi = m * i // count, m * (i + 1) // count
@@ -118,7 +121,7 @@ class Route:
         return Route(outgoing(shape, source, target), incoming(shape, source, target))
 
     def share(self, i: int, count: int) -> Route:
-        """With one of so many like shares of each piece."""
+        """With the i-th of so many shares of each piece."""
         sends, recvs = ([p.share(i, count) for p in pieces] for pieces in (self.sends, self.recvs))
         return Route([p for p in sends if prod(p.shape)], [p for p in recvs if prod(p.shape)])
 
@@ -154,7 +157,8 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = cached(comm, ("route", *between), lambda: Route.between(*between))
     size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
-    if size >= SHOWN and room >= SHOWN and comm.publishes and comm.size > 1 and comm.shared_buffer() is not None:
+    sees = comm.publishes and comm.size > 1 and min(size, room) >= SHOWN
+    if sees and comm.shared_buffer() is not None:
 
         def places() -> Places:
             copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
@@ -167,7 +171,7 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pieces that go between ranks lie, as they are stored one after another, a share of each in a round.
+    """Where the pieces that go between ranks lie, one after another, a share of each in a round.
 
     shares  the routes of the rounds;  begins: (giver, taker) -> the first word;  words: in all
     """
@@ -181,7 +185,8 @@ class Places:
         """Collective."""
         shares = [route.share(i, rounds) for i in range(rounds)]
         begins, words = {}, 0
-        for giver, sizes in enumerate(comm.share({p.peer: _most(p, rounds) for p in route.sends if p.peer != comm.rank})):
+        mine = {p.peer: _most(p, rounds) for p in route.sends if p.peer != comm.rank}
+        for giver, sizes in enumerate(comm.share(mine)):
             for taker, size in sizes.items():
                 begins[giver, taker], words = words, words + size
         return Places(shares, begins, words)
@@ -193,9 +198,9 @@ def _most(piece: Piece, rounds: int) -> int:
 
 
 def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
-    """Collective: the same by memory that all ranks see, where each puts what others want: it is copied twice, and no message.
+    """Collective: the same by memory that all ranks see, where each puts what others want.
 
-    Of a large matrix a share is there at a time.
+    It is copied twice, and there is no message.
     """
     shared_buffer = comm.shared_buffer()
     assert shared_buffer is not None
@@ -210,7 +215,9 @@ def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: 
         A.xp.copy(out, out, conjugate=True)
 
 
-def _show_share(A: DistMatrix, share: Route, places: Places, comm: Communicator, shared_buffer: SharedBuffer, out: Any) -> None:
+def _show_share(
+    A: DistMatrix, share: Route, places: Places, comm: Communicator, shared_buffer: SharedBuffer, out: Any
+) -> None:
     """Collective: one round."""
     xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
     memory = shared_buffer.open(places.words * itemsize)

@@ -1,8 +1,8 @@
 """Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
 
 There is one message to each peer; on one node ranks read what others have put into memory that all
-share, a share of it in each round. It does what redistribution cannot: a rank may hold several blocks, may want one that no
-layout has, and of a block half may travel.
+share, some of it in each round. It does what redistribution cannot: a rank may hold several blocks,
+may want one that no layout has, and of a block half may travel.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ WORD = 16  # bytes, at most
 Sends = dict[int, list[tuple[int, Trapezoid]]]
 Recvs = dict[int, list[Trapezoid]]
 Round = tuple[Sends, Recvs]
+Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # where what came goes, and that, in one dimension
 Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
 
 
@@ -97,7 +98,8 @@ class BlockExchange:
     sends   by peer: the numbers of own blocks, and what of each is sent
     own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
     recvs   by peer: where what is received goes in the block that it wants
-    rounds  what it sends and receives in each round on the shared buffer, where one node's ranks share memory; otherwise empty
+    rounds  what it sends and receives in each round on the shared buffer, where one node's ranks
+            share memory; otherwise empty
     begins  (giver, taker), one of them this rank -> the first word of what goes between them there
     size    words there, of all ranks
     """
@@ -121,7 +123,8 @@ class BlockExchange:
         recvs = {peer: parts for peer, parts in coming.items() if parts}
         shared = comm.shared_limit and comm.shared_buffer() is not None
         rounds, begins, size = _in_rounds(comm, sends, recvs) if shared else ([], {}, 0)
-        return BlockExchange(sends, _met(holding.gives(me, me), mine, below), recvs, rounds, begins, size)
+        own = _met(holding.gives(me, me), mine, below)
+        return BlockExchange(sends, own, recvs, rounds, begins, size)
 
     @property
     def words(self) -> int:
@@ -153,15 +156,15 @@ class BlockExchange:
             for trapezoid in coming:
                 rest = unpack(xp, rest, target, trapezoid, beta)
 
-    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[list[Trapezoid], Any]]:
-        """Send and receive messages; yields where what comes goes, and what has come, one-dimensional, in order of arrival."""
+    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
+        """By messages, in order of arrival."""
         sends = _packed(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
         landing = dict(zip(self.recvs, flats, strict=True))
         pending = comm.alltoall(sends, landing)
         return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
 
-    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[list[Trapezoid], Any]]:
+    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
         """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
         shared_buffer = comm.shared_buffer()
         assert shared_buffer is not None
@@ -170,7 +173,8 @@ class BlockExchange:
                 memory = shared_buffer.open(self.size * dtype.itemsize)
 
                 def buffer_of(giver: int, taker: int, count: int, memory: Any = memory) -> Any:
-                    return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
+                    begin = self.begins[giver, taker] * dtype.itemsize
+                    return xp.look(memory, begin, (count,), dtype)
 
                 _packed(xp, arrays, sends, partial(buffer_of, comm.rank))
                 try:
@@ -184,19 +188,18 @@ class BlockExchange:
         shared_buffer.trim(workspace.KEPT)
 
 
-def _in_rounds(comm: Communicator, sends: Sends, recvs: Recvs) -> tuple[list[Round], dict[tuple[int, int], int], int]:
-    """Collective: rounds, begins and size of a BlockExchange: so many rounds that memory for one is kept for the next call."""
+def _in_rounds(
+    comm: Communicator, sends: Sends, recvs: Recvs
+) -> tuple[list[Round], dict[tuple[int, int], int], int]:
+    """Collective: rounds, begins and size of a BlockExchange.
+
+    There are so many rounds that the memory for one is kept for the next call.
+    """
     me, told = comm.rank, comm.share({peer: _sent_words(going) for peer, going in sends.items()})
     count = max(1, ceil(sum(sum(words.values()) for words in told) * WORD / (ROUND * comm.size)))
-    rounds = [
-        (
-            {peer: [(number, part.share(i, count)) for number, part in going] for peer, going in sends.items()},
-            {peer: [part.share(i, count) for part in coming] for peer, coming in recvs.items()},
-        )
-        for i in range(count)
-    ]
+    rounds = [_round(sends, recvs, i, count) for i in range(count)]
     if count > 1:
-        told = comm.share({peer: max(_sent_words(each[peer]) for each, _ in rounds) for peer in sends})
+        told = comm.share({peer: max(_sent_words(some[peer]) for some, _ in rounds) for peer in sends})
     begins, size = {}, 0
     for giver, words in enumerate(told):
         for taker, most in words.items():
@@ -206,7 +209,16 @@ def _in_rounds(comm: Communicator, sends: Sends, recvs: Recvs) -> tuple[list[Rou
     return rounds, begins, size
 
 
-def _packed(xp: Any, arrays: Sequence[Any], sends: Sends, buffer_of: Callable[[int, int], Any]) -> dict[int, Any]:
+def _round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
+    return (
+        {peer: [(n, part.share(i, count)) for n, part in going] for peer, going in sends.items()},
+        {peer: [part.share(i, count) for part in coming] for peer, coming in recvs.items()},
+    )
+
+
+def _packed(
+    xp: Any, arrays: Sequence[Any], sends: Sends, buffer_of: Callable[[int, int], Any]
+) -> dict[int, Any]:
     """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
     packed = {}
     for peer, going in sends.items():
