@@ -1,13 +1,15 @@
 """Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
 
+Ranks of one node read large matrices in memory that they share instead, some of them in each round.
+
 Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of
 it, the nearest in rank number sends; a rank that holds a copy itself receives nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any
@@ -20,15 +22,17 @@ from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
-from pdla.indices import IndexSet, Selection, searched
+from pdla.indices import IndexSet, Selection, searched, some_of
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
 
 SHOWN = 2**20  # bytes of a matrix from which on ranks of one node read pieces in memory that they share
+ROUND = KEPT // 2  # bytes a rank of that memory, so that it is kept: new one takes longer
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ class Piece:
     rows: Selection
     cols: Selection
     shape: Shape
+
+    def share(self, i: int, count: int) -> Piece:
+        """The i-th of so many shares of its rows, or of its columns where there are few rows.
+
+        It may be empty.
+        """
+        m, n = self.shape
+        if m >= min(n, count):
+            lo, hi = m * i // count, m * (i + 1) // count
+            return replace(self, rows=some_of(self.rows, lo, hi), shape=(hi - lo, n))
+        lo, hi = n * i // count, n * (i + 1) // count
+        return replace(self, cols=some_of(self.cols, lo, hi), shape=(m, hi - lo))
 
 
 Side = tuple[Layout, ProcessGrid]
@@ -104,6 +120,11 @@ class Route:
     def between(shape: Shape, source: Side, target: Side) -> Route:
         return Route(outgoing(shape, source, target), incoming(shape, source, target))
 
+    def share(self, i: int, count: int) -> Route:
+        """With the i-th of so many shares of each piece."""
+        sends, recvs = ([p.share(i, count) for p in pieces] for pieces in (self.sends, self.recvs))
+        return Route([p for p in sends if prod(p.shape)], [p for p in recvs if prod(p.shape)])
+
 
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
     """Collective: start moving A along its route into `out`, this rank's new block; gives a function that completes the move."""
@@ -135,57 +156,86 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = cached(comm, ("route", *between), lambda: Route.between(*between))
-    size = prod(A.shape) * A.dtype.itemsize
-    if comm.publishes and comm.size > 1 and SHOWN <= size <= comm.shared_limit and comm.shared_buffer() is not None:
-        _show(A, route, cached(comm, ("places", *between), lambda: Places.of(comm, route)), comm, out)
+    size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
+    sees = comm.publishes and comm.size > 1 and min(size, room) >= SHOWN
+    if sees and comm.shared_buffer() is not None:
+
+        def places() -> Places:
+            copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
+            return Places.of(comm, route, ceil(size * copies / room))
+
+        _show(A, route, cached(comm, ("places", *between, size, room), places), comm, out)
     else:
         start(A, route, comm, out)()
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pieces that go between ranks lie, as they are stored one after another: (giver, taker) -> the first word; words."""
+    """Where the pieces that go between ranks lie, one after another, a share of each in a round.
 
+    shares  the routes of the rounds;  begins: (giver, taker) -> the first word;  words: in all
+    """
+
+    shares: Sequence[Route]
     begins: Mapping[tuple[int, int], int]
     words: int
 
     @staticmethod
-    def of(comm: Communicator, route: Route) -> Places:
+    def of(comm: Communicator, route: Route, rounds: int) -> Places:
         """Collective."""
+        shares = [route.share(i, rounds) for i in range(rounds)]
         begins, words = {}, 0
-        for giver, sizes in enumerate(comm.share({p.peer: prod(p.shape) for p in route.sends if p.peer != comm.rank})):
+        mine = {p.peer: _most(p, rounds) for p in route.sends if p.peer != comm.rank}
+        for giver, sizes in enumerate(comm.share(mine)):
             for taker, size in sizes.items():
                 begins[giver, taker], words = words, words + size
-        return Places(begins, words)
+        return Places(shares, begins, words)
+
+
+def _most(piece: Piece, rounds: int) -> int:
+    """The most words of it in a round."""
+    return max(prod(piece.share(i, rounds).shape) for i in range(rounds))
 
 
 def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
-    """Collective: the same by memory that all ranks see, where each puts what others want: it is copied twice, and no message."""
-    xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
+    """Collective: the same by memory that all ranks see, where each puts what others want.
+
+    It is copied twice, and there is no message.
+    """
     shared_buffer = comm.shared_buffer()
     assert shared_buffer is not None
-    with held(places.words * itemsize // comm.size):
-        memory = shared_buffer.open(places.words * itemsize)
-
-        def buffer_of(giver: int, taker: int, shape: Shape) -> Any:
-            return xp.look(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
-
-        for p in route.sends:
-            if p.peer != me:
-                xp.extract(A.stored, p.rows, p.cols, buffer_of(me, p.peer, p.shape))
-        try:
-            shared_buffer.seal()
-            come = [p for p in route.recvs if p.peer != me]
-            if come:
-                note_read(comm.axis, sum(prod(p.shape) for p in come) * itemsize, len(come))
-            for p in come:
-                xp.put(out, p.rows, p.cols, buffer_of(p.peer, me, p.shape))
-        finally:
-            shared_buffer.leave()
-        _keep(A, route, me, out)
+    with held(places.words * A.dtype.itemsize // comm.size):
+        for share in places.shares:
+            _show_share(A, share, places, comm, shared_buffer, out)
     shared_buffer.trim(KEPT)
+    come = [prod(p.shape) for p in route.recvs if p.peer != comm.rank]
+    if come:
+        note_read(comm.axis, sum(come) * A.dtype.itemsize, len(come))
     if A.conjugated:
-        xp.copy(out, out, conjugate=True)
+        A.xp.copy(out, out, conjugate=True)
+
+
+def _show_share(
+    A: DistMatrix, share: Route, places: Places, comm: Communicator, shared_buffer: SharedBuffer, out: Any
+) -> None:
+    """Collective: one round."""
+    xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
+    memory = shared_buffer.open(places.words * itemsize)
+
+    def buffer_of(giver: int, taker: int, shape: Shape) -> Any:
+        return xp.look(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
+
+    for p in share.sends:
+        if p.peer != me:
+            xp.extract(A.stored, p.rows, p.cols, buffer_of(me, p.peer, p.shape))
+    try:
+        shared_buffer.seal()
+        for p in share.recvs:
+            if p.peer != me:
+                xp.put(out, p.rows, p.cols, buffer_of(p.peer, me, p.shape))
+    finally:
+        shared_buffer.leave()
+    _keep(A, share, me, out)
 
 
 def _keep(A: DistMatrix, route: Route, me: int, out: Any) -> None:

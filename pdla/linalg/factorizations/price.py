@@ -239,8 +239,10 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
     blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
     blockings.sort(key=lambda blocking: seconds(task, *blocking))
     good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
-    if task.routine == "cholesky":
-        first = max(good, key=lambda blocking: (-sum(blocking.shape), blocking.block, blocking.shape[0]))
-    else:
-        first = max(good, key=lambda blocking: (task.routine == "lu" and blocking.shape[0] == 1, blocking.block))
+    order = {
+        "cholesky": lambda shape, block: (-sum(shape), block, shape[0]),
+        "lu": lambda shape, block: (shape[0] == 1, -sum(shape), block),
+        "triangular": lambda shape, block: block,
+    }
+    first = max(good, key=lambda blocking: order[task.routine](*blocking))
     return (first, *(blocking for blocking in blockings if blocking != first))

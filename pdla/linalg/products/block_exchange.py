@@ -1,8 +1,8 @@
 """Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
 
 There is one message to each peer; on one node ranks read what others have put into memory that all
-share. It does what redistribution cannot: a rank may hold several blocks, may want one that no
-layout has, and of a block half may travel.
+share, some of it in each round. It does what redistribution cannot: a rank may hold several blocks,
+may want one that no layout has, and of a block half may travel.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,13 @@ from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, shares_meeting
 from pdla.linalg.products.trapezoid import Block, Trapezoid, meeting, pack, unpack
+from pdla.matrix.redistribute import ROUND
 
+WORD = 16  # bytes, at most
+Sends = dict[int, list[tuple[int, Trapezoid]]]
+Recvs = dict[int, list[Trapezoid]]
+Round = tuple[Sends, Recvs]
+Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # where what came goes, and that, in one dimension
 Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
 
 
@@ -91,14 +98,16 @@ class BlockExchange:
     sends   by peer: the numbers of own blocks, and what of each is sent
     own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
     recvs   by peer: where what is received goes in the block that it wants
-    begins  (giver, taker), one of them this rank -> the first word of what goes between them on the shared buffer, where one
-            node's ranks share memory; otherwise empty
-    size    words on the shared buffer, of all ranks
+    rounds  what it sends and receives in each round on the shared buffer, where one node's ranks
+            share memory; otherwise empty
+    begins  (giver, taker), one of them this rank -> the first word of what goes between them there
+    size    words there, of all ranks
     """
 
-    sends: dict[int, list[tuple[int, Trapezoid]]]
+    sends: Sends
     own: list[tuple[int, Trapezoid, Trapezoid]]
-    recvs: dict[int, list[Trapezoid]]
+    recvs: Recvs
+    rounds: list[Round]
     begins: dict[tuple[int, int], int]
     size: int
 
@@ -112,14 +121,10 @@ class BlockExchange:
         coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
         sends = {peer: parts for peer, parts in going.items() if parts}
         recvs = {peer: parts for peer, parts in coming.items() if parts}
-        begins, size = {}, 0
-        if comm.shared_limit and comm.shared_buffer() is not None:
-            for giver, words in enumerate(comm.share({peer: _sent_words(going) for peer, going in sends.items()})):
-                for taker, count in words.items():
-                    if me in (giver, taker):
-                        begins[giver, taker] = size
-                    size += count
-        return BlockExchange(sends, _met(holding.gives(me, me), mine, below), recvs, begins, size)
+        shared = comm.shared_limit and comm.shared_buffer() is not None
+        rounds, begins, size = _in_rounds(comm, sends, recvs) if shared else ([], {}, 0)
+        own = _met(holding.gives(me, me), mine, below)
+        return BlockExchange(sends, own, recvs, rounds, begins, size)
 
     @property
     def words(self) -> int:
@@ -146,47 +151,80 @@ class BlockExchange:
         for i, here, there in self.own if own else ():
             for piece, to in zip(here.pieces(), there.pieces(), strict=True):
                 to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
-        for peer, flat in arrivals:
+        for coming, flat in arrivals:
             rest = xp.reinterpret(flat, conjugate)
-            for trapezoid in self.recvs[peer]:
+            for trapezoid in coming:
                 rest = unpack(xp, rest, target, trapezoid, beta)
 
-    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
-        """Send and receive messages; yields (peer, what has come from it, one-dimensional) in order of arrival."""
-        sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
+    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
+        """By messages, in order of arrival."""
+        sends = _packed(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
         landing = dict(zip(self.recvs, flats, strict=True))
         pending = comm.alltoall(sends, landing)
-        return ((peer, landing.pop(peer)) for peer in pending)
+        return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
 
-    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
+    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
         """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
         shared_buffer = comm.shared_buffer()
         assert shared_buffer is not None
         with held(self.size * dtype.itemsize // comm.size):
-            memory = shared_buffer.open(self.size * dtype.itemsize)
+            for sends, recvs in self.rounds:
+                memory = shared_buffer.open(self.size * dtype.itemsize)
 
-            def buffer_of(giver: int, taker: int, count: int) -> Any:
-                return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
+                def buffer_of(giver: int, taker: int, count: int, memory: Any = memory) -> Any:
+                    begin = self.begins[giver, taker] * dtype.itemsize
+                    return xp.look(memory, begin, (count,), dtype)
 
-            self._packed(xp, arrays, partial(buffer_of, comm.rank))
-            try:
-                shared_buffer.seal()
-                if self.recvs:
-                    note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
-                for peer, coming in self.recvs.items():
-                    yield peer, buffer_of(peer, comm.rank, _words(coming))
-            finally:
-                shared_buffer.leave()
+                _packed(xp, arrays, sends, partial(buffer_of, comm.rank))
+                try:
+                    shared_buffer.seal()
+                    for peer, coming in recvs.items():
+                        yield coming, buffer_of(peer, comm.rank, _words(coming))
+                finally:
+                    shared_buffer.leave()
+        if self.recvs:
+            note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
         shared_buffer.trim(workspace.KEPT)
 
-    def _packed(self, xp: Any, arrays: Sequence[Any], buffer_of: Callable[[int, int], Any]) -> dict[int, Any]:
-        """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
-        packed = {}
-        for peer, going in self.sends.items():
-            packed[peer] = buffer_of(peer, _sent_words(going))
-            pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
-        return packed
+
+def _in_rounds(
+    comm: Communicator, sends: Sends, recvs: Recvs
+) -> tuple[list[Round], dict[tuple[int, int], int], int]:
+    """Collective: rounds, begins and size of a BlockExchange.
+
+    There are so many rounds that the memory for one is kept for the next call.
+    """
+    me, told = comm.rank, comm.share({peer: _sent_words(going) for peer, going in sends.items()})
+    count = max(1, ceil(sum(sum(words.values()) for words in told) * WORD / (ROUND * comm.size)))
+    rounds = [_round(sends, recvs, i, count) for i in range(count)]
+    if count > 1:
+        told = comm.share({peer: max(_sent_words(some[peer]) for some, _ in rounds) for peer in sends})
+    begins, size = {}, 0
+    for giver, words in enumerate(told):
+        for taker, most in words.items():
+            if me in (giver, taker):
+                begins[giver, taker] = size
+            size += most
+    return rounds, begins, size
+
+
+def _round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
+    return (
+        {peer: [(n, part.share(i, count)) for n, part in going] for peer, going in sends.items()},
+        {peer: [part.share(i, count) for part in coming] for peer, coming in recvs.items()},
+    )
+
+
+def _packed(
+    xp: Any, arrays: Sequence[Any], sends: Sends, buffer_of: Callable[[int, int], Any]
+) -> dict[int, Any]:
+    """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
+    packed = {}
+    for peer, going in sends.items():
+        packed[peer] = buffer_of(peer, _sent_words(going))
+        pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
+    return packed
 
 
 def _words(several: Iterable[Trapezoid]) -> int:

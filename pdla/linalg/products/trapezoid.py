@@ -71,6 +71,12 @@ class Trapezoid:
     def size(self) -> int:
         return int(self.counts.sum())
 
+    def share(self, i: int, count: int) -> Trapezoid:
+        """The i-th of so many shares of its rows, about equal ones; it may be empty."""
+        ends = np.cumsum(self.counts)
+        lo, hi = (int(np.searchsorted(ends, self.size * k // count, "right")) if k else 0 for k in (i, i + 1))
+        return Trapezoid(some_of(self.rows, lo, hi), self.cols, self.counts[lo:hi])
+
     def pieces(self) -> Iterator[Piece]:
         """The pieces that it is made of, top down."""
         lo = 0

@@ -97,3 +97,24 @@ def test_more_ranks_are_not_slower_by_much_and_faults():
             predict_cholesky(*wrong)
     with pytest.raises(ShapeError, match="LAPACK has"):
         predict_lu(8, 8, 2, dtype="float16")
+
+
+def test_of_blockings_as_good_lu_takes_that_of_lapack_s_pivots_then_that_of_fewest_words():
+    """On one node 1 x 4; on hosts of a rank each 4 x 4, though 2 x 8 costs as much."""
+    near, far = (price.Task("lu", n, n, np.dtype(float), machine) for n, machine in (
+        (2048, MACHINE), (512, pdla.Machine(node=1, network=1e8)),
+    ))
+    assert price.cheapest(near, 4)[0].shape == (1, 4) and price.cheapest(far, 16)[0].shape == (4, 4)
+    assert price.seconds(far, (2, 8), 64) < price.seconds(far, *price.cheapest(far, 16)[0])
+
+
+@pytest.mark.parametrize(("shape", "block"), [((2, 4, 4), 64), ((2, 2, 4), 64)])
+def test_lu_over_layers_costs_what_a_slow_network_makes_of_it(shape, block, without_bookkeeping):
+    machine, n = pdla.Machine(node=4, network=1e8), 1024
+
+    def program(comm):
+        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        lu_factor(A, overwrite_a=True, check_finite=False)
+
+    told = price.seconds(price.Task("lu", n, n, np.dtype(float), machine), shape, block)
+    assert 0.7 < told / pdla.dry_run_all(int(np.prod(shape)), program, machine=machine).seconds < 1.4

@@ -6,8 +6,9 @@ from helpers.level3 import BLOCKS
 from helpers.matmuls import exact
 
 import pdla
-from pdla import Layout, ProcessGrid
+from pdla import Cyclic, Layout, ProcessGrid
 from pdla.linalg.products import block_exchange
+from pdla.linalg.products.symmetrize import symmetrize
 
 
 def test_of_many_ranks_few_are_looked_at(monkeypatch):
@@ -33,6 +34,24 @@ def test_of_copies_the_nearest_to_the_taker_alone_gives():
         return [[giver for giver in range(6) if holding.gives(giver, taker)] for taker in range(6)]
 
     assert pdla.run(6, program)[0] == [[0, 3], [1, 3], [2, 3], [2, 3], [2, 4], [2, 5]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_much_is_read_in_rounds_with_the_same_figures_but_less_memory(dtype, monkeypatch):
+    def program(comm, at_once):
+        monkeypatch.setattr(block_exchange, "ROUND", at_once)
+        comm.shared_limit = 2**30
+        C = exact((50, 50), ProcessGrid((2, 3), comm=comm), Layout(Cyclic("row", 4), Cyclic("col", 3)), dtype)
+        before = C.gather()
+        with pdla.record() as ledger:
+            symmetrize(C, True)
+        lower = np.tril(before, -1)
+        assert np.array_equal(C.gather(), np.tril(before) + lower.conj().T)
+        return {event.what for event in ledger.events}, ledger.bytes_received, ledger.messages, ledger.peak_workspace
+
+    one, many = (pdla.run(6, program, at_once) for at_once in (2**20, 2**9))
+    assert [rank[:3] for rank in one] == [rank[:3] for rank in many] and {*one[0][0]} == {"read"}
+    assert all(few[3] < much[3] / 3 for few, much in zip(many, one, strict=True))
 
 
 @pytest.mark.parametrize(

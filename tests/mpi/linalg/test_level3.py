@@ -11,6 +11,8 @@ from helpers.matmuls import DTYPES, exact, needs_a_board
 import pdla
 from pdla import Cyclic, Layout
 from pdla.comm import workspace
+from pdla.linalg.products import block_exchange
+from pdla.linalg.products.symmetrize import symmetrize
 
 pytestmark = pytest.mark.mpi
 
@@ -43,6 +45,21 @@ def test_triangles_of_a_matrix_that_all_see(comm):
     for grid, dtype, (n, k) in itertools.product(grids(comm), DTYPES, ((13, 17), (60, 5), (1, 0))):
         check_rank_k(exact((n, k), grid, BLOCKS, dtype).shared(), False, True, TURNS, 2, 3)
         check_rank_k(exact((k, n), grid, BLOCKS, dtype).shared().T, True, False, BLOCKS, mirror=True)
+
+
+@needs_a_board
+def test_the_memory_for_large_triangles_is_kept_for_the_next_one(comm, monkeypatch):
+    """They are there in rounds, of less than what is kept."""
+    monkeypatch.setattr(workspace, "KEPT", 2**21)
+    monkeypatch.setattr(block_exchange, "ROUND", 2**20)
+    C = exact((2000, 2000), pdla.ProcessGrid(pdla.balanced_shape(comm.size)), TURNS, np.float64)
+    lower = np.tril(C.gather())
+    for _ in range(3):
+        symmetrize(C, False)
+        grown = comm.size > 1 and comm.shared_buffer().grown
+    symmetrize(C, False)
+    assert comm.size == 1 or comm.shared_buffer().grown == grown
+    assert np.array_equal(C.gather(), lower + np.tril(lower, -1).T)
 
 
 @needs_a_board

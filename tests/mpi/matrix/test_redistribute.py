@@ -24,17 +24,38 @@ def test_by_shared_memory_as_by_messages(comm, monkeypatch, view):
         for target in LAYOUTS:
             for to in (grid, other):
                 ways = []
-                for shown in (0, 2**40):
+                for shown, at_once in ((2**40, 1), (0, 2**24), (0, 2**10)):
                     monkeypatch.setattr(redistribute, "SHOWN", shown)
+                    monkeypatch.setattr(redistribute, "ROUND", at_once)
                     with pdla.record() as ledger:
                         X = A.redistribute(target, to)
-                    ways.append((X.local.copy(), ledger.bytes_received))
-                assert np.array_equal(ways[0][0], ways[1][0]) and ways[0][1] == ways[1][1], (source, target)
+                    ways.append((X.local.copy(), (ledger.bytes_received, ledger.messages)))
+                for way in ways[1:]:
+                    assert np.array_equal(way[0], ways[0][0]) and way[1] == ways[0][1], (source, target)
 
 
 @needs_memory
-def test_no_message_is_sent(comm, monkeypatch):
+@pytest.mark.parametrize("wanted", [Layout(cols="row"), Layout(Cyclic("row", 7)), Layout()], ids=repr)
+def test_the_memory_for_large_matrices_is_kept_for_the_next_one(comm, monkeypatch, wanted):
+    """They are there in rounds, of less than what is kept."""
+    monkeypatch.setattr(redistribute, "KEPT", 2**21)
+    monkeypatch.setattr(redistribute, "ROUND", 2**20)
+    A = pdla.random((1500, 900), pdla.ProcessGrid(comm.size, comm=comm), Layout("row"), seed=1)
+    with pdla.record() as ledger:
+        first = A.redistribute(wanted)
+        if comm.size > 1:
+            grown = comm.shared_buffer().grown
+            assert all(np.array_equal(A.redistribute(wanted).local, first.local) for _ in range(2))
+            assert comm.shared_buffer().grown == grown and comm.shared_buffer().size <= 2**21 * comm.size
+    assert ledger.peak_workspace <= 2**21
+
+
+@needs_memory
+@pytest.mark.parametrize("limit", [2**30, 2**10])
+def test_no_message_is_sent(comm, monkeypatch, limit):
+    """Also of a matrix that is larger than the memory that ranks may share."""
     monkeypatch.setattr(redistribute, "SHOWN", 0)
+    monkeypatch.setattr(comm, "shared_limit", limit)
     A = pdla.random((40, 40), pdla.ProcessGrid(comm.size, comm=comm), Layout("row"))
     with pdla.record() as ledger:
         A.redistribute(Layout(cols="row"))
