@@ -100,8 +100,8 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
     def residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
 
-    def left() -> float:
-        return _worst(of_columns(nearer, "maximum"), allowed * of_columns(X, "maximum"))
+    def left(R: DistMatrix) -> float:
+        return _worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum"))
 
     X, R, before, steps = B * 0, B, inf, 0
     while True:
@@ -109,7 +109,7 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
         D = scaled(solve(scaled(R, scales)).astype(side.dtype), 1 / scales)
         X += D
         nearer = residual()
-        now = left()
+        now = left(nearer)
         if now <= 1 or not now < before / 2 or steps == MOST:
             break
         R, before, steps = nearer, now, steps + 1
@@ -122,8 +122,7 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
     scales = _scales(R)
     D, more = correction(A, scaled(R, scales), solve, scales * allowed * of_columns(X, "maximum"))
     X += scaled(D, 1 / scales)
-    nearer = residual()
-    return X, steps, more, left()
+    return X, steps, more, left(residual())
 
 
 def _scales(R: DistMatrix) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pdla.comm.agreement import agreed
@@ -121,11 +122,9 @@ def solve(
                 X = None if low is None else refined(A, given, low, assume_a == "pos", lower)
                 return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
 
-        def most(A: DistMatrix, B: Any) -> Any:
-            return run(A, B, both=True)
-
         routine = ROUTINES[assume_a]
-        blocking = limited(routine, A, side.dtype, None if routine == "diagonal" else memory_limit, most, side.B, said=said)
+        limit, most = None if routine == "diagonal" else memory_limit, partial(run, both=True)
+        blocking = limited(routine, A, side.dtype, limit, most, side.B, said=said)
     with to(blocking), asked(verify):
         return run(A, side.B)
 

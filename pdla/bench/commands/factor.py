@@ -45,7 +45,7 @@ def add(to: Parser, name: str) -> None:
     if name in ("solve", "trsm"):
         to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
     to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
-    layers = ROUTINES[name] in LAYERED and name in ROUTINES.values()
+    layers = name in LAYERED
     such = "2x3, or 4x4x4 for 4 layers" if layers else "2x3"
     shape, words = (layers_shape, "PRxPC[xC]") if layers else (grid_shape, "PRxPC")
     to.add_argument("--grid", type=shape, metavar=words, help=f"such as {such} (default: as pdla chooses)")

@@ -63,6 +63,14 @@ class Layers:
                 yield k, self.stored[:, first : first + w], self.a[:, j : j + w]
                 first += w
 
+    def earlier(self, k: int) -> list[int]:
+        """The layers that have addends to panel k."""
+        return [step % self.count for step in range(max(0, k - self.count + 1), k)]
+
+    def others(self, k: int) -> list[int]:
+        """All but the layer that works on panel k."""
+        return [step % self.count for step in range(k - self.count + 1, k)]
+
     def give(self, x: Any, k: int, header: Any = ()) -> None:
         """Start sending x of this layer's addends, and a few numbers, to the layer that works on panel k."""
         message = buffer(self.xp, (x.size + len(header),), x.dtype)
@@ -87,8 +95,7 @@ class Layers:
 
         That is one whose first number is not 0.
         """
-        layers = [step % self.count for step in range(max(0, k - self.count + 1), k)]
-        for addend, numbers in self.given(x, layers, len(header)):
+        for addend, numbers in self.given(x, self.earlier(k), len(header)):
             header = header if header[0] else self.xp.host_or(numbers, header).real.astype(float)
             if not header[0]:
                 self.xp.add(x, addend)

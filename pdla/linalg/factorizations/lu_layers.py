@@ -210,25 +210,17 @@ class LayeredLU:
         """Bring block column k up to date, and give what this layer adds to it."""
         self._continue(k + 1)
         if k < self.count and self.cols.here == self.cols.owner(k):
-            self._give(self._column(k), k, self._earlier(k))
+            self._give(self._column(k), k, self.layers.earlier(k))
 
-    def _earlier(self, k: int) -> range:
-        """The steps of layers that have addends to panel k."""
-        return range(max(0, k - self.layers.count + 1), k)
-
-    def _others(self, k: int) -> range:
-        """The same of its pivot rows: all, as what no layer has changed yet lies in one of them."""
-        return range(k - self.layers.count + 1, k)
-
-    def _give(self, x: Any, k: int, steps: range) -> None:
-        """Start sending x to the layer of panel k, if this is one of these steps' layers."""
-        if x.size and any((step - self.layers.here) % self.layers.count == 0 for step in steps):
+    def _give(self, x: Any, k: int, layers: list[int]) -> None:
+        """Start sending x to the layer of panel k, if this is one of the layers that do."""
+        if x.size and self.layers.here in layers:
             self.layers.give(x, k)
 
-    def _add(self, x: Any, steps: range) -> None:
-        """Add to x what the layers of these steps have there."""
+    def _add(self, x: Any, layers: list[int]) -> None:
+        """Add to x what these layers have there."""
         if x.size:
-            for addend, _ in self.layers.given(x, [step % self.layers.count for step in steps]):
+            for addend, _ in self.layers.given(x, layers):
                 self.xp.add(x, addend)
 
     def _panel(self, k: int, going: list[Pending]) -> Known | None:
@@ -239,7 +231,7 @@ class LayeredLU:
             going.append(self.along.bcast(message, {owner: (ALL,)}))
             return None
         x, panel = self._column(k), Panel.of(message, height, w)
-        self._add(x, self._earlier(k))
+        self._add(x, self.layers.earlier(k))
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x, self.places.left, self.places.heights)
         header = self._host(won, k)
         if header[0]:
@@ -286,7 +278,7 @@ class LayeredLU:
 
         mine: what the layer has of this rank's pivot rows;  ranks: which have the pivot rows, each
         """
-        self._add(mine, self._others(k))
+        self._add(mine, self.layers.others(k))  # all, as what no layer has changed yet lies in one of them
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
         message = self.down.take(len(ranks) * mine.shape[1], len(mine) > 0).reshape(-1, mine.shape[1])
         self.xp.copy(message[ends[self.rows.here] : ends[self.rows.here + 1]], mine)
@@ -304,7 +296,7 @@ class LayeredLU:
 
     def _lend_rows(self, k: int, mine: Any) -> None:
         """In another layer than panel k's: give what this one has of the pivot rows, and await rows of U in its own columns."""
-        self._give(mine, k, self._others(k))
+        self._give(mine, k, self.layers.others(k))
         columns = self._columns(self.layers.here, k)
         if self.rows.here == self.rows.owner(k) and len(columns):
             piece = buffer(self.xp, (self._width(k), len(columns)), self.a.dtype)
