@@ -5,6 +5,8 @@ import pytest
 
 import pdla
 from pdla import Cyclic, Layout
+from pdla.errors import PlanError
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 BLOCKS = Layout("row", "col")
 KINDS = ["float32", "float64", "complex64", "complex128"]
@@ -45,6 +47,24 @@ def ratio(a, x, b):
 
 def on(shape, a, layout, comm):
     return pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), layout)
+
+
+def layered(shape, b, a, comm):
+    """Over the layers of a grid of three axes, panels of b columns."""
+    return on(shape, a, in_blocks(shape, b), comm)
+
+
+def planned_and_limited(A, plan_of, factor):
+    """What a plan of a matrix in layers of 2 x 2 ranks tells, whose memory limits are kept; and what was counted."""
+    plan = plan_of(A)
+    assert plan.stays and plan.shape == (2, 2, 2) and plan.block == 8
+    assert "in layers, panels of 8 on 2 x 2 x 2 ranks" in plan.explain()
+    with pdla.record() as ledger:
+        plan(A)
+    with pytest.raises(PlanError, match="the leanest plan found, in layers, panels of 8"):
+        factor(A, memory_limit=5000)
+    factor(A, memory_limit=plan.predicted.peak_workspace)
+    return plan.predicted, ledger
 
 
 def part(grid, a, comm):

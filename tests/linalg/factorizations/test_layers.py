@@ -3,19 +3,27 @@
 import numpy as np
 import pytest
 from helpers.jobs import run_job
-from helpers.systems import BLOCKS, KINDS, cyclic, factor_ratio, on, one_triangle, positive, raised, ratio
+from helpers.systems import (
+    BLOCKS,
+    KINDS,
+    cyclic,
+    factor_ratio,
+    layered,
+    on,
+    one_triangle,
+    planned_and_limited,
+    positive,
+    raised,
+    ratio,
+)
 
 import pdla
 from pdla import Layout
-from pdla.errors import LinAlgError, PlanError
+from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, inv, plan_cholesky, plan_solve, solve
 from pdla.linalg.factorizations.block_cyclic import depth_of, dimensions, in_blocks
 
 GRIDS = [(2, 2, 2), (2, 3, 2), (3, 2, 3), (2, 2, 4), (2, 2, 5)]
-
-
-def layered(shape, b, a, comm):
-    return on(shape, a, in_blocks(shape, b), comm)
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -140,17 +148,10 @@ def test_plans_foretell_layers_and_keep_memory_limits():
 
     def program(comm):
         A = layered((2, 2, 2), 8, a, comm)
-        plan = plan_cholesky(A)
-        assert plan.stays and plan.shape == (2, 2, 2) and plan.block == 8
-        assert "in layers, panels of 8 on 2 x 2 x 2 ranks" in plan.explain()
-        with pdla.record() as ledger:
-            plan(A)
-        with pytest.raises(PlanError, match="the leanest plan found, in layers, panels of 8"):
-            cholesky(A, memory_limit=5000)
-        cholesky(A, memory_limit=plan.predicted.peak_workspace)
+        told, ledger = planned_and_limited(A, plan_cholesky, cholesky)
         x = plan_solve(A, A, assume_a="pos")(A, A)
         assert abs(x.gather() - np.eye(96)).max() < 1e-12
-        return plan.predicted.bytes_received, ledger.bytes_received, plan.predicted.peak_workspace >= ledger.peak_workspace
+        return told.bytes_received, ledger.bytes_received, told.peak_workspace >= ledger.peak_workspace
 
     told, counted, enough = zip(*pdla.run(8, program), strict=True)
     assert set(told) == {max(counted)} and all(enough)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers.systems import KINDS, drawn, lu_ratio, on, ratio
+from helpers.systems import KINDS, drawn, layered, lu_ratio, planned_and_limited, ratio
 
 import pdla
-from pdla.errors import PlanError
 from pdla.linalg import lu_factor, lu_words, plan_lu, plan_solve, solve
 from pdla.linalg.factorizations.block_cyclic import Dimension, in_blocks
 from pdla.linalg.factorizations.lu_layers import RowPlaces
@@ -14,10 +13,6 @@ from pdla.linalg.factorizations.row_exchange import moves, order, pivots_of
 GRIDS = [(2, 2, 2), (2, 3, 2), (3, 2, 3), (2, 2, 4), (2, 2, 5)]
 SQUARE = [(n, n) for n in (0, 1, 3, 7, 8, 9, 16, 33, 100)]
 SHAPES = [*SQUARE, (60, 33), (33, 60), (5, 0), (0, 5), (90, 42), (42, 90)]
-
-
-def layered(shape, b, a, comm):
-    return on(shape, a, in_blocks(shape, b), comm)
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -118,17 +113,10 @@ def test_plans_say_what_layers_take_and_keep_memory_limits():
 
     def program(comm):
         A = layered((2, 2, 2), 8, a, comm)
-        plan = plan_lu(A)
-        assert plan.stays and plan.shape == (2, 2, 2) and plan.block == 8
-        assert "in layers, panels of 8 on 2 x 2 x 2 ranks" in plan.explain()
-        with pdla.record() as ledger:
-            plan(A)
-        with pytest.raises(PlanError, match="the leanest plan found, in layers, panels of 8"):
-            lu_factor(A, memory_limit=5000)
-        lu_factor(A, memory_limit=plan.predicted.peak_workspace)
+        told, ledger = planned_and_limited(A, plan_lu, lu_factor)
         x = plan_solve(A, A)(A, A)
         assert abs(x.gather() - np.eye(96)).max() < 1e-9 and ratio(a, solve(A, a[:, 0])[:, None], a[:, :1]) < 30
-        return plan.predicted.bytes_received / ledger.bytes_received, plan.predicted.peak_workspace / ledger.peak_workspace
+        return told.bytes_received / ledger.bytes_received, told.peak_workspace / ledger.peak_workspace
 
     words, memory = zip(*pdla.run(8, program), strict=True)
     assert min(words) > 0.9 and max(words) < 1.5 and min(memory) > 0.95  # as of pivots that are evenly spread
