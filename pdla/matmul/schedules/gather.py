@@ -104,7 +104,7 @@ def _together(
     nbytes  of all tiles;  shape: C's
     """
     along_k, grid = 1 - side, X.grid  # A's tiles pass over columns of C, B's over its rows
-    if comm is None or X.transposed:
+    if comm is None or X.transposed or not tiles:
         return []
     parts = {r: tile[along_k] for r, tile in tiles.items()}
     if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):

@@ -136,3 +136,16 @@ def test_short_tiles_come_at_once_and_are_one_product(ranks, cuts):
         return sum(event.what == "gemm" for event in ledger.events)
 
     assert max(pdla.run(ranks[0] * ranks[1], program)) <= min(ranks)
+
+
+@pytest.mark.parametrize("shape", [(3, 32), (32, 3)], ids=str)
+@pytest.mark.parametrize("k", [0, 2])
+def test_of_many_ranks_some_have_no_tiles(shape, k):
+    """Fewer rows and columns than there are ranks along them; or nothing at all."""
+    a, b = whole((2, k), float, 0), whole((k, 2), float, 1)
+
+    def program(comm):
+        A, B = (pdla.from_global(x, ProcessGrid(shape), LAYOUT) for x in (a, b))
+        return pdla.matmul(A, B, algorithm="gather").gather()
+
+    assert all(np.array_equal(C, a @ b) for C in pdla.run(96, program))
