@@ -12,6 +12,7 @@ from pdla.bench.leave import a_file_in_a_folder
 from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
+from pdla.cuts import LONGEST as LONGEST_BLOCK
 from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
 from pdla.simulate.plural import plural
@@ -44,6 +45,21 @@ def natural(text: str) -> int:
 def positives(text: str) -> list[int]:
     """Numbers separated by commas."""
     return [positive(word) for word in text.split(",")]
+
+
+def length(text: str) -> int:
+    """As many as a matrix may have rows or columns."""
+    return _up_to(LONGEST, text)
+
+
+def block_length(text: str) -> int:
+    """As many rows or columns as a block that is dealt out in turn may have."""
+    return _up_to(LONGEST_BLOCK, text)
+
+
+def block_lengths(text: str) -> list[int]:
+    """Several of these, separated by commas."""
+    return [block_length(word) for word in text.split(",")]
 
 
 def above_zero(text: str, what: str = "a number above 0") -> float:
@@ -89,6 +105,13 @@ def thread_count(text: str) -> int:
     if found > threads.MOST:
         instead = f"--dry-run -P {text} says what it would take"
         raise argparse.ArgumentTypeError(f"{text!r} is too many: at most {threads.MOST}; {instead}")
+    return found
+
+
+def _up_to(most: int, text: str) -> int:
+    found = positive(text)
+    if found > most:
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {most}")
     return found
 
 

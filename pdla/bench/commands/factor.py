@@ -19,7 +19,18 @@ import numpy as np
 
 import pdla
 from pdla import Cyclic, Layout
-from pdla.bench.arguments import Parser, add_machine, by_x, check_ranks, grid_shape, layers_shape, machine, positive, positives
+from pdla.bench.arguments import (
+    Parser,
+    add_machine,
+    block_length,
+    by_x,
+    check_ranks,
+    grid_shape,
+    layers_shape,
+    machine,
+    positive,
+    positives,
+)
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
@@ -44,7 +55,7 @@ def add(to: Parser, name: str) -> None:
     to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"rows and columns (default {SIZE})")
     if name in ("solve", "trsm"):
         to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
-    to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
+    to.add_argument("--nb", type=block_length, metavar="NB", help="rows of a square block (default: as pdla chooses)")
     layers = name in LAYERED
     such = "2x3, or 4x4x4 for 4 layers" if layers else "2x3"
     shape, words = (layers_shape, "PRxPC[xC]") if layers else (grid_shape, "PRxPC")

@@ -45,9 +45,9 @@ def check(arguments: argparse.Namespace) -> None:
     if (arguments.a is None) != (arguments.b is None):
         raise refuse("--a and --b go together: both matrices from files, or none")
     made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
-    if arguments.a and (made_up or arguments.dry_run):
+    if arguments.a is not None and (made_up or arguments.dry_run):
         raise refuse(f"--a and --b give the sizes and the dtype: leave out {', '.join(made_up) or '--dry-run'}")
-    if arguments.out and arguments.dry_run:
+    if arguments.out is not None and arguments.dry_run:
         raise refuse("a dry run has no C to write to --out")
 
 
@@ -66,9 +66,9 @@ def _product(bench: Bench, arguments: argparse.Namespace) -> Results:
             known(arguments.out)
         if arguments.dry_run:
             return Results([predict(case, comm.size, bench.machine)])
-        make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands
+        make = file_operands((arguments.a, arguments.b)) if arguments.a is not None else random_operands
         A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
-        case = file_case(case, A, B) if arguments.a else case
+        case = file_case(case, A, B) if arguments.a is not None else case
         plan = planned(case, A, B)
     except USERS_FAULT as error:
         raise refuse(error) from error

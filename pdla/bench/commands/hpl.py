@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 import pdla
-from pdla.bench.arguments import Parser, check_ranks, grid_shape, positive, positives
+from pdla.bench.arguments import Parser, block_lengths, check_ranks, grid_shape, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
@@ -34,7 +34,7 @@ RULE = "-" * len(HEAD)
 def add(to: Parser) -> None:
     """Add the command's arguments."""
     to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"numbers of equations (default {SIZE})")
-    to.add_argument("--nb", type=positives, metavar="NB,...", default=[0], help="columns of a block (default: as pdla chooses)")
+    to.add_argument("--nb", type=block_lengths, metavar="NB,...", default=[0], help="columns of a block (default: as pdla chooses)")
     to.add_argument("--grid", type=grid_shape, metavar="PxQ", help="such as 2x3 (default: as pdla chooses)")
     to.add_argument("--repeats", type=positive, metavar="N", default=1, help="how often to solve each system (default 1)")
     to.add_argument("--refine", choices=("float32",), help="factor in this precision, and refine x, as HPL-MxP does")

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pdla.bench.arguments import Parser, above_zero, positive, sizes
+from pdla.bench.arguments import Parser, above_zero, length, sizes
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
 from pdla.simulate import Product, Transformer
@@ -34,7 +34,7 @@ def add(to: Parser) -> None:
     product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
     to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
     for name, (default, what) in SIZES.items():
-        to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
+        to.add_argument(f"--{name}", type=length, metavar="N", help=f"{what} (default {default})")
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
     to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory a rank than this")
     to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")

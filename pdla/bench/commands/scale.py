@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a line for each number of ranks; gives the exit status."""
     of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
     foresee(arguments.json, "--json")
-    if arguments.plot:
+    if arguments.plot is not None:
         _check_plot(arguments.plot)
     grows = _growth(arguments, of)
     how = grows and f"{grows} growing"
@@ -159,7 +159,8 @@ def plot(points: list[Point], path: str, title: str) -> None:
             _curve(right, name, rates, mark, found[-1][0] is not points[-1])
         left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
         right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
-        left.legend(frameon=False)
+        if left.lines:
+            left.legend(frameon=False)
         figure.suptitle(title, fontsize=9)
         figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 

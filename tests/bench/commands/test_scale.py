@@ -88,9 +88,17 @@ def test_plots(capsys, tmp_path, written, monkeypatch):
     assert path.read_text() == first
     status, _, err = command(capsys, "--plot", str(tmp_path / "out.what"), module=scale)
     assert status == 2 and "out.what" in err
+    status, _, err = command(capsys, "--plot", "", module=scale)
+    assert status == 2 and "a file's ending" in err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     status, _, err = command(capsys, "--plot", str(path), module=scale)
     assert status == 2 and "pip install 'pdla[plot]'" in err
+
+
+def test_a_plot_of_nothing_has_no_legend_and_no_warning(tmp_path, written, recwarn):
+    pytest.importorskip("matplotlib")
+    written(FREE, "--product", "8x8x8", "--to", "4", "--memory", "1e-9", "--plot", str(tmp_path / "out.svg"))
+    assert (tmp_path / "out.svg").exists() and not recwarn.list
 
 
 @pytest.mark.parametrize(
