@@ -135,7 +135,7 @@ class Optimizer:
         """
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
-            places = self._places(steps)
+            places = self._places(self._kept(state, steps))
             shapes: dict[str, tuple[int, ...]] = {key: parameter.value.shape for key, parameter in places.items()}
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
             if not (float(steps) >= 0 and float(steps).is_integer()):
@@ -147,10 +147,13 @@ class Optimizer:
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
-    def _places(self, steps: int) -> dict[str, Parameter]:
-        """The parameter to which each array of a state_dict belongs; there are no arrays before the first step."""
-        named = self.layer.named_parameters() if steps else ()
-        return {f"{name}.{i}": parameter for name, parameter in named for i in range(self.moments)}
+    def _kept(self, state: Any, steps: int) -> int:
+        """How many arrays of each parameter a state is to have: none before the first step."""
+        return self.moments if steps else 0
+
+    def _places(self, kept: int) -> dict[str, Parameter]:
+        """The parameter to which each array of a state_dict belongs, with so many of each."""
+        return {f"{name}.{i}": parameter for name, parameter in self.layer.named_parameters() for i in range(kept)}
 
     def _moments(self, parameter: Parameter) -> tuple[Any, ...]:
         """The state of a parameter: zeros at its first step."""
@@ -213,16 +216,16 @@ class SGD(Optimizer):
 
     __slots__ = ("decay", "momentum", "rate")
     numbers = ("rate", "momentum", "decay")
+    moments = 1
 
     def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
         self._agree()
 
-    @property
-    def moments(self) -> int:  # type: ignore[override]
-        """How many arrays of each parameter's size are kept from step to step."""
-        return 1 if self.momentum else 0
+    def _kept(self, state: Any, steps: int) -> int:
+        """The velocity is there once a step has had momentum, whatever the momentum is now."""
+        return int(bool(steps) and len(state) > 1)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         number = summing(value.dtype).type  # in 16 bits a small rate would be 0

@@ -335,6 +335,26 @@ def test_an_optimizer_goes_back_to_its_start(place, optimizer):
     assert np.array_equal(*run(place, program))
 
 
+@pytest.mark.parametrize(("first", "then"), [(0.9, 0.0), (0.0, 0.9)])
+def test_a_state_is_loaded_after_the_momentum_has_been_set(first, then):
+    """Numbers may be set between steps: there may be a velocity that is not used now, or none yet."""
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 23)
+        optimizer = nn.SGD(layer, 0.1, momentum=first)
+        stepped(layer, optimizer)
+        optimizer.momentum = then
+        saved, other = (layer.state_dict(), optimizer.state_dict()), nn.Linear(scheme, 20, 23, seed=1)
+        resumed = nn.SGD(other, 0.1, momentum=then)
+        other.load_state_dict(saved[0])
+        resumed.load_state_dict(saved[1])
+        for each in (optimizer, resumed):
+            stepped(each.layer, each)
+        return [each.layer.state_dict()["weight"] for each in (optimizer, resumed)]
+
+    assert np.array_equal(*run(SUMMA, program))
+
+
 def test_an_optimizers_state_comes_in_its_own_dtype():
     """Whatever it was saved as: moments of integers would be cut off at the next step."""
 
