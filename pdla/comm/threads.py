@@ -57,22 +57,33 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple, Message] = {}
-        self.waiting: dict[int, Callable[[], str]] = {}  # ranks that wait, and what describes the call, in case that all do
+        # Ranks that wait, each with its threads that do, and what describes their calls, in case that all do.
+        self.waiting: dict[int, dict[threading.Thread, Callable[[], str]]] = {}
+        self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank its known threads that do not wait
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
         self.elements_copied = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
         self.bytes_copied = [0] * size
 
+    def begin(self, rank: int) -> None:
+        """A rank's program begins, in this thread."""
+        self.running[rank].add(threading.current_thread())
+
     def sent(self, call: str, x: Array) -> Message:
         """A message that sets out now. While it is delayed neither its sender waits nor a core works."""
         return Message(call, x, time.perf_counter() + self.delay + x.nbytes / self.bandwidth)
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
-        """Block a rank until `ready`; to be called with the lock held. A rank that is notified no longer counts as waiting."""
+        """Block a thread of a rank until `ready`; to be called with the lock held.
+
+        A rank that is notified no longer counts as waiting.
+        """
+        thread = threading.current_thread()
         while not ready():
             self.check_failure()
-            self.waiting[rank] = call
+            self.running[rank].discard(thread)
+            self.waiting.setdefault(rank, {})[thread] = call
             self.check_deadlock()
             if self.failure is None:
                 self.wake[rank].wait()
@@ -86,28 +97,35 @@ class World:
             raise self.failure if isinstance(self.failure, DeadlockError) else RemoteError(text)
 
     def notify(self, rank: int) -> None:
-        if self.waiting.pop(rank, None) is not None:
-            self.wake[rank].notify()
+        if threads := self.waiting.pop(rank, None):
+            self.running[rank].update(threads)
+            self.wake[rank].notify_all()
 
     def check_deadlock(self) -> None:
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
-        calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in sorted(self.waiting.items()))
+        if not any(thread.is_alive() for threads in self.running for thread in threads):
+            self.deadlock([(rank, call) for rank in sorted(self.waiting) for call in self.waiting[rank].values()])
+
+    def deadlock(self, waits: Sequence[tuple[int, Callable[[], str]]]) -> None:
+        """All ranks wait. waits: each rank, and what describes its call."""
+        calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in waits)
         gone = sorted(set(range(self.size)) - self.alive)
         note = f"\n  ended: ranks {gone}" if gone else ""
-        self.fail(min(self.waiting), DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
+        self.fail(waits[0][0], DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
 
     def fail(self, rank: int, failure: BaseException) -> None:
         """Keep the first failure and wake everybody."""
         if self.failure is None:
             self.failure, self.failed_rank = failure, rank
             for condition in self.wake:
-                condition.notify()
+                condition.notify_all()
 
     def end(self, rank: int) -> None:
         """A rank's program has ended: if all of the others are waiting, that is a deadlock now."""
         with self.lock:
             self.alive.discard(rank)
+            self.running[rank].discard(threading.current_thread())
             self.check_deadlock()
 
 
@@ -426,6 +444,7 @@ def together(world: World, main: Callable[[int], Any]) -> list[Any]:
 
     def rank_main(rank: int) -> None:
         try:
+            world.begin(rank)
             results[rank] = main(rank)
         except BaseException as error:
             with world.lock:

@@ -83,8 +83,8 @@ class VirtualWorld(World):
                 self._start(what)
             else:
                 self._arrive(*what)
-        self.waiting = {rank: call for rank, (_, call) in self.asleep.items()} if self.failure is None else {}
-        self.check_deadlock()
+        if self.asleep and self.failure is None:
+            self.deadlock([(rank, call) for rank, (_, call) in sorted(self.asleep.items())])
         return min(self.alive)
 
     def _give_way(self, rank: int) -> None:
@@ -384,7 +384,6 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
     world = VirtualWorld(size, Machine.of(machine))
 
     def main(rank: int) -> tuple[Any, Ledger]:
-        world.begin(rank)
         comm = VirtualComm(world, (), range(size), rank)
         return as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
 

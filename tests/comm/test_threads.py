@@ -175,6 +175,31 @@ def test_waiting_for_a_rank_that_has_ended_is_a_deadlock():
         run(3, program)
 
 
+def test_threads_of_a_rank_that_have_communicators_of_their_own_are_in_no_deadlock():
+    """All ranks wait, each with one of its threads: others are about to come. Nobody is once they have ended."""
+
+    def program(comm, waits):
+        own, found = [comm.split(range(comm.size), name) for name in "abc"], {}
+
+        def work(which):
+            found[which] = [own[which].allreduce(np.full(3, i)).wait().tolist() for i in range(20)]
+
+        order = np.roll(range(3), comm.rank).tolist()
+        threads = [threading.Thread(target=work, args=(which,), daemon=True) for which in order]
+        for thread in threads:
+            thread.start()
+            thread.join(0.02)
+        for thread in threads:
+            thread.join()
+        if waits:
+            comm.recv(np.empty(1), (comm.rank + 1) % 3).wait()
+        return all(sums == [[3 * i] * 3 for i in range(20)] for sums in found.values())
+
+    assert run(3, program, False) == [True] * 3
+    with pytest.raises(DeadlockError, match=r"rank 2 waits in recv\(tag=0\)"):
+        run(3, program, True)
+
+
 def test_every_rank_sees_the_deadlock():
     seen = [None] * 2
 
