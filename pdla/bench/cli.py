@@ -112,6 +112,10 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
         raise refuse(f"{error}; here: --threads 4") from error
     except DeviceError as error:
         raise refuse(error) from error
+    except ShapeError as error:  # sizes that no memory holds
+        if not hasattr(error, "known_to"):  # as agreement.py marks what all ranks raise
+            raise
+        raise refuse(error) from error
 
 
 def _here(work: Callable[[], int]) -> int:

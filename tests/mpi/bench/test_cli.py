@@ -47,6 +47,13 @@ def test_bad_arguments_stop_every_rank_and_one_prints(comm, capsys, keep_hooks, 
     assert printed.err.count("\n") == (1 if comm.rank == 0 else 0)
 
 
+@pytest.mark.parametrize("words", [["lu", "-n", "99999999999"], ["hpl", "-n", "99999999999"]], ids=lambda words: words[0])
+def test_sizes_that_no_memory_holds_are_one_line(comm, capsys, keep_hooks, words):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == (comm.rank == 0) and ("no array has as many bytes" in told) == (comm.rank == 0)
+
+
 def test_help_is_printed_once(comm, capsys):
     assert main(["--help"]) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)
