@@ -15,9 +15,8 @@ from pdla.config import ARRAYS
 from pdla.cuts import LONGEST as LONGEST_BLOCK
 from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
+from pdla.simulate.checks import MOST_RANKS
 from pdla.simulate.plural import plural
-
-MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
 
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
@@ -47,14 +46,12 @@ def positives(text: str) -> list[int]:
     return [positive(word) for word in text.split(",")]
 
 
-def length(text: str) -> int:
-    """As many as a matrix may have rows or columns."""
-    return _up_to(LONGEST, text)
-
-
 def block_length(text: str) -> int:
     """As many rows or columns as a block that is dealt out in turn may have."""
-    return _up_to(LONGEST_BLOCK, text)
+    found = positive(text)
+    if found > LONGEST_BLOCK:
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {LONGEST_BLOCK}")
+    return found
 
 
 def block_lengths(text: str) -> list[int]:
@@ -105,13 +102,6 @@ def thread_count(text: str) -> int:
     if found > threads.MOST:
         instead = f"--dry-run -P {text} says what it would take"
         raise argparse.ArgumentTypeError(f"{text!r} is too many: at most {threads.MOST}; {instead}")
-    return found
-
-
-def _up_to(most: int, text: str) -> int:
-    found = positive(text)
-    if found > most:
-        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {most}")
     return found
 
 

@@ -12,12 +12,14 @@ import numpy as np
 
 from pdla import nn
 from pdla.comm.dry import dry_run
+from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, cut_over
+from pdla.simulate import checks
 from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
 from pdla.simulate.plural import plural
 from pdla.simulate.search import Candidate, Found, search
@@ -41,6 +43,11 @@ class Transformer:
     dtype : str, optional
         Of weights and activations: "float32" or "float64".
 
+    Raises
+    ------
+    ShapeError
+        For numbers that cannot be, and features that are not so many equal heads.
+
     Examples
     --------
     >>> gpt = pdla.simulate.Transformer(hidden=64, heads=8, sequence=8, batch=16, layers=2)
@@ -57,6 +64,12 @@ class Transformer:
     batch: int
     layers: int
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        numbers = {name: getattr(self, name) for name in ("hidden", "heads", "sequence", "batch", "layers")}
+        checks.sizes("a transformer", 1, **numbers)
+        if self.hidden % self.heads:
+            raise ShapeError(f"a transformer of hidden={self.hidden}: not heads={self.heads} equal heads")
 
     @property
     def itemsize(self) -> int:
@@ -143,7 +156,15 @@ class Transformer:
         -------
         Found
             Of steps (`Step`), the fastest first.
+
+        Raises
+        ------
+        PlanError
+            For numbers of ranks, or of what is to be found, that cannot be, and unknown schemes.
         """
+        schemes = tuple(schemes)
+        checks.search(ranks, count)
+        checks.names("scheme", schemes, SCHEMES)
         on = Machine.of(machine)
         guesses = (guess(choice, self, on) for choice in choices(usable(ranks, self), self, schemes))
         return search(guesses, lambda choice: step(choice, self, on), count, most, memory)

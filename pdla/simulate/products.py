@@ -23,6 +23,7 @@ from pdla.matrix.create import zeros
 from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
+from pdla.simulate import checks
 from pdla.simulate.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
 from pdla.simulate.search import Candidate, Found, search
 
@@ -42,6 +43,11 @@ class Product:
     dtype : str, optional
         Of A, B and C.
 
+    Raises
+    ------
+    ShapeError
+        For sizes that no matrix has.
+
     Examples
     --------
     >>> found = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1)
@@ -56,6 +62,9 @@ class Product:
     n: int
     k: int
     dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        checks.sizes("a product", 0, m=self.m, n=self.n, k=self.k)
 
     @property
     def itemsize(self) -> int:
@@ -134,7 +143,13 @@ class Product:
         -------
         Found
             Of costs (`Cost`), the fastest first.
+
+        Raises
+        ------
+        PlanError
+            For numbers of ranks, or of what is to be found, that cannot be.
         """
+        checks.search(ranks, count)
         on = Machine.of(machine)
         guesses = (guess(self, table, on) for table in tables(self, ranks, on))
         return search(guesses, lambda choice: cost(self, choice, ranks, on), count, most, memory)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pdla.model.machine import Machine
+from pdla.simulate import checks
 from pdla.simulate.networks import SCHEMES, Step, Transformer
 from pdla.simulate.products import Cost, Product
 
@@ -84,7 +85,9 @@ def scaling(
     Raises
     ------
     ShapeError
-        Where a product grows beyond what a matrix may be.
+        Where a problem grows beyond what a matrix may be.
+    PlanError
+        For numbers of ranks that cannot be, and for what does not grow.
 
     Examples
     --------
@@ -93,6 +96,9 @@ def scaling(
     >>> [point.problem.batch for point in points]
     [16, 64]
     """
+    for count in ranks:
+        checks.search(count)
+    checks.names("grow", [grow] if grow else [], problem.grows)
     on, each = Machine.of(machine), [problem.grown(count / ranks[0], grow) if grow else problem for count in ranks]
     return (_point(of, count, on, memory) for of, count in zip(each, ranks, strict=True))
 

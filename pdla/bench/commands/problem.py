@@ -9,8 +9,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pdla.bench.arguments import Parser, above_zero, length, sizes
+from pdla.bench.arguments import Parser, above_zero, positive, sizes
 from pdla.bench.stop import refuse
+from pdla.errors import ShapeError
 from pdla.model.machine import Machine
 from pdla.simulate import Product, Transformer
 from pdla.simulate.networks import Step
@@ -34,7 +35,7 @@ def add(to: Parser) -> None:
     product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
     to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
     for name, (default, what) in SIZES.items():
-        to.add_argument(f"--{name}", type=length, metavar="N", help=f"{what} (default {default})")
+        to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
     to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory a rank than this")
     to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")
@@ -56,10 +57,10 @@ def problem(arguments: argparse.Namespace) -> Problem:
     dtype = arguments.dtype or DTYPES["transformer"][0]
     if dtype not in DTYPES["transformer"]:
         raise refuse(f"--dtype {dtype}: a transformer's is {' or '.join(DTYPES['transformer'])}")
-    net = Transformer(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=dtype)
-    if net.hidden % net.heads:
-        raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
-    return net
+    try:
+        return Transformer(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=dtype)
+    except ShapeError as error:
+        raise refuse(error) from error
 
 
 # ---------------------------------------------------------------------------------------------- figures
