@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,8 +140,8 @@ class FactorPlan:
 
     @property
     def bound(self) -> float:
-        """Bytes that a rank must receive at least, where it has room for its share of A alone."""
-        return self.dtype.itemsize * sum(price.bound(task, prod(self.shape)) for task in self.tasks)
+        """Bytes that a rank must receive at least: with room for its share of A, over layers for their addends, too."""
+        return self.dtype.itemsize * sum(price.bound(task, self.shape) for task in self.tasks)
 
     def explain(self) -> str:
         """Describe the plan: where it works, what it costs, the bound, and the next best blockings.
