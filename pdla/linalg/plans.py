@@ -140,7 +140,7 @@ class FactorPlan:
 
     @property
     def bound(self) -> float:
-        """Bytes that a rank must receive at least: with room for its share of A, over layers for their addends, too."""
+        """Bytes that a rank must receive at least, with room for its share of A and its addends."""
         return self.dtype.itemsize * sum(price.bound(task, self.shape) for task in self.tasks)
 
     def explain(self) -> str:

@@ -275,7 +275,7 @@ ALL = [
     _command("cholesky", "factor a random positive definite matrix: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
   mpirun -n 4 python -m pdla.bench cholesky -n 4096,8192    Cholesky factors: checked, timed, and the bytes beside the bound
 """),
-    _command("lu", "factor a random matrix with partial pivoting: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+    _command("lu", "factor a random matrix by LU with row pivoting: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
   python -m pdla.bench lu --dry-run -P 1024 -n 65536        what LU of 65536 rows moves on 1024 ranks
 """),
     _command("solve", "solve a random system by LU: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
