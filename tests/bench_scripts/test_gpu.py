@@ -1,4 +1,4 @@
-"""bench/gpu.py: every section runs, on the stand-in for CuPy where there is no GPU, so that none fails when there is one at last."""
+"""bench/gpu.py: every section runs, on the stand-in for CuPy where there is no GPU, so that none fails where there is one."""
 
 import json
 import os
