@@ -91,8 +91,8 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
 
     The last is 1 or less, or as far as it has come.
     """
-    A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
+    A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
     matrix = isinstance(side.B, DistMatrix)
     B = side.working_copy(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)
     allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(side.dtype).eps * sqrt(A.shape[0])

@@ -25,7 +25,7 @@ from pdla.cuts import Cut, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import cast, converted
 
 NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
 
@@ -172,7 +172,7 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
 def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
-        X, overwrite = X.astype(dtype), True
+        X, overwrite = cast(X, dtype), True
     return as_layout(X, layout, grid) if overwrite else converted(X, layout, grid)
 
 
