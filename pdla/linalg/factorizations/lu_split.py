@@ -37,8 +37,8 @@ def lu(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of L and U; by default A's, or where that gives boundaries of more rows or columns, those of
-        A[:, :k] and of A[:k, :].
+        Of L and U; by default A's, with boundaries (`Cuts`) cut off where L has fewer columns, or U
+        fewer rows.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -94,11 +94,13 @@ def lu(
 
 
 def _default(A: DistMatrix, shape: Shape) -> Layout:
-    """A's layout or, as boundaries fit A alone, that of so many of its first rows and columns."""
-    layout = A.layout.summed
-    if not any(isinstance(cut, Cuts) for cut in (*layout.rows, *layout.cols)):
-        return layout
-    return layout.part(A.shape, A.grid.sizes, (0, shape[0]), (0, shape[1]))
+    """A's layout, boundaries cut off where so many rows and columns end."""
+    layout, sizes = A.layout.summed, A.grid.sizes
+    rows, cols = (
+        tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
+        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
+    )
+    return Layout.trusted(rows, cols)
 
 
 def _parts(
