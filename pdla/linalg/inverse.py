@@ -64,7 +64,7 @@ def inv(
         Of the inverse; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of A and of its inverse that are worked on
-        included.
+        included. Of a diagonal A there is nothing to choose.
     verify : bool or "keep", optional
         Whether to check factors and inverse, as by `solve`.
 
@@ -114,7 +114,7 @@ def inv(
             with held(0 if routine == "diagonal" else 2 * copied(routine, A, dtype, overwrite_a)):
                 return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
-        blocking = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
+        blocking = limited(routine, A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A)
 

@@ -61,7 +61,7 @@ def solve(
         half the words, and refinement to the residual of a full solution; see the notes.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included; with `refine`
-        those of the full solution, too.
+        those of the full solution, too. Of a diagonal A there is nothing to choose.
     verify : bool or "keep", optional
         Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
         for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
@@ -123,8 +123,7 @@ def solve(
                 return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
 
         routine = ROUTINES[assume_a]
-        limit, most = None if routine == "diagonal" else memory_limit, partial(run, both=True)
-        blocking = limited(routine, A, side.dtype, limit, most, side.B, said=said)
+        blocking = limited(routine, A, side.dtype, memory_limit, partial(run, both=True), side.B, said=said)
     with to(blocking), asked(verify):
         return run(A, side.B)
 

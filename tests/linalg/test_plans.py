@@ -127,4 +127,9 @@ def test_faults_on_every_rank():
     A = lambda comm: on((2, 1), a, BLOCKS, comm)  # noqa: E731
     assert "a vector is solved without a plan" in raised(lambda comm: plan_solve(A(comm), np.ones(8)))[1]
     assert "there is nothing to choose" in raised(lambda comm: plan_solve(A(comm), A(comm), assume_a="diagonal"))[1]
-    assert "memory_limit='much': a number of bytes" in raised(lambda comm: cholesky(A(comm), memory_limit="much"))[1]
+    for call in (
+        cholesky, lambda A, **limit: solve(A, np.ones(8), assume_a="diagonal", **limit),
+        lambda A, **limit: inv(A, assume_a="diagonal", **limit),
+    ):
+        said = raised(lambda comm, call=call: call(A(comm), memory_limit="much"))
+        assert said == (PlanError, "memory_limit='much': a number of bytes")

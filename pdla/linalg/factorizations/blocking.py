@@ -91,12 +91,12 @@ def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int
 def limited(
     routine: str, A: DistMatrix, dtype: np.dtype, limit: float | None, run: Callable[..., Any], *more: Any, said: str = ""
 ) -> Blocking | None:
-    """The cheapest within a limit in bytes of workspace; None: there is no limit. PlanError, on every rank, if none does.
+    """The cheapest within a limit in bytes of workspace; None: no limit, or no choice. PlanError, on every rank, if none does.
 
     run   run(A, *more) is the routine;  more: a right-hand side;  said: the call in words, which tells it from others
     """
     checks.limit(limit)
-    if limit is None:
+    if limit is None or routine == "diagonal":
         return None
     operands = [Operand.of(X) for X in (A, *more) if isinstance(X, DistMatrix)]
     others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]
