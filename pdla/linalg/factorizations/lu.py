@@ -370,7 +370,7 @@ class LU:
     def _host_header(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""
         i, w = k * self.cols.block, self._width(k)
-        unknown = np.array([0, *(i + np.arange(w) * (self.rows.n - i) // w)])
+        unknown = np.array([0, *(i + (2 * np.arange(w) + 1) * (self.rows.n - i) // (2 * w))])
         return self.xp.host_or(header, unknown).real.astype(float)
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
