@@ -23,7 +23,6 @@ from pdla.linalg.factorizations.price import LAYERED, Blocking, Task, cheapest, 
 from pdla.matmul import checks
 from pdla.matmul.choose.problem import Operand
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import local_shape
 from pdla.model.machine import Machine
 
 _chosen: ContextVar[Blocking | None] = ContextVar("pdla_linalg_blocking", default=None)
@@ -79,13 +78,6 @@ def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layo
         return A.layout, A.grid
     blocking = _chosen.get() or blockings(routine, A, cols, dtype)[0]
     return working(A, worked(routine, blocking.shape), blocking.block)
-
-
-def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
-    """Bytes of this rank's part of the copy of A that is worked on; 0: it is A itself."""
-    if overwrite and stays(routine, A) and A.dtype == dtype and not A.conjugated:
-        return 0
-    return prod(local_shape(A.shape, *where(routine, A, A.shape[1], dtype))) * dtype.itemsize
 
 
 def limited(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer, held
+from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
@@ -29,7 +29,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_all_ranks, working_copy
-from pdla.linalg.factorizations.blocking import copied, limited, to, where
+from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
@@ -120,11 +120,7 @@ def lu_factor(
         check_asked(verify)
         dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
         overwrite_a = overwrite_a and verify != "keep"
-
-        def run(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int]:
-            with held(copied("lu", A, dtype, overwrite_a)):
-                return factored(A, dtype, overwrite_a)
-
+        run = partial(factored, dtype=dtype, overwrite=overwrite_a)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         X, pivots, singular = run(A)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pdla.comm.agreement import agreed
-from pdla.comm.ledger import held
 from pdla.cuts import Cuts
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import as_layout
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.block_cyclic import as_layout, counted
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.lu import factored
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.products.triangle import triangle
@@ -85,8 +84,7 @@ def lu(
             checks.result(A, shape, dtype, None, lying)
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-            with held(copied("lu", A, dtype, overwrite_a)):
-                return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
+            return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -108,5 +106,6 @@ def _parts(
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
-    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
-    return np.argsort(order(pivots, X.shape[0])), as_layout(L, lower, A.grid), as_layout(U, upper, A.grid)
+    L = as_layout(counted(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    U = as_layout(counted(triangle(X[:k, :], False)), upper, A.grid)
+    return np.argsort(order(pivots, X.shape[0])), L, U

@@ -1,11 +1,12 @@
-"""Copies that are worked on: integers in partial sums are added up as integers, before they become floats."""
+"""Copies that are worked on: they count as workspace; integers in partial sums are added up before they become floats."""
 
 import numpy as np
 import pytest
-from helpers.systems import on, sums
+from helpers.systems import cyclic, on, sums
 
 import pdla
 from pdla import Layout
+from pdla.errors import PlanError
 from pdla.linalg import cho_solve, cholesky, cond, det, inv, lu, lu_factor, lu_solve, plan_solve, solve, solve_triangular
 
 N = 12
@@ -51,3 +52,31 @@ def test_addends_that_wrap_around_are_the_sum_that_the_matrix_has():
         return [found == 144 for found in (1 / solve(A, np.ones(N))[0], cholesky(A).gather()[0, 0] ** 2)]
 
     assert all(map(all, pdla.run(2, program)))
+
+
+COPIES = {  # of an n x n A in square blocks: shares of n^2 / P words that lie at once in copies, besides operands and result
+    "cholesky": (1, lambda A, **limit: cholesky(A, **limit)),
+    "lu": (3, lambda A, **limit: lu(A, **limit)),  # with L and U
+    "right-hand sides": (3, lambda A, **limit: solve(A, A, **limit)),  # with B's rows that are exchanged
+    "triangle": (1, lambda A, **limit: solve(A, A, assume_a="lower triangular", **limit)),
+    "inv": (2, lambda A, **limit: inv(A, **limit)),
+    "refine": (6.5, lambda A, **limit: solve(A, A, refine="float32", **limit)),  # the factor, and six matrices like X
+    "refine, positive definite": (7.5, lambda A, **limit: solve(A, A, refine="float32", assume_a="pos", **limit)),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_are_counted_while_they_live_and_in_memory_limits(name):
+    shares, call = COPIES[name]
+
+    def program(comm):
+        A = on((2, 2), 4 * np.eye(128), cyclic(8), comm)
+        with pytest.raises(PlanError) as error:
+            call(A, memory_limit=0)
+        needed = int(str(error.value).split("needs ")[1].split(" ")[0])
+        with pdla.record() as ledger:
+            made = call(A, memory_limit=needed)
+        del made
+        return shares * 128**2 * 8 / 4 <= ledger.peak_workspace <= needed, ledger.workspace
+
+    assert pdla.run(4, program) == [(True, 0)] * 4
