@@ -133,3 +133,20 @@ def test_faults_on_every_rank():
     ):
         said = raised(lambda comm, call=call: call(A(comm), memory_limit="much"))
         assert said == (PlanError, "memory_limit='much': a number of bytes")
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (4, 1)], ids=str)
+def test_a_memory_limit_is_kept_where_all_rows_are_exchanged(grid):
+    """A dry run has pivots as of random matrices, of which some lie where they belong."""
+    n = 384
+
+    def program(comm):
+        A, B = (on(grid, a, cyclic(8), comm) for a in (np.roll(np.eye(n), 8, 0), np.ones((n, n))))
+        with pytest.raises(PlanError) as error:
+            solve(A, B, memory_limit=0)
+        needed = int(str(error.value).split("needs ")[1].split(" ")[0])
+        with pdla.record() as ledger:
+            solve(A, B, memory_limit=needed)
+        return ledger.peak_workspace / needed
+
+    assert max(pdla.run(4, program)) < 1.01

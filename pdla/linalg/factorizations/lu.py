@@ -222,11 +222,17 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
 
 
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
-    """Collective: B with its rows in this order, lying as X's factors take it."""
+    """Collective: B with its rows in this order, lying as X's factors take it.
+
+    A block of columns at a time: all rows may go, and what is on its way is to be no more than a
+    panel.
+    """
     Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
-        to = np.flatnonzero(rows != np.arange(len(rows)))
-        RowExchange(dimensions(X)[0], to, rows[to]).run(Y.xp, Y.stored)
+        to, down = np.flatnonzero(rows != np.arange(len(rows))), dimensions(X)[0]
+        exchange = RowExchange(down, to, rows[to])
+        for first in range(0, Y.stored.shape[1], down.block):
+            exchange.run(Y.xp, Y.stored[:, first : first + down.block])
     return Y
 
 
