@@ -44,6 +44,7 @@ from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
+STRIPS = 8  # of right-hand sides, whose rows are exchanged one strip after another
 
 
 def lu_factor(
@@ -224,15 +225,14 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
     """Collective: B with its rows in this order, lying as X's factors take it.
 
-    A block of columns at a time: all rows may go, and what is on its way is to be no more than a
-    panel.
+    Some columns at a time: all rows may go, and what is on its way takes memory.
     """
     Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
-        to, down = np.flatnonzero(rows != np.arange(len(rows))), dimensions(X)[0]
-        exchange = RowExchange(down, to, rows[to])
-        for first in range(0, Y.stored.shape[1], down.block):
-            exchange.run(Y.xp, Y.stored[:, first : first + down.block])
+        to, down, count = np.flatnonzero(rows != np.arange(len(rows))), dimensions(X)[0], Y.stored.shape[1]
+        exchange, width = RowExchange(down, to, rows[to]), max(down.block, -(-count // STRIPS))
+        for first in range(0, count, width):
+            exchange.run(Y.xp, Y.stored[:, first : first + width])
     return Y
 
 
