@@ -6,6 +6,7 @@ pack    block-cyclic rectangles picked, turned, added: bytes read and written pe
 fused   the element-wise work of layers by pdla's kernels, against the same composed of CuPy's functions, and PyTorch's
 message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
 fill    random matrices, with the same numbers as on every grid and on the host, against CuPy's own: seconds, bytes a second
+factors Cholesky, LU and a triangular system with n right-hand sides, on one rank, beside CuPy's (cuSOLVER): seconds
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each figure is the median of several runs. A run repeats the work for a tenth of a second; the device is idle before and after.
 """
@@ -235,6 +236,36 @@ def fill(xp, n):
     return rows
 
 
+def factors(xp, sizes):
+    """Rows of figures, one for each dtype and size."""
+    return pdla.run(1, lambda comm: [factors_of(xp, comm, dtype, n) for dtype in ("float64", "float32") for n in sizes])[0]
+
+
+def factors_of(xp, comm, dtype, n):
+    """Seconds of pdla's factors and solutions on a world of one rank, and of CuPy's."""
+    import cupy
+    from cupyx.scipy import linalg as cupyx
+
+    grid = pdla.ProcessGrid((1,), comm=comm)
+    A, B = (pdla.random((n, n), grid, pdla.Layout(), dtype=dtype, seed=seed) for seed in range(2))
+    a, b = A.local, B.local
+    s = a @ a.T + n * cupy.eye(n, dtype=dtype)
+    S, plain = pdla.from_local(s, (n, n), grid, pdla.Layout()), {"check_finite": False}
+    L = pdla.linalg.cholesky(S, **plain)
+    ways = {
+        "cholesky": (lambda: pdla.linalg.cholesky(S, **plain), lambda: cupy.linalg.cholesky(s)),
+        "lu": (lambda: pdla.linalg.lu_factor(A, **plain), lambda: cupyx.lu_factor(a, **plain)),
+        "trsm": (
+            lambda: pdla.linalg.solve_triangular(L, B, lower=True, **plain),
+            lambda: cupyx.solve_triangular(L.local, b, lower=True, **plain),
+        ),
+    }
+    row = {"dtype": dtype, "n": n}
+    for what, (ours, theirs) in ways.items():
+        row |= {what: seconds(xp.finish, ours), f"cupy_{what}": seconds(xp.finish, theirs)}
+    return row
+
+
 def layer(xp, torch, hidden, heads, sequence, batch):
     """Rows of figures, one for each dtype."""
     return [layer_of(kind, xp, torch, hidden, heads, sequence, batch) for kind in ("float32", "tf32", "bfloat16")]
@@ -291,6 +322,7 @@ def sections(xp, torch, small):
         "fused": lambda: fused(xp, torch, n),
         "message": lambda: message(xp, (1000, 1 << 21) if small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
         "fill": lambda: fill(xp, n),
+        "factors": lambda: factors(xp, (40,) if small else (4096, 8192)),
         "layer": lambda: layer(xp, torch, *((16, 2, 4, 2) if small else (2048, 16, 512, 8))),
     }
 

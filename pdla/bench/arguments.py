@@ -162,7 +162,7 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
 def add_machine(to: argparse.ArgumentParser) -> None:
     """The machine for which times are predicted: an option that may stand before the command or after it."""
     what = f"predict seconds on this machine, too: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
-    what += "plans are made for that of PDLA_MACHINE all the same"
+    what += "a dry run plans for it, too, a run for that of PDLA_MACHINE"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 

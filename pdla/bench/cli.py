@@ -54,8 +54,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if command.alone:
         return arguments
     dry, ranks = arguments.dry_run, arguments.ranks is not None
-    if (dry or ranks) and (arguments.threads or "dry_run" in command.refuses):
-        raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
+    if (dry or ranks) and "dry_run" in command.refuses:
+        raise refuse(f"{command.name} measures a machine, and a dry run has none: leave out --dry-run and -P")
+    if (dry or ranks) and arguments.threads:
+        raise refuse("a dry run has no threads: give --dry-run -P, or --threads")
     if dry != ranks:
         raise refuse("--dry-run and -P go together: --dry-run -P 4096")
     if arguments.array and arguments.dry_run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,8 +140,8 @@ class FactorPlan:
 
     @property
     def bound(self) -> float:
-        """Bytes that a rank must receive at least, where it has room for its share of A alone."""
-        return self.dtype.itemsize * sum(price.bound(task, prod(self.shape)) for task in self.tasks)
+        """Bytes that a rank must receive at least, with room for its share of A and its addends."""
+        return self.dtype.itemsize * sum(price.bound(task, self.shape) for task in self.tasks)
 
     def explain(self) -> str:
         """Describe the plan: where it works, what it costs, the bound, and the next best blockings.
@@ -156,7 +155,7 @@ class FactorPlan:
         there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
         return "\n".join([
             f"{self._said}, {self.dtype}, on {A.grid!r}",
-            f"  algorithm   right-looking, {self.blocking}",
+            f"  algorithm   right-looking, {_priced(self.blocking, self.tasks)}",
             f"  A           {there}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
@@ -405,6 +404,11 @@ def _plan(
     first = task(routine, A, cols if routine == "triangular" else A.shape[1], dtype)
     sides = [replace(first, routine="triangular", m=A.shape[0], n=cols)] * (2 if name == "solve" and routine != "triangular" else 0)
     tasks = (first, *sides)
-    others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != blocking][:NEXT]
+    others = [_priced(other, tasks) for other in found if other != blocking][:NEXT]
     operands = tuple(map(Operand.of, matrices))
     return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(others), call)
+
+
+def _priced(blocking: Blocking, tasks: tuple[Task, ...]) -> str:
+    """A blocking, and how long the work takes in it, without conversions."""
+    return f"{blocking}, {sum(price.seconds(each, *blocking) for each in tasks):.3g} s"

@@ -171,7 +171,7 @@ def _predicted(routine: str, m: Any, n: Any, P: Any, dtype: Any, machine: Any) -
     pr, pc = blocking.shape
     used = pr * pc
     return FactorPrediction(
-        (pr, pc), blocking.block, used, round(size * words(task, blocking)), size * price.bound(task, used),
+        (pr, pc), blocking.block, used, round(size * words(task, blocking)), size * price.bound(task, (pr, pc)),
         price.seconds(task, *blocking) if machine else None,
     )
 

@@ -42,7 +42,7 @@ def solve(
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
     assume_a : str, optional
-        "gen": by LU with partial pivoting; "sym" and "her", symmetric and Hermitian, both triangles
+        "gen": by LU with row pivoting; "sym" and "her", symmetric and Hermitian, both triangles
         of which are read: by LU, too; "pos", Hermitian and positive definite: by Cholesky; "lower
         triangular", "upper triangular": by substitution; "diagonal": by a division.
     lower : bool, optional

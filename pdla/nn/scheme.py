@@ -212,7 +212,8 @@ class Scheme:
                 axes = f"the axes {', '.join(wanted)} (optional: {', '.join(free)})"
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
-                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
+                fewer = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
+                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {fewer}")
             checks.flags(keep=keep, **(_flags or {}))
             if not is_count(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")

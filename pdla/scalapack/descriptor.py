@@ -216,7 +216,8 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     ------
     LayoutError
         For a block that lies otherwise, and for a layout that no descriptor can describe;
-        `DistMatrix.redistribute` brings A into another layout.
+        `from_local` takes a copy of the block by columns, `DistMatrix.redistribute` brings A into
+        another layout.
     ShapeError
         For what is no DistMatrix.
 
@@ -242,7 +243,8 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     down, across = A.stored.strides
     size, apart = A.dtype.itemsize, cols > 1
     if A.stored.size and ((rows > 1 and down != size) or (apart and (across % size or across < rows * size))):
-        raise LayoutError(f"{A!r}: its block must lie column by column (order='F'): strides {A.stored.strides}")
+        instead = "give from_local(np.asfortranarray(A.local), A.shape, A.grid, A.layout)"
+        raise LayoutError(f"{A!r}: its block must lie column by column, not by strides {A.stored.strides}: {instead}")
     lld = max(1, across // A.dtype.itemsize if rows and cols > 1 else rows)
     imb, inb = row.first or row.block, col.first or col.block
     return Descriptor(context, *A.shape, imb, inb, row.block, col.block, row.source, col.source, lld).words
@@ -259,4 +261,5 @@ def _dealt(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
         same = cuts[0] if isinstance(cuts[0], Cyclic) else Cyclic(axis, max(1, -(-n // ranks)))
         if Layout(cuts[0]).same_cuts(Layout(same), (n, 1), A.grid.sizes):
             return same
-    raise LayoutError(f"{A!r}: {n} indices cut by {cuts!r} are not dealt out in equal blocks along {axis!r}; redistribute first")
+    instead = f"redistribute to Cyclic({axis!r}, block) first"
+    raise LayoutError(f"{A!r}: {n} indices cut by {cuts!r} are not dealt out in equal blocks along {axis!r}; {instead}")

@@ -38,7 +38,7 @@ SLOW = ["scale", "--product", "100000x100000x100000", "--to", "10000000", "--fac
         (["--dry-run", "-P", "10000001"], "up to 10000000 ranks"),
         (["predict", "-P", "10000001"], "up to 10000000 ranks"),
         (["scale", "--to", "10000001"], "up to 10000000 ranks"),
-        (["calibrate", "--dry-run"], "no machine to tell about"),
+        (["calibrate", "--dry-run"], "calibrate measures a machine, and a dry run has none: leave out --dry-run and -P"),
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),

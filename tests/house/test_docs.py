@@ -17,6 +17,7 @@ import pytest
 from helpers.jobs import LONGEST, mpirun
 
 import pdla
+from pdla.config import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -79,6 +80,11 @@ def test_the_reference_has_all_that_is_exported(module):
     lists = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   [~.\w]+\n)+)", page, re.MULTILINE)
     told = {*" ".join(lists).split(), *re.findall(r"auto(?:class|function):: (?:pdla\.nn\.)?(\w+)$", page, re.MULTILINE)}
     assert {name for name in module.__all__ if callable(getattr(module, name))} <= told
+
+
+def test_the_table_of_settings_has_them_all():
+    page = (ROOT / "docs" / "launch.md").read_text()
+    assert not [name for name in map(str.upper, Settings.__annotations__) if f"`PDLA_{name}`" not in page]
 
 
 def test_a_link_into_a_page_finds_its_heading():

@@ -44,7 +44,9 @@ MAKING = {
     "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, r"depth, data\); .* has time besides"),
     "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "has col besides"),
     "cube without depth": (lambda c: nn.Cube3D(grid(c, (2, 2))), GridError, "lacks depth"),
-    "idle ranks": (lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, "leaves ranks idle"),
+    "idle ranks": (
+        lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, r"leaves ranks idle; make it over comm.split\(range\(2\) if comm.rank < 2"
+    ),
     "shards=0": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=0), ShapeError, "shards=0: a whole number, at least 1"),
     "shards=1.5": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1.5), ShapeError, "shards=1.5: a whole number"),
     "panel=1.5": (lambda c: nn.Summa2D(grid(c, (2, 2)), panel=1.5), ShapeError, "panel=1.5, .* a whole number"),

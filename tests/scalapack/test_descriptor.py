@@ -84,7 +84,7 @@ def test_layouts_that_a_descriptor_can_say(layout, shape, words):
 def test_columns_that_do_not_follow_each_other(step):
     def program(comm):
         x = np.lib.stride_tricks.as_strided(np.zeros((9, 3), order="F")[:, 2:], (3, 3), (8, step * 24))
-        with pytest.raises(LayoutError, match="must lie column by column"):
+        with pytest.raises(LayoutError, match=r"must lie column by column, not by strides .*asfortranarray"):
             to_descriptor(pdla.from_local(x, (3, 3), ProcessGrid((1, 1)), Layout(Cyclic("row", 2), Cyclic("col", 2))))
 
     pdla.run(1, program)
@@ -93,7 +93,7 @@ def test_columns_that_do_not_follow_each_other(step):
 @pytest.mark.parametrize(
     ("layout", "order", "message"),
     [
-        (Layout("row"), "F", "cut by .* are not dealt out in equal blocks along 'col'"),
+        (Layout("row"), "F", r"cut by .* in equal blocks along 'col'; redistribute to Cyclic\('col', block\) first"),
         (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not dealt out in equal blocks along 'col'"),
         (Layout("col", "row"), "F", "are not dealt out in equal blocks along 'row'"),
         (Layout(Cyclic("col", 2), Cyclic("row", 2)), "F", "are not dealt out in equal blocks along 'row'"),
@@ -109,6 +109,8 @@ def test_layouts_that_it_cannot(layout, order, message):
             return
         with pytest.raises(LayoutError, match=message):
             to_descriptor(A)
+        if order == "C":  # what the message says to do
+            assert to_descriptor(pdla.from_local(np.asfortranarray(A.local), A.shape, A.grid, A.layout))[8] == len(local)
 
     pdla.run(6, program)
 

@@ -524,7 +524,20 @@ def _erf(x):
     return _up(erf(_down(x)))
 
 
+def _of_scipy(name):
+    """A function of SciPy's linear algebra, on arrays of ours."""
+
+    def function(*args, **kwargs):
+        from scipy import linalg
+
+        return _up(getattr(linalg, name)(*map(_down, args), **kwargs))
+
+    return function
+
+
+linalg = SimpleNamespace(cholesky=_of_scipy("cholesky"))
 _put_in("cupy_backends.cuda.libs", cublas=_cublas, cusolver=_cusolver)
+_put_in("cupyx.scipy.linalg", lu_factor=_of_scipy("lu_factor"), solve_triangular=_of_scipy("solve_triangular"))
 _put_in("cupyx.scipy.special", erf=_erf)
 for _name in ("cupy_backends", "cupy_backends.cuda", "cupyx", "cupyx.scipy"):
     _put_in(_name)

@@ -87,14 +87,18 @@ def _size(move: Move) -> tuple[int, int]:
 
 
 def _uploaded(moves: Sequence[Move]) -> tuple[Any, list[int]]:
-    """Bring all moves' lists of positions to the device at once: the memory, and by list its address, 0 for None."""
-    given = [None if at is None else np.asarray(at, np.int64) for move in moves for at in (*move.at, *move.to)]
-    lists = [at for at in given if at is not None]
+    """Bring the moves' lists of positions to the device at once, those that several moves share once.
+
+    The memory, and by list its address, 0 for None.
+    """
+    given = [at for move in moves for at in (*move.at, *move.to)]
+    lists = {id(at): at for at in given if at is not None}
     if not lists:
         return None, [0] * len(given)
-    memory = cupy.asarray(np.concatenate(lists))
-    begins = iter((memory.data.ptr + 8 * np.cumsum([0, *map(len, lists)])).tolist())
-    return memory, [0 if at is None else next(begins) for at in given]
+    memory = cupy.asarray(np.concatenate([*lists.values()], dtype=np.int64))
+    begins = memory.data.ptr + 8 * np.cumsum([0, *map(len, lists.values())])
+    at_address = dict(zip(lists, begins.tolist(), strict=False))
+    return memory, [at_address.get(id(at), 0) for at in given]
 
 
 def _described(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:

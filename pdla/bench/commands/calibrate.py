@@ -46,7 +46,7 @@ def table(rows: list[Row]) -> list[str]:
         line = f"{row.verb:16}{row.ranks:6}{row.stride:8}{row.size:10}{1e6 * row.measured:14.1f}"
         told = f"{1e6 * row.predicted:15.1f}{row.predicted / row.measured:8.2f}" if row.predicted else ""
         lines.append(line + told)
-    return lines
+    return [*lines, "stride: how far apart a group's ranks are; bytes: a rank's part; ratio: predicted / measured"]
 
 
 COMMAND = Command(

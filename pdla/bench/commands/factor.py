@@ -2,7 +2,7 @@
 
 Matrices lie in square blocks, and are worked on in place. Checked is LAPACK's ratio, the residual
 over n eps and the norms, which is right below 30: of a factorization for the products with COLUMNS
-random vectors.
+random vectors. The lines below the table say what its columns mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import gcd
 from statistics import median
 from typing import Any
 
@@ -29,20 +29,24 @@ from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import LAYERED, Blocking, Task
 from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
+from pdla.simulate.plural import plural
 
 SIZE, COLUMNS, THRESHOLD = 4096, 4, 30.0
 DTYPES = ("float32", "float64", "complex64", "complex128")
-HEAD = (
-    f"{'n':>8}{'columns':>9}{'block':>7}{'grid':>9}{'seconds':>12}{'GFLOP/s':>10}{'predicted':>11}{'bytes received':>16}"
-    f"{'by formula':>14}{'x bound':>9}{'ratio':>8}"
-)
+WIDTHS = {
+    "n": 8, "columns": 9, "block": 7, "grid": 9, "seconds": 12, "GFLOP/s": 10, "predicted s": 13, "bytes received": 16,
+    "by formula": 14, "x bound": 9, "ratio": 8,
+}
+SAMPLE = 64  # ranks of a dry run, the mean of which is told
+SIDES = ("solve", "trsm")  # that take right-hand sides
+BOUNDS = {"cholesky": "n^3 / (3 P sqrt(S))", "lu": "2 n^3 / (3 P sqrt(S))", "solve": "the least of its LU, 2 n^3 / (3 P sqrt(S))"}
 ROUTINES = {"cholesky": "cholesky", "lu": "lu", "solve": "lu", "trsm": "triangular"}  # that are priced
 
 
 def add(to: Parser, name: str) -> None:
     """Add the command's arguments."""
     to.add_argument("-n", type=positives, metavar="N,...", default=[SIZE], help=f"rows and columns (default {SIZE})")
-    if name in ("solve", "trsm"):
+    if name in SIDES:
         to.add_argument("-m", type=positive, metavar="M", help="right-hand sides (default: n)")
     to.add_argument("--nb", type=positive, metavar="NB", help="rows of a square block (default: as pdla chooses)")
     layers = name in LAYERED
@@ -91,23 +95,40 @@ class System:
 
     def bound(self) -> float:
         """Words that a rank must receive."""
-        return sum(price.bound(each, prod(self.blocking.shape)) for each in self.tasks(Machine()))
+        return sum(price.bound(each, self.blocking.shape) for each in self.tasks(Machine()))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Seconds of each repeat, bytes that a rank receives in the mean, the ratio unless run dry."""
+
+    seconds: list[float]
+    received: float
+    ratio: float | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.ratio is None or self.ratio < THRESHOLD
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: work through all sizes and print the table. Gives the exit status."""
     on = None if arguments.machine is None else machine(arguments.machine)
-    if comm.rank == 0:
-        print(HEAD)
-    wrong = 0
+    wrong, cells = 0, dict[str, str]()
     for n in arguments.n:
         system = _system(arguments, n, comm.size)
-        seconds, received, ratio = _measured(comm, system, 0 if arguments.dry_run else arguments.repeats)
-        wrong += not (ratio is None or ratio < THRESHOLD)
+        found = _foretold(comm.size, system) if arguments.dry_run else _measured(comm, system, arguments.repeats)
+        wrong += not found.right
         if comm.rank == 0:
-            print(_line(system, seconds, received, ratio, on), flush=True)
-    if comm.rank == 0 and wrong:
-        print(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more")
+            row = _cells(system, found, on)
+            if not cells:
+                print(_title(arguments, comm.size), _line({name: name for name in row}), sep="\n")
+            print(_line(row), flush=True)
+            cells = row
+    if comm.rank == 0:
+        print(*_notes(arguments, cells, comm.size, on), sep="\n")
+        if wrong:
+            print(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more")
     return FAILED if wrong else 0
 
 
@@ -120,19 +141,35 @@ def _system(arguments: argparse.Namespace, n: int, ranks: int) -> System:
     return System(name, n, m, dtype, Blocking(grid, block))
 
 
-def _measured(comm: pdla.Communicator, system: System, repeats: int) -> tuple[list[float], float, float | None]:
-    """Collective: seconds of each repeat, bytes that a rank receives in the mean, and the ratio; None of a dry run."""
+def _measured(comm: pdla.Communicator, system: System, repeats: int) -> Found:
+    """Collective: work once, counted and checked, and then so many times."""
     A, B = _drawn(comm, system)
     X, Y = A.copy(), None if B is None else B.copy()
     with pdla.record() as ledger:
         done = _work(system, X, Y)
     received = ledger.total(comm)["bytes_received"] / comm.size
-    ratio = _ratio(system, A, B, done) if repeats else None
-    seconds = []
+    ratio, seconds = _ratio(system, A, B, done), []
     for _ in range(repeats):
         X, Y = A.copy(), None if B is None else B.copy()
         seconds.append(elapsed(comm, partial(_work, system, X, Y)))
-    return seconds, received, ratio
+    return Found(seconds, received, ratio)
+
+
+def _foretold(ranks: int, system: System) -> Found:
+    """By dry runs of all ranks or, of many, of some all over the grid.
+
+    What ranks receive depends on where they lie: for Cholesky the first one receives half the mean.
+    """
+
+    def received(comm: pdla.Communicator) -> int:
+        A, B = _drawn(comm, system)
+        with pdla.record() as ledger:
+            _work(system, A, B)
+        return ledger.bytes_received
+
+    step = next(step for step in range(round(0.618 * ranks), ranks + 2) if gcd(step, ranks) == 1)
+    sample = [i * step % ranks for i in range(min(ranks, SAMPLE))]
+    return Found([], sum(pdla.dry_run(ranks, received, rank=rank)[0] for rank in sample) / len(sample))
 
 
 def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
@@ -187,16 +224,47 @@ def _host(X: pdla.DistMatrix) -> np.ndarray:
     return X.xp.host(X.gather())
 
 
-def _line(system: System, seconds: list[float], received: float, ratio: float | None, on: Machine | None) -> str:
-    bound, size, (shape, block) = system.bound(), system.dtype.itemsize, system.blocking
-    taken = median(seconds) if seconds else None
-    told = None if on is None else sum(price.seconds(each, shape, block) for each in system.tasks(on))
-    return "".join([
-        f"{system.n:>8}{system.m if system.name in ('solve', 'trsm') else '':>9}{block:>7}{by_x(shape):>9}",
-        f"{taken:>12.4g}{system.flops / taken / 1e9:>10.1f}" if taken else f"{'':>22}", f"{told:>11.4g}" if told else f"{'':>11}",
-        f"{received:>16.0f}{size * system.words():>14.0f}", f"{received / bound / size:>9.2f}" if bound else f"{'':>9}",
-        "" if ratio is None else f"{ratio:>8.2g}",
-    ])
+def _title(arguments: argparse.Namespace, ranks: int) -> str:
+    dry = ", run dry" if arguments.dry_run else ""
+    return f"{arguments.command.name}, {arguments.dtype}, random, on {ranks} {plural(ranks, 'rank')}{dry}"
+
+
+def _line(cells: dict[str, str]) -> str:
+    return "".join(f"{text:>{WIDTHS[name]}}" for name, text in cells.items())
+
+
+def _cells(system: System, found: Found, on: Machine | None) -> dict[str, str]:
+    """A row of the table, by the columns that there are."""
+    (shape, block), size, bound = system.blocking, system.dtype.itemsize, system.bound()
+    cells = {"n": f"{system.n}", "block": f"{block}", "grid": by_x(shape)}
+    if system.name in SIDES:
+        cells["columns"] = f"{system.m}"
+    if found.seconds:
+        taken = median(found.seconds)
+        cells |= {"seconds": f"{taken:.4g}", "GFLOP/s": f"{system.flops / taken / 1e9:.1f}"}
+    if on is not None:
+        cells["predicted s"] = f"{sum(price.seconds(each, shape, block) for each in system.tasks(on)):.4g}"
+    cells |= {"bytes received": f"{found.received:.0f}", "by formula": f"{size * system.words():.0f}"}
+    if system.name in BOUNDS:
+        cells["x bound"] = f"{found.received / bound / size:.2f}" if bound else "–"
+    if found.ratio is not None:
+        cells["ratio"] = f"{found.ratio:.2g}"
+    return {name: cells[name] for name in WIDTHS if name in cells}
+
+
+def _notes(arguments: argparse.Namespace, cells: dict[str, str], ranks: int, on: Machine | None) -> Iterator[str]:
+    """What the columns mean."""
+    name, of = arguments.command.name, f"{SAMPLE} of the {ranks}" if arguments.dry_run and ranks > SAMPLE else "all"
+    notes = {
+        "columns": "right-hand sides",
+        "seconds": f"the median of {arguments.repeats}",
+        "predicted s": f"by a closed form, on {on.name if on else ''}",
+        "bytes received": f"by a rank, the mean of {of} ranks",
+        "by formula": "the mean of all ranks, in closed form; exact for Cholesky in blocks that divide n",
+        "x bound": f"received over {BOUNDS.get(name)} words, S those of a rank's share, and of layers' addends",
+        "ratio": f"LAPACK's, of the residual; right below {THRESHOLD:.0f}",
+    }
+    yield from (f"{column}: {note}" for column, note in notes.items() if column in cells)
 
 
 def _command(name: str, about: str, example: str) -> Command:
@@ -207,7 +275,7 @@ ALL = [
     _command("cholesky", "factor a random positive definite matrix: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
   mpirun -n 4 python -m pdla.bench cholesky -n 4096,8192    Cholesky factors: checked, timed, and the bytes beside the bound
 """),
-    _command("lu", "factor a random matrix with partial pivoting: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
+    _command("lu", "factor a random matrix by LU with row pivoting: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\
   python -m pdla.bench lu --dry-run -P 1024 -n 65536        what LU of 65536 rows moves on 1024 ranks
 """),
     _command("solve", "solve a random system by LU: LAPACK's ratio, GFLOP/s, bytes received and the bound", """\

@@ -18,6 +18,10 @@ from pdla.bench.report.content import report, write
 from pdla.bench.stop import FAILED
 from pdla.simulate.plural import plural
 
+VOLUMES = (
+    "received, messages, workspace: the most of any rank; formula: received, in closed form; "
+    "x bound: received over the least that some rank must receive"
+)
 CHECKED = (
     "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
     "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
@@ -57,6 +61,8 @@ def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], rank
         machine = known["machine"]
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
         lines.append(f"{shared}: times measure the scheduler, too")
+    if results.rows:
+        lines.append(VOLUMES)
     faults = [fault for row in results.rows for fault in row.faults]
     for row in results.rows:
         lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]

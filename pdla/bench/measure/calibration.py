@@ -48,12 +48,14 @@ def measured(comm: Communicator) -> Machine:
     ranks = comm.size // comm.nodes
     single = _rate(comm, LARGE, "float32") / flops
     many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
+    absent = ["latency, bandwidth"] * (comm.size == comm.nodes) + ["far_latency, network"] * (not far)
+    but = f"; {', '.join(absent)} by default: no such links" if absent else ""
     machine = Machine(
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
         name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
-        source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}",
+        source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}{but}",
     )
     return comm.share(_rounded(machine))[0]
 

@@ -15,7 +15,9 @@ from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures, ghost
 from pdla.model.machine import Machine
 
-EVERY_RANK = 16  # ranks up to which all are run dry, beyond only a few: in square blocks they are nearly alike
+# Ranks up to which all are run dry, beyond only a few: the largest workspace is among them, but of
+# 256 ranks the busiest may receive a third more bytes.
+EVERY_RANK = 16
 Run = Callable[..., Any]
 
 

@@ -73,15 +73,17 @@ class Task:
         return by_routine[self.routine]
 
 
-def bound(task: Task, ranks: int) -> float:
-    """Words that a rank must receive at least for a factor: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
+def bound(task: Task, shape: Shape) -> float:
+    """Words that a rank must receive at least for a factor: 2 multiplications / P sqrt(S), S the words that it holds.
 
-    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of
-    triangular systems 0.
+    These are its share of the matrix and, over c layers, addends as large as c shares. For Cholesky
+    n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of triangular
+    systems 0.
     """
-    share = task.m * task.n / ranks
-    moves = share and ranks > 1 and task.routine != "triangular"
-    return 2 * task.multiplications / (ranks * sqrt(share)) if moves else 0.0
+    ranks, layers = prod(shape), prod(shape[2:])
+    held = task.m * task.n / ranks * (1 if layers == 1 else layers + 1)
+    moves = held and ranks > 1 and task.routine != "triangular"
+    return 2 * task.multiplications / (ranks * sqrt(held)) if moves else 0.0
 
 
 @dataclass(frozen=True)

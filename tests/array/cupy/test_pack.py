@@ -117,6 +117,17 @@ def test_take_and_put_where_rows_begin_at_whole_vectors(dtype):
             same(found, target)
 
 
+def test_lists_that_several_parts_share_are_brought_to_the_device_once(monkeypatch):
+    x, brought = xp.asarray(numbers((40, 40), "float64", 1)), []
+    rows, cols = ([np.flatnonzero(np.arange(40) // nb % 4 == r) for r in range(4)] for nb in (2, 3))
+    with monkeypatch.context() as patched:
+        patched.setattr("cupy.asarray", lambda given, real=xp.cupy.asarray: (brought.append(given.size), real(given))[1])
+        parts = xp.takes(x, product(rows, cols))
+    assert sum(brought) == 80
+    for part, (i, j) in zip(parts, product(rows, cols), strict=True):
+        same(part, host.take(xp.host(x), i, j))
+
+
 @pytest.mark.parametrize("lies", LIE)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "complex128", "int8"])
 def test_take_and_put(lies, dtype):

@@ -39,7 +39,8 @@ def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
     assert [size for size, _ in machine.reached] == [8, 16, 32] and all(0 < share <= 1 for _, share in machine.reached)
     printed = capsys.readouterr().out
     assert printed.startswith(machine.text())
-    lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
+    *lines, legend = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
+    assert {"stride:", "bytes:", "ratio:"} < set(legend)
     assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in verbs.VERBS]
     assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
 
@@ -67,6 +68,7 @@ def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, mo
     beyond = [(4, step)] if step else []
     assert seen == [([(n, 1)] if n > 1 else []) + beyond for n in (homes.count(home) or 4 for home in homes or [0] * 4)]
     assert machine.bandwidth not in (0, Machine.bandwidth) and (machine.network != Machine.network) == bool(step)
+    assert machine.source.endswith("; far_latency, network by default: no such links") != bool(step)
 
 
 def test_what_is_predicted_to_take_long_is_left_out(quick):

@@ -1,5 +1,7 @@
 """`python -m pdla.bench cholesky|lu|solve|trsm`: every system is checked, and its bytes stand beside the formula's."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -14,17 +16,27 @@ CASES = [
 ]
 
 
+def rows(said):
+    """The table of an output: a dict by column for each row; and the lines below it."""
+    _, head, *lines = said.splitlines()
+    count = next(i for i, line in enumerate(lines) if ":" in line)
+    names = [name for name in factor.WIDTHS if f" {name}" in head]
+    ends = [head.index(f" {name}") + len(name) + 1 for name in names]
+    cells = [[line[start:end].strip() for start, end in pairwise([0, *ends])] for line in lines[:count]]
+    return [dict(zip(names, row, strict=True)) for row in cells], lines[count:]
+
+
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
 def test_systems_are_checked_and_counted(capsys, words):
     assert main(["--threads", "4", *words, "--repeats", "2", "--machine", "laptop"]) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head == factor.HEAD and [row.split()[0] for row in rows] == words[2].split(",")
-    for row in rows:
-        *_, ratio = map(float, row.split()[3 if "x" in row.split()[2] else 4 :])
-        assert ratio < 30
+    table, notes = rows(capsys.readouterr().out)
+    assert [row["n"] for row in table] == words[2].split(",")
+    told = {note.partition(":")[0] for note in notes}
+    for row in table:
+        assert told == set(row) - {"n", "block", "grid", "GFLOP/s"}  # these need no words
+        assert float(row["ratio"]) < 30 and float(row["predicted s"]) > 0
         if "--nb" in words:
-            received, formula = row.split()[6:8]
-            assert received == formula
+            assert row["bytes received"] == row["by formula"]
 
 
 def test_a_wrong_factor_fails(capsys, monkeypatch):
@@ -34,23 +46,35 @@ def test_a_wrong_factor_fails(capsys, monkeypatch):
     assert "WRONG: 1 of 1 ratios are 30 or more" in capsys.readouterr().out
 
 
-def test_a_dry_run_counts_what_a_run_does(capsys):
+def test_a_dry_run_tells_the_mean_of_all_ranks_as_a_run_and_the_formula_do(capsys):
     def told(*where):
-        assert main([*where, "cholesky", "-n", "64", "--nb", "8", "--grid", "1x1", "--repeats", "1"]) == 0
-        return capsys.readouterr().out.splitlines()[1].split()
+        assert main([*where, "cholesky", "-n", "64", "--nb", "8", "--grid", "2x2", "--repeats", "1"]) == 0
+        return rows(capsys.readouterr().out)[0][0]
 
-    assert told("--dry-run", "-P", "4")[:3] == told("--threads", "4")[:3]
-    assert main(["--dry-run", "-P", "1024", "lu", "-n", "4096"]) == 0
-    assert np.prod([int(side) for side in capsys.readouterr().out.splitlines()[1].split()[2].split("x")]) == 1024
+    dry, run = told("--dry-run", "-P", "4"), told("--threads", "4")
+    assert dry == {name: run[name] for name in dry} and dry["bytes received"] == dry["by formula"]
+    assert set(run) - set(dry) == {"seconds", "GFLOP/s", "ratio"}
 
 
-def test_layers_are_counted_by_formula(capsys):
-    assert main(["--threads", "8", "lu", "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
-    *_, grid, _, _, received, formula, _, ratio = capsys.readouterr().out.splitlines()[1].split()
-    assert grid == "2x2x2" and 0.9 < float(received) / float(formula) < 1.1 and float(ratio) < 30
-    assert main(["--threads", "8", "cholesky", "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
-    *_, grid, _, _, received, formula, _, ratio = capsys.readouterr().out.splitlines()[1].split()
-    assert grid == "2x2x2" and received == formula and float(ratio) < 30
+def test_a_dry_run_of_many_ranks_tells_the_mean_of_some(capsys):
+    for name, grid in (("cholesky", "16x16"), ("lu", "8x8x4")):
+        assert main(["--dry-run", "-P", "256", name, "-n", "1024", "--nb", "16", "--grid", grid]) == 0
+        (row,), notes = rows(capsys.readouterr().out)
+        assert "bytes received: by a rank, the mean of 64 of the 256 ranks" in notes
+        assert abs(int(row["bytes received"]) / int(row["by formula"]) - 1) < 0.03
+    assert main(["--dry-run", "-P", "1024", "lu", "-n", "512"]) == 0
+    assert np.prod([int(side) for side in rows(capsys.readouterr().out)[0][0]["grid"].split("x")]) == 1024
+
+
+@pytest.mark.parametrize(("name", "least"), [("lu", 2 / 3), ("cholesky", 1 / 3)])
+def test_layers_are_counted_by_formula_and_bounded_by_the_memory_that_they_take(capsys, name, least):
+    assert main(["--threads", "8", name, "-n", "64", "--nb", "4", "--grid", "2x2x2", "--repeats", "1"]) == 0
+    (row,), _ = rows(capsys.readouterr().out)
+    received, formula = int(row["bytes received"]), int(row["by formula"])
+    assert row["grid"] == "2x2x2" and float(row["ratio"]) < 30
+    assert received == formula if name == "cholesky" else 0.9 < received / formula < 1.1
+    words = least * 64**3 / (8 * (3 * 64**2 / 8) ** 0.5)  # a share of the matrix, and addends as large as two
+    assert row["x bound"] == f"{received / words / 8:.2f}"
 
 
 def test_what_is_refused(capsys):

@@ -73,7 +73,7 @@ def test_the_residual_is_hpl_s():
     ("words", "told"),
     [
         (["hpl", "--json", "x.json"], "hpl prints HPL's own table"),
-        (["hpl", "--dry-run", "-P", "4"], "a dry run has no machine to tell about"),
+        (["hpl", "--dry-run", "-P", "4"], "hpl measures a machine, and a dry run has none"),
         (["--threads", "2", "hpl", "--grid", "2x2"], "--grid 2x2 needs 4 ranks, there are 2"),
         (["hpl", "-n", "0"], "'0' is not a whole number of 1 or more"),
     ],

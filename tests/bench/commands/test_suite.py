@@ -36,3 +36,4 @@ def test_the_suite_in_threads(capsys, monkeypatch, tmp_path):
     assert all(row["right"] and row["checks"] and row["seconds"] for row in content["rows"])
     for heading in ("algorithm", "median ms", "GFLOP/s", "of peak", "received", "x bound", "workspace", "checked"):
         assert heading in out
+    assert "formula: received, in closed form; x bound: received over the least" in out

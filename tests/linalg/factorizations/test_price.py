@@ -13,6 +13,8 @@ from pdla.linalg import (
     cho_factor,
     cholesky_words,
     lu_factor,
+    plan_cholesky,
+    plan_lu,
     predict_cholesky,
     predict_lu,
     predict_solve_triangular,
@@ -87,6 +89,17 @@ def test_figures_are_the_formulas():
     assert cost.lower_bound == pytest.approx(8 * 65536**2 / (3 * 32))
     assert predict_lu(65536, 65536, 1024, dtype="float32").lower_bound == pytest.approx(2 * 4 * 65536**2 / (3 * 32))
     assert predict_cholesky(0, 4).bytes_received == 0
+
+
+@pytest.mark.parametrize("plan", [plan_cholesky, plan_lu])
+def test_over_layers_the_bound_counts_the_memory_of_addends(plan):
+    def bound(comm, sizes, cols):
+        A = pdla.zeros((64, 64), pdla.ProcessGrid(tuple(sizes.values()), tuple(sizes), comm=comm), Layout(Cyclic("row", 8), cols))
+        return plan(A).bound
+
+    flat = pdla.dry_run(16, bound, {"row": 4, "col": 4}, Cyclic("col", 8))[0]
+    deep = pdla.dry_run(16, bound, {"row": 2, "col": 4, "depth": 2}, (Cyclic("col", 8), Cyclic("depth", 4)))[0]
+    assert deep == pytest.approx(flat / 3**0.5)  # a rank holds its share of A, and addends of two shares
 
 
 def test_more_ranks_are_not_slower_by_much_and_faults():
