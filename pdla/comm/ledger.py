@@ -344,6 +344,13 @@ def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> lis
     return parts
 
 
+def count(x: Any) -> None:
+    """Count an array that was made elsewhere as workspace, for as long as it or a view of it lives."""
+    ledger = _open.get()
+    if ledger is not None:
+        ledger._count(x)
+
+
 class held:
     """Count `size` bytes of workspace that are not in a buffer, for the length of a with-block."""
 

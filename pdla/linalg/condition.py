@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf, isfinite, isnan
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.agreement import agreed
-from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.lu import factored, solved_by_adjoint, solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.matmul.checks import communicator, matrix
@@ -137,11 +137,7 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True, memory_limit
         dtype = checks.worked_on("cond", A.dtype)
         if not A.shape[0]:
             raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
-
-        def run(A: DistMatrix) -> float:
-            with held(copied("lu", A, dtype, False)):
-                return _estimated(A, p, dtype)
-
+        run = partial(_estimated, p=p, dtype=dtype)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking):
         return run(A)

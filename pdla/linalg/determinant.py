@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla.comm.agreement import agreed
-from pdla.comm.ledger import held
 from pdla.linalg import checks
 from pdla.linalg.diagonal import whole_diagonal
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.lu import factored
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
@@ -134,9 +133,8 @@ def _determinant(
         dtype = checks.to_factor(name, A, overwrite_a, check_finite)
 
         def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
-            with held(copied("lu", A, dtype, overwrite_a)):
-                X, pivots, _ = factored(A, dtype, overwrite_a)
-                return whole_diagonal(X, dtype), pivots
+            X, pivots, _ = factored(A, dtype, overwrite_a)
+            return whole_diagonal(X, dtype), pivots
 
         blocking = limited("lu", A, dtype, limit, run, said=said)
     with to(blocking):

@@ -16,6 +16,7 @@ from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 
 STEPS = 30  # at most: what has not converged by then is not going to, or takes as long as factors in full precision
+KEPT = 2 * STEPS + 3  # matrices like R that it holds at most: two a step, and three that are made of them
 WORTH = 4096  # rows for each column from which on so many steps take less than these factors
 
 
@@ -24,19 +25,19 @@ def correction(
 ) -> tuple[DistMatrix, int]:
     """Collective: D of A D = R, and the steps.
 
-    solve   by the low factors
+    solve   by the low factors, in R's dtype
     wanted  of each column the 2-norm of R - A D at which it may end
     """
     sizes = _norms(R)
     spaces, solved = [scaled(R, _reciprocals(sizes))], []
     H = np.zeros((R.shape[1], STEPS + 1, STEPS), R.dtype)
     for j in range(STEPS):
-        solved.append(solve(spaces[j]).astype(R.dtype))
+        solved.append(solve(spaces[j]))
         W = matmul(A, solved[j], out=R.copy(), verify=False)
         for i, V in [*enumerate(spaces)] * 2:  # twice, as rounding errors leave W not quite orthogonal
             parts = (V.conj() * W).sum(axis=0)
             H[:, i, j] += parts
-            W = W - scaled(V, parts)
+            W -= scaled(V, parts)
         H[:, j + 1, j] = _norms(W)
         first = R.grid.comm.rank == 0  # which decides: LAPACK may differ from host to host in the last bits
         y, left = R.grid.comm.share(_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import held
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.factorizations.block_cyclic import as_layout, dimensions
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.block_cyclic import as_layout, counted, dimensions, working_copy
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
@@ -64,7 +63,7 @@ def inv(
         Of the inverse; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of A and of its inverse that are worked on
-        included.
+        included. Of a diagonal A there is nothing to choose.
     verify : bool or "keep", optional
         Whether to check factors and inverse, as by `solve`.
 
@@ -107,14 +106,12 @@ def inv(
         checks.assumed("inv", assume_a)
         dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
-        routine = ROUTINES[assume_a]
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            with held(0 if routine == "diagonal" else 2 * copied(routine, A, dtype, overwrite_a)):
-                return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
-        blocking = limited(routine, A, dtype, None if routine == "diagonal" else memory_limit, run, said=said)
+        blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A)
 
@@ -160,7 +157,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
-            Y = as_layout(Y, T.layout, T.grid)
+            Y = working_copy(Y, T.layout, T.grid, dtype, True)
             Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
             symmetrize(Y, True)
             if dtype.kind == "c":
@@ -209,7 +206,7 @@ def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistM
     Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in
     square blocks and lower triangular.
     """
-    Y = DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout)
+    Y = counted(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
     T.xp.scale(Y.stored, 0)
     rows, cols = (held.indices() for held in T.indices)
     wanted = places[cols][order]

@@ -17,27 +17,31 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.factorizations.block_cyclic import counted, working_copy
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import factored as factored_by_lu
 from pdla.linalg.factorizations.lu import solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.gmres import WORTH, correction, scaled
+from pdla.linalg.gmres import KEPT, WORTH, correction, scaled
 from pdla.linalg.products.symmetric import mirrored
 from pdla.linalg.verify import wanted
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
 from pdla.matrix.reductions import of_columns
 
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
+LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
 
 
 def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
@@ -56,10 +60,8 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
 
     lower: which triangle of a positive definite A is read.
     """
-    A = mirrored(A, lower, True) if positive else A
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
-        solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
-        found = None if solve is None else _converged(A, side, solve)
+        found = _found(A, side, low, positive, lower)
     said = f"A has no factor in {low}"
     if found is not None:
         X, steps, more, left = found
@@ -73,29 +75,47 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
     return None
 
 
+def _found(
+    A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool
+) -> tuple[DistMatrix, int, int, float] | None:
+    """Collective: what `_converged` gives; None where there are no low factors.
+
+    Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
+    them.
+    """
+    A = counted(mirrored(A, lower, True)) if positive else A
+    layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
+    kept = LIVE + KEPT * _worth(side)
+    with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
+        solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
+        return None if solve is None else _converged(A, side.working_copy(layout, grid), solve)
+
+
 def _by_cholesky(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     try:
         L = factored(A, low)
     except LinAlgError:
         return None
-    return lambda R: solved_by(L, RightSide(R, None, low))
+    return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype)
 
 
 def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     X, pivots, singular = factored_by_lu(A, low, False)
-    return None if singular else lambda R: solved_by_lu(X, pivots, RightSide(R, None, low))
+    return None if singular else lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
 
 
-def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
+def _worth(B: DistMatrix | RightSide) -> bool:
+    """Whether steps of GMRES for so many columns take less than factors in full precision."""
+    return B.shape[0] >= WORTH * B.shape[1]
+
+
+def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
     """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over what is allowed.
 
     The last is 1 or less, or as far as it has come.
     """
-    A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
-    A = A.redistribute(A.layout.summed) if A.layout.partial else A
-    matrix = isinstance(side.B, DistMatrix)
-    B = side.working_copy(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)
-    allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(side.dtype).eps * sqrt(A.shape[0])
+    A = working_copy(A, A.layout.summed, A.grid, B.dtype, True)  # once, not a step
+    allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
@@ -106,14 +126,14 @@ def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], Dis
     X, R, before, steps = B * 0, B, inf, 0
     while True:
         scales = _scales(R)
-        D = scaled(solve(scaled(R, scales)).astype(side.dtype), 1 / scales)
+        D = scaled(solve(scaled(R, scales)), 1 / scales)
         X += D
         nearer = residual()
         now = left(nearer)
         if now <= 1 or not now < before / 2 or steps == MOST:
             break
         R, before, steps = nearer, now, steps + 1
-    if not 1 < now < inf or A.shape[0] < WORTH * B.shape[1]:
+    if not 1 < now < inf or not _worth(B):
         return X, steps, 0, now
     if now < before:
         R = nearer

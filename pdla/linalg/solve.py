@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 from pdla.comm.agreement import agreed
-from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.diagonal import solved_by_diagonal
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import solved_by_factoring
 from pdla.linalg.factorizations.right_side import RightSide
@@ -60,8 +59,9 @@ def solve(
         "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
         half the words, and refinement to the residual of a full solution; see the notes.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included; with `refine`
-        those of the full solution, too.
+        Bytes of workspace a rank, at most, the copies of A and B that are worked on included; with
+        `refine` those of the full solution, and of GMRES's vectors, too. Of a diagonal A there is
+        nothing to choose.
     verify : bool or "keep", optional
         Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
         for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
@@ -118,13 +118,10 @@ def solve(
 
         def run(A: DistMatrix, B: Any, both: bool = False) -> Any:
             given = replace(side, B=B)
-            with held(0 if routine == "diagonal" else copied(routine, A, side.dtype, overwrite_a and routine != "triangular")):
-                X = None if low is None else refined(A, given, low, assume_a == "pos", lower)
-                return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
+            X = None if low is None else refined(A, given, low, assume_a == "pos", lower)
+            return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
 
-        routine = ROUTINES[assume_a]
-        limit, most = None if routine == "diagonal" else memory_limit, partial(run, both=True)
-        blocking = limited(routine, A, side.dtype, limit, most, side.B, said=said)
+        blocking = limited(ROUTINES[assume_a], A, side.dtype, memory_limit, partial(run, both=True), side.B, said=said)
     with to(blocking), asked(verify):
         return run(A, side.B)
 

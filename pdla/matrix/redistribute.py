@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
+from pdla.array.dtypes import sum_alike
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
@@ -266,6 +267,13 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
         total, block = block, buffer(A.xp, block.shape, A.dtype)
         A.xp.copy(block, total)
     return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
+
+
+def cast(X: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: X in this dtype; its partial sums are added up first where casting the addends would change the sum."""
+    if X.dtype == dtype:
+        return X
+    return (X if sum_alike(X.dtype, dtype) or not X.layout.partial else converted(X, X.layout.summed, X.grid)).astype(dtype)
 
 
 def sums_to(

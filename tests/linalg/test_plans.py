@@ -130,4 +130,26 @@ def test_faults_on_every_rank():
     A = lambda comm: on((2, 1), a, BLOCKS, comm)  # noqa: E731
     assert "a vector is solved without a plan" in raised(lambda comm: plan_solve(A(comm), np.ones(8)))[1]
     assert "there is nothing to choose" in raised(lambda comm: plan_solve(A(comm), A(comm), assume_a="diagonal"))[1]
-    assert "memory_limit='much': a number of bytes" in raised(lambda comm: cholesky(A(comm), memory_limit="much"))[1]
+    for call in (
+        cholesky, lambda A, **limit: solve(A, np.ones(8), assume_a="diagonal", **limit),
+        lambda A, **limit: inv(A, assume_a="diagonal", **limit),
+    ):
+        said = raised(lambda comm, call=call: call(A(comm), memory_limit="much"))
+        assert said == (PlanError, "memory_limit='much': a number of bytes")
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (4, 1)], ids=str)
+def test_a_memory_limit_is_kept_where_all_rows_are_exchanged(grid):
+    """A dry run has pivots as of random matrices, of which some lie where they belong."""
+    n = 384
+
+    def program(comm):
+        A, B = (on(grid, a, cyclic(8), comm) for a in (np.roll(np.eye(n), 8, 0), np.ones((n, n))))
+        with pytest.raises(PlanError) as error:
+            solve(A, B, memory_limit=0)
+        needed = int(str(error.value).split("needs ")[1].split(" ")[0])
+        with pdla.record() as ledger:
+            solve(A, B, memory_limit=needed)
+        return ledger.peak_workspace / needed
+
+    assert max(pdla.run(4, program)) < 1.01

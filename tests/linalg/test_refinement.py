@@ -177,6 +177,26 @@ def test_a_memory_limit_is_kept_where_refinement_fails():
         assert all(pdla.run(4, program))
 
 
+def test_vectors_of_gmres_count_in_a_memory_limit(monkeypatch):
+    """Where it may follow, as a dry run takes none of its steps; there are two vectors of each of 30 steps."""
+    vector = 40 * 40 // 4 * 8
+
+    def needed(comm):
+        A, B = on((2, 2), HARD["ill"], BLOCKS, comm), on((2, 2), drawn((40, 40), "float64"), BLOCKS, comm)
+        with pytest.raises(PlanError) as error:
+            solve(A, B, refine="float32", memory_limit=0)
+        most = int(str(error.value).split("needs ")[1].split(" ")[0])
+        with pdla.record() as ledger:
+            solve(A, B, refine="float32", memory_limit=most)
+        assert ledger.peak_workspace <= most
+        return most
+
+    with pytest.warns(RuntimeWarning, match="A is factored again"):
+        assert pdla.run(4, needed)[0] < 60 * vector
+        monkeypatch.setattr(refinement, "WORTH", 1)
+        assert pdla.run(4, needed)[0] > 60 * vector
+
+
 def test_dry_runs_count_what_is_received():
     def program(comm):
         grid = pdla.ProcessGrid((2, 3), comm=comm)

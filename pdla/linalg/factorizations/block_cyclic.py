@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import count, held
 from pdla.comm.pending import Pending, done
 from pdla.cuts import Cut, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import cast, converted, local_shape
 
 NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
 
@@ -170,17 +171,29 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
 
 
 def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
+    """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
-        X, overwrite = X.astype(dtype), True
-    return as_layout(X, layout, grid) if overwrite else converted(X, layout, grid)
+        X, overwrite = counted(cast(X, dtype)), True
+    if overwrite and _lies(X, layout, grid):
+        return X._like(X.base, layout=layout)
+    with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
+        made = converted(X, layout, grid)
+    return counted(made)
+
+
+def counted(X: DistMatrix) -> DistMatrix:
+    """Local: a new matrix, as workspace for as long as its block lives."""
+    count(X.base)
+    return X
 
 
 def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: X itself, if it lies so, or a new matrix that does."""
-    if X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial):
-        return X._like(X.base, layout=layout)
-    return converted(X, layout, grid)
+    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else converted(X, layout, grid)
+
+
+def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+    return X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial)
 
 
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,6 @@ from pdla.linalg.factorizations.price import LAYERED, Blocking, Task, cheapest, 
 from pdla.matmul import checks
 from pdla.matmul.choose.problem import Operand
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import local_shape
 from pdla.model.machine import Machine
 
 _chosen: ContextVar[Blocking | None] = ContextVar("pdla_linalg_blocking", default=None)
@@ -81,22 +80,15 @@ def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layo
     return working(A, worked(routine, blocking.shape), blocking.block)
 
 
-def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
-    """Bytes of this rank's part of the copy of A that is worked on; 0: it is A itself."""
-    if overwrite and stays(routine, A) and A.dtype == dtype and not A.conjugated:
-        return 0
-    return prod(local_shape(A.shape, *where(routine, A, A.shape[1], dtype))) * dtype.itemsize
-
-
 def limited(
     routine: str, A: DistMatrix, dtype: np.dtype, limit: float | None, run: Callable[..., Any], *more: Any, said: str = ""
 ) -> Blocking | None:
-    """The cheapest within a limit in bytes of workspace; None: there is no limit. PlanError, on every rank, if none does.
+    """The cheapest within a limit in bytes of workspace; None: no limit, or no choice. PlanError, on every rank, if none does.
 
     run   run(A, *more) is the routine;  more: a right-hand side;  said: the call in words, which tells it from others
     """
     checks.limit(limit)
-    if limit is None:
+    if limit is None or routine == "diagonal":
         return None
     operands = [Operand.of(X) for X in (A, *more) if isinstance(X, DistMatrix)]
     others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import held
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
@@ -25,7 +24,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import as_layout, block_of, dimensions, on_all_ranks, working_copy
-from pdla.linalg.factorizations.blocking import copied, limited, to, where
+from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
@@ -120,8 +119,7 @@ def cholesky(
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            with held(copied("cholesky", A, dtype, overwrite_a)):
-                return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -175,11 +173,7 @@ def cho_factor(
         check_asked(verify)
         dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
         overwrite_a = overwrite_a and verify != "keep"
-
-        def run(A: DistMatrix) -> DistMatrix:
-            with held(copied("cholesky", A, dtype, overwrite_a)):
-                return _factor(A, dtype, lower, overwrite_a)
-
+        run = partial(_factor, dtype=dtype, lower=lower, overwrite=overwrite_a)
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A), lower

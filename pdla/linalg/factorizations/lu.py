@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer, held
+from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
@@ -29,7 +29,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_all_ranks, working_copy
-from pdla.linalg.factorizations.blocking import copied, limited, to, where
+from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
@@ -44,6 +44,7 @@ from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
+STRIPS = 8  # of right-hand sides, whose rows are exchanged one strip after another
 
 
 def lu_factor(
@@ -120,11 +121,7 @@ def lu_factor(
         check_asked(verify)
         dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
         overwrite_a = overwrite_a and verify != "keep"
-
-        def run(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int]:
-            with held(copied("lu", A, dtype, overwrite_a)):
-                return factored(A, dtype, overwrite_a)
-
+        run = partial(factored, dtype=dtype, overwrite=overwrite_a)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         X, pivots, singular = run(A)
@@ -226,11 +223,16 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
 
 
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
-    """Collective: B with its rows in this order, lying as X's factors take it."""
+    """Collective: B with its rows in this order, lying as X's factors take it.
+
+    Some columns at a time: all rows may go, and what is on its way takes memory.
+    """
     Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
-        to = np.flatnonzero(rows != np.arange(len(rows)))
-        RowExchange(dimensions(X)[0], to, rows[to]).run(Y.xp, Y.stored)
+        to, down, count = np.flatnonzero(rows != np.arange(len(rows))), dimensions(X)[0], Y.stored.shape[1]
+        exchange, width = RowExchange(down, to, rows[to]), max(down.block, -(-count // STRIPS))
+        for first in range(0, count, width):
+            exchange.run(Y.xp, Y.stored[:, first : first + width])
     return Y
 
 
@@ -370,7 +372,7 @@ class LU:
     def _host_header(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""
         i, w = k * self.cols.block, self._width(k)
-        unknown = np.array([0, *(i + np.arange(w) * (self.rows.n - i) // w)])
+        unknown = np.array([0, *(i + (2 * np.arange(w) + 1) * (self.rows.n - i) // (2 * w))])
         return self.xp.host_or(header, unknown).real.astype(float)
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:

@@ -59,7 +59,7 @@ class RowPlaces:
     def spread(self, count: int) -> np.ndarray:
         """So many rows of those that are left, evenly spread over all ranks."""
         rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
-        return rows[np.arange(count) * len(rows) // count]
+        return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * count)]
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""

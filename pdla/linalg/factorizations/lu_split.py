@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pdla.comm.agreement import agreed
-from pdla.comm.ledger import held
 from pdla.cuts import Cuts
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import as_layout
-from pdla.linalg.factorizations.blocking import copied, limited, to
+from pdla.linalg.factorizations.block_cyclic import as_layout, counted
+from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.lu import factored
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.products.triangle import triangle
@@ -37,8 +36,8 @@ def lu(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of L and U; by default A's, or where that gives boundaries of more rows or columns, those of
-        A[:, :k] and of A[:k, :].
+        Of L and U; by default A's, with boundaries (`Cuts`) cut off where L has fewer columns, or U
+        fewer rows.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -85,8 +84,7 @@ def lu(
             checks.result(A, shape, dtype, None, lying)
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-            with held(copied("lu", A, dtype, overwrite_a)):
-                return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
+            return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -94,11 +92,13 @@ def lu(
 
 
 def _default(A: DistMatrix, shape: Shape) -> Layout:
-    """A's layout or, as boundaries fit A alone, that of so many of its first rows and columns."""
-    layout = A.layout.summed
-    if not any(isinstance(cut, Cuts) for cut in (*layout.rows, *layout.cols)):
-        return layout
-    return layout.part(A.shape, A.grid.sizes, (0, shape[0]), (0, shape[1]))
+    """A's layout, boundaries cut off where so many rows and columns end."""
+    layout, sizes = A.layout.summed, A.grid.sizes
+    rows, cols = (
+        tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
+        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
+    )
+    return Layout.trusted(rows, cols)
 
 
 def _parts(
@@ -106,5 +106,6 @@ def _parts(
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
-    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
-    return np.argsort(order(pivots, X.shape[0])), as_layout(L, lower, A.grid), as_layout(U, upper, A.grid)
+    L = as_layout(counted(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    U = as_layout(counted(triangle(X[:k, :], False)), upper, A.grid)
+    return np.argsort(order(pivots, X.shape[0])), L, U

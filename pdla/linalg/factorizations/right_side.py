@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.comm.ledger import count
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
@@ -61,11 +62,12 @@ class RightSide:
         return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
 
     def working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-        """Collective: a new matrix, in this layout and the dtype of both."""
+        """Collective: a new matrix, in this layout and the dtype of both, counted as workspace; B itself, where it may be."""
         if isinstance(self.B, DistMatrix):
             return working_copy(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
+        count(block)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
         return DistMatrix(block, self.shape, grid, layout)
 

@@ -121,7 +121,7 @@ class BlockExchange:
         coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
         sends = {peer: parts for peer, parts in going.items() if parts}
         recvs = {peer: parts for peer, parts in coming.items() if parts}
-        shared = comm.shared_limit and comm.shared_buffer() is not None
+        shared = comm.publishes and comm.shared_limit and comm.shared_buffer() is not None
         rounds, begins, size = _in_rounds(comm, sends, recvs) if shared else ([], {}, 0)
         own = _met(holding.gives(me, me), mine, below)
         return BlockExchange(sends, own, recvs, rounds, begins, size)

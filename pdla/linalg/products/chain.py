@@ -12,9 +12,7 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from pdla.array.dtypes import promoted, sum_alike
+from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agreed, in_words
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout
@@ -24,7 +22,7 @@ from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix, one_of
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import cast
 
 TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
 STACKED = "of stacks it takes a chain of products with the same first letter in each, such as 'bij,bjk->bik'"
@@ -82,7 +80,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
-    chain = [_cast(X, kind) for X in chain]
+    chain = [cast(X, kind) for X in chain]
     for step in order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
         last = len(chain) == 2
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
@@ -232,13 +230,6 @@ def _unstacked(subscripts: Any) -> str:
     if not isinstance(subscripts, str) or not arrow or not alike:
         raise ShapeError(f"einsum({subscripts!r}): {STACKED}")
     return f"{','.join(word[1:] for word in words[:-1])}->{result[1:]}"
-
-
-def _cast(X: DistMatrix, kind: np.dtype) -> DistMatrix:
-    """Collective: X in another dtype; its partial sums are added up first where casting the addends would change the sum."""
-    if X.dtype == kind:
-        return X
-    return (X if sum_alike(X.dtype, kind) or not X.layout.partial else converted(X, X.layout.summed, X.grid)).astype(kind)
 
 
 def parsed(subscripts: str, count: int) -> Chain:

@@ -1,6 +1,7 @@
 """LU: SciPy's pivots where one rank has a panel, LAPACK's ratio on any grid, words by formula, singular matrices by name."""
 
 from itertools import cycle
+from math import prod
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import effective
 from pdla.linalg import checks, lu, lu_factor, lu_solve, lu_words, solve
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 SHAPES = [(0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (33, 33), (40, 17), (17, 40), (5, 0), (0, 5), (20, 8)]
 
@@ -210,3 +212,18 @@ def test_nan_that_nobody_looked_for_is_no_solution():
     a = np.where(np.arange(144).reshape(12, 12) == 31, np.nan, drawn((12, 12), "float64"))
     kind, text = raised(lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12), check_finite=False))
     assert kind is LinAlgError and "of U is 0 or NaN" in text
+
+
+@pytest.mark.parametrize(("shape", "block"), [((2, 2), 1), ((2, 2), 2), ((4, 1), 1), ((3, 2), 3), ((2, 2, 2), 1), ((2, 2, 2), 2)])
+def test_dry_runs_of_narrow_panels_exchange_as_many_rows_as_of_random_matrices(shape, block):
+    """Of one row in a panel, too, the rank that has it is as often another one."""
+
+    def program(comm):
+        A = pdla.zeros((96, 96), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        with pdla.record() as ledger:
+            lu_factor(A)
+        return ledger.bytes_received / 8
+
+    ranks = prod(shape)
+    mean = sum(pdla.dry_run(ranks, program, rank=rank)[0] for rank in range(ranks)) / ranks
+    assert mean == pytest.approx(lu_words(96, 96, shape, block), rel=0.06)

@@ -7,7 +7,7 @@ import scipy.linalg
 from helpers.systems import BLOCKS, KINDS, cyclic, drawn, on, raised
 
 import pdla
-from pdla import Cuts, Layout
+from pdla import Cuts, Cyclic, Layout
 from pdla.linalg import lu
 
 
@@ -50,6 +50,24 @@ def test_parts_and_boundaries_are_cut_as_far_as_they_reach():
     pdla.run(5, program)
     short = Layout(Cuts("row", (0, 9, 19)))
     assert "does not cut 20 indices over 2 ranks" in raised(lambda comm: lu(on((2, 2), a, BLOCKS, comm), layout=short), 4)[1]
+
+
+NESTED = [  # a layout of m x n, and those of L and U
+    ((4, 6), Layout(cols=(Cuts("row", (0, 2, 6)), "col")), Layout(cols=(Cuts("row", (0, 2, 4)), "col")), None),
+    ((9, 7), Layout((Cuts("row", (0, 8, 9)), Cyclic("col", 3))), None, Layout((Cuts("row", (0, 7, 7)), Cyclic("col", 3)))),
+]
+
+
+@pytest.mark.parametrize(("shape", "layout", "lower", "upper"), NESTED)
+def test_of_boundaries_that_other_axes_cut_further_those_are_cut_off(shape, layout, lower, upper):
+    a = drawn(shape, "float64")
+
+    def program(comm):
+        p, L, U = lu(on((2, 2), a, layout, comm))
+        assert L.layout == (lower or layout) and U.layout == (upper or layout)
+        return np.allclose(L.gather()[p] @ U.gather(), a)
+
+    assert all(pdla.run(5, program))
 
 
 def test_a_singular_matrix_has_factors_and_other_faults_are_told():

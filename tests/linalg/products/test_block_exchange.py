@@ -82,3 +82,18 @@ def test_blocks_are_read_where_a_node_can_share_all_that_goes_and_else_sent(limi
         assert np.array_equal(C.gather(), 2 * A.gather())
 
     pdla.run(3, program)
+
+
+def test_dry_runs_on_a_node_that_shares_memory_foretell_what_is_received():
+    """One rank alone does not know where the others put what they give."""
+
+    def program(comm):
+        comm.shared_limit = 2**30
+        C = pdla.ones((50, 50), ProcessGrid((2, 3), comm=comm), Layout(Cyclic("row", 4), Cyclic("col", 3)))
+        with pdla.record() as ledger:
+            symmetrize(C, True)
+        return ledger.bytes_received, ledger.messages, ledger.peak_workspace
+
+    *ran, peaks = zip(*pdla.run(6, program), strict=True)
+    *dry, most = zip(*(pdla.dry_run(6, program, rank=rank)[0] for rank in range(6)), strict=True)
+    assert ran == dry and max(peaks) <= max(most)
