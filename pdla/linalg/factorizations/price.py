@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2, prod, sqrt
+from math import ceil, gcd, log2, prod, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -148,10 +148,11 @@ class Step:
 
 
 def _cholesky(step: Step) -> float:
-    w, rows, cols = step.width, step.rows, step.cols
+    w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
     alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
     wire = step.sent(0, w * w / step.shape[1]) + step.sent(1, rows * w) + step.sent(0, cols * w)
-    corner = 2 * step.delay(0) + step.sent(0, 0 if step.last else w * w)
+    turned = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
+    corner = (1 + turned) * step.delay(0) + step.sent(0, 0 if step.last else w * w)
     along = step.delay(1) + step.sent(1, rows * w)
     if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
         wire += (step.layers - 1) * step.given((rows + w) * w) / step.shape[1]
