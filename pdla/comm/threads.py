@@ -24,6 +24,7 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any
 
+from pdla import config
 from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.communicator import Communicator
@@ -77,16 +78,17 @@ class World:
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
         """Block a thread of a rank until `ready`; to be called with the lock held.
 
-        A rank that is notified no longer counts as waiting.
+        A rank that is notified no longer counts as waiting. After PDLA_TIMEOUT seconds it looks whether
+        all ranks wait, whatever other threads of theirs may do.
         """
-        thread = threading.current_thread()
+        thread, patience = threading.current_thread(), min(config.settings.timeout, threading.TIMEOUT_MAX) or None
         while not ready():
             self.check_failure()
             self.running[rank].discard(thread)
             self.waiting.setdefault(rank, {})[thread] = call
             self.check_deadlock()
-            if self.failure is None:
-                self.wake[rank].wait()
+            if self.failure is None and not self.wake[rank].wait(patience):
+                self.check_deadlock(late=True)
 
     def check_failure(self) -> None:
         """Raise the first failure, on a rank that has not met it yet; GridError where no rank runs any more."""
@@ -101,10 +103,11 @@ class World:
             self.running[rank].update(threads)
             self.wake[rank].notify_all()
 
-    def check_deadlock(self) -> None:
+    def check_deadlock(self, late: bool = False) -> None:
+        """Fail where all ranks wait, and no thread of theirs that is known may still end that; late: or has for too long."""
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
-        if not any(thread.is_alive() for threads in self.running for thread in threads):
+        if late or not any(thread.is_alive() for threads in self.running for thread in threads):
             self.deadlock([(rank, call) for rank in sorted(self.waiting) for call in self.waiting[rank].values()])
 
     def deadlock(self, waits: Sequence[tuple[int, Callable[[], str]]]) -> None:

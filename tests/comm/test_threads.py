@@ -1,5 +1,6 @@
 """The world of threads: what its verbs bring and count, and how it ends when a program is wrong."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pdla
-from pdla import Layout, ProcessGrid, matmul, random, record, run
+from pdla import Layout, ProcessGrid, config, matmul, random, record, run
 from pdla.array import blas
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
@@ -198,6 +199,23 @@ def test_threads_of_a_rank_that_have_communicators_of_their_own_are_in_no_deadlo
     assert run(3, program, False) == [True] * 3
     with pytest.raises(DeadlockError, match=r"rank 2 waits in recv\(tag=0\)"):
         run(3, program, True)
+
+
+def test_threads_that_others_wait_for_are_waited_for_as_long_as_the_timeout_says():
+    """Each rank's own thread is in join(), which nobody can tell from work."""
+
+    def program(comm):
+        def work():
+            with contextlib.suppress(DeadlockError):
+                comm.recv(np.empty(1), 1 - comm.rank).wait()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    says = r"rank 0 waits in recv.*\n.*rank 1 waits in recv"
+    with config.override(timeout=0.2), pytest.raises(DeadlockError, match=says):
+        run(2, program)
 
 
 def test_every_rank_sees_the_deadlock():
