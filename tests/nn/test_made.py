@@ -221,8 +221,9 @@ MAKING = {
         r"the state is not AdamW of Linear.*: it lacks \['weight.1'\], and has \[\]",
     ),
     "an optimizer's state for another": (
-        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
-        r"it lacks \[\], and has \['weight.0'\]",
+        lambda c: resumed(
+            c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5)), "weight.1": np.ones((20, 5))}
+        ), ShapeError, r"it lacks \[\], and has \['weight.1'\]",
     ),
     "an optimizer's state of steps that differ": (
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1 + c.rank // 3}), AgreementError, "rank 3: .* at step 2"
