@@ -48,10 +48,7 @@ def positives(text: str) -> list[int]:
 
 def block_length(text: str) -> int:
     """As many rows or columns as a block that is dealt out in turn may have."""
-    found = positive(text)
-    if found > LONGEST_BLOCK:
-        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {LONGEST_BLOCK}")
-    return found
+    return _up_to(LONGEST_BLOCK, "rows or columns", text)
 
 
 def block_lengths(text: str) -> list[int]:
@@ -91,10 +88,7 @@ def to_draw(text: str) -> str:
 
 
 def rank_count(text: str) -> int:
-    found = _number(text, 1)
-    if found > MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {MOST_RANKS} ranks")
-    return found
+    return _up_to(MOST_RANKS, "ranks", text)
 
 
 def thread_count(text: str) -> int:
@@ -102,6 +96,13 @@ def thread_count(text: str) -> int:
     if found > threads.MOST:
         instead = f"--dry-run -P {text} says what it would take"
         raise argparse.ArgumentTypeError(f"{text!r} is too many: at most {threads.MOST}; {instead}")
+    return found
+
+
+def _up_to(most: int, what: str, text: str) -> int:
+    found = positive(text)
+    if found > most:
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {most} {what}")
     return found
 
 

@@ -33,7 +33,7 @@ from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
 from pdla.linalg.verify import Claim, asked, checked, lost
@@ -372,8 +372,7 @@ class LU:
     def _host_header(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""
         i, w = k * self.cols.block, self._width(k)
-        unknown = np.array([0, *(i + (2 * np.arange(w) + 1) * (self.rows.n - i) // (2 * w))])
-        return self.xp.host_or(header, unknown).real.astype(float)
+        return self.xp.host_or(header, np.array([0, *(i + spread(w, self.rows.n - i))])).real.astype(float)
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
         """The header, and the panel."""

@@ -22,7 +22,7 @@ from pdla.comm.slots import Slots
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension
 from pdla.linalg.factorizations.layers import Layers
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -59,7 +59,7 @@ class RowPlaces:
     def spread(self, count: int) -> np.ndarray:
         """So many rows of those that are left, evenly spread over all ranks."""
         rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
-        return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * count)]
+        return rows[spread(count, len(rows))]
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""

@@ -150,12 +150,12 @@ class Step:
 def _cholesky(step: Step) -> float:
     w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
     alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
-    wire = step.sent(0, w * w / step.shape[1]) + step.sent(1, rows * w) + step.sent(0, cols * w)
+    wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
     turned = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
     corner = (1 + turned) * step.delay(0) + step.sent(0, 0 if step.last else w * w)
     along = step.delay(1) + step.sent(1, rows * w)
     if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
-        wire += (step.layers - 1) * step.given((rows + w) * w) / step.shape[1]
+        wire += (step.layers - 1) * step.given((rows + w) * w) / pc
         along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
     return step.seconds(
         alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),

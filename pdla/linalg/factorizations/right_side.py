@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.comm.ledger import count
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import as_layout, working_copy
+from pdla.linalg.factorizations.block_cyclic import as_layout, counted, working_copy
 from pdla.linalg.verify import Claim, lost
 from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
@@ -67,9 +66,8 @@ class RightSide:
             return working_copy(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
-        count(block)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
-        return DistMatrix(block, self.shape, grid, layout)
+        return counted(DistMatrix(block, self.shape, grid, layout))
 
     def claim(
         self, *factors: tuple[DistMatrix, Part], alpha: complex = 1, order: np.ndarray | slice = slice(None)

@@ -55,6 +55,11 @@ def pivots_of(winners: np.ndarray, first: int) -> np.ndarray:
     return pivots
 
 
+def spread(count: int, n: int) -> np.ndarray:
+    """So many of n rows, each in the middle of its share: as pivots of random elements lie, in the mean."""
+    return (2 * np.arange(count) + 1) * n // (2 * count)
+
+
 class RowExchange:
     """One rank's part in a move of rows along its grid column.
 
