@@ -98,6 +98,9 @@ def lu_factor(
     Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
     tournament, and depend on the grid.
 
+    L U differs from P A by n eps abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical
+    Algorithms (2002), theorem 9.3).
+
     Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
     Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
 
