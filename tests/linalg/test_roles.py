@@ -1,12 +1,11 @@
-"""Each routine with its roles cast in every way: who is idle, which view it is given, what it may overwrite, where pivots are 0,
-what scales rows have, who fails.
+"""Each routine with its roles cast in every way: who is idle, which view is given, what is overwritten, which pivots are 0, who fails.
 
-Every two values of every two of these meet.
+Of each kind of matrix every two values of every two of these meet.
 """
 
 import warnings
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from math import prod
 
 import numpy as np
@@ -21,10 +20,9 @@ from pdla.linalg.factorizations import cholesky, kernels, lu, lu_layers, triangu
 from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 N, M, BLOCK = 29, 7, 4
-GRIDS = [(1, 1), (2, 1), (1, 3), (2, 2), (6, 1), (3, 2), (6, 2), (2, 2, 2), (3, 2, 2), (6, 1, 2)]
+GRIDS = [(1, 1), (2, 1), (1, 3), (6, 1), (3, 2), (6, 2), (2, 2, 2), (3, 2, 2), (6, 1, 2)]
 LAYOUTS = {
-    "cyclic": lambda grid: in_blocks(grid, BLOCK), "blocks": lambda grid: BLOCKS,
-    "rows": lambda grid: cyclic(BLOCK, "row", None),
+    "cyclic": cyclic(BLOCK), "rows": cyclic(BLOCK, "row", None), "columns": cyclic(BLOCK, None), "blocks": BLOCKS, "part": BLOCKS,
 }
 IDLE = {
     "none": lambda P: range(P), "first": lambda P: range(1, P + 1), "last": lambda P: range(P),
@@ -32,6 +30,8 @@ IDLE = {
 }
 VIEWS = {"plain": lambda x: x, "T": lambda x: x.T, "conj": lambda x: x.conj(), "H": lambda x: x.conj().T}
 BOTH = [True, False]
+# View, dtype, and whether it may be overwritten.
+GIVEN = [*product(VIEWS, ["complex128"], BOTH), *product(["plain", "T"], ["float64"], BOTH)]
 ZEROS = [(), (0,), (2, 3), (9, 22), (N - 1,)]  # in one panel, and in two
 SCALES = {"one": np.ones(N), "many": np.geomspace(1, 1e8, N)[np.random.default_rng(0).permutation(N)]}
 
@@ -118,15 +118,17 @@ def fine(gives, a, b, x):
     return 0.1 * np.linalg.cond(a, 1) < x < 1.01 * np.linalg.cond(a, 1)
 
 
-def given(x, view, whole, grid, layout):
-    """A view of what is stored otherwise, with the elements of x; or such a part of a larger matrix, amid NaN."""
-    stored, whole = VIEWS[view](x), whole or len(grid.shape) == 3
-    if not whole:
+def given(x, view, layout, grid):
+    """A view of what is stored otherwise, with the elements of x; of a grid of layers in these; or a part, amid NaN."""
+    stored = VIEWS[view](x)
+    if len(grid.shape) == 3:
+        X = pdla.from_global(stored, grid, in_blocks(grid.shape, BLOCK))
+    elif layout == "part":
         around = np.full((stored.shape[0] + 2, stored.shape[1] + 3), np.nan, stored.dtype)
         around[1:-1, 2:-1] = stored
-        stored = around
-    X = pdla.from_global(stored, grid, layout)
-    X = X if whole else X[1:-1, 2:-1]
+        X = pdla.from_global(around, grid, BLOCKS)[1:-1, 2:-1]
+    else:
+        X = pdla.from_global(stored, grid, LAYOUTS[layout])
     return {"plain": X, "T": X.T, "conj": X.conj(), "H": X.H}[view]
 
 
@@ -135,29 +137,33 @@ def gathered(x):
 
 
 def cast(*axes):
-    return pytest.mark.parametrize("case", list(cover([list(values) for values in axes], 0)), ids=str)
+    """Covers of the routines of each kind of matrix."""
+    kinds = {routine.kind: [] for routine in ROUTINES.values()}
+    for name, routine in ROUTINES.items():
+        kinds[routine.kind].append(name)
+    rows = [row for names in kinds.values() for row in cover([names, *map(list, axes)], 0)]
+    return pytest.mark.parametrize("case", rows, ids=str)
 
 
-@cast(ROUTINES, GRIDS, LAYOUTS, IDLE, VIEWS, BOTH, BOTH, ZEROS, SCALES, ["float64", "complex128"], BOTH)
+@cast(GRIDS, LAYOUTS, IDLE, GIVEN, ZEROS, SCALES, BOTH)
 def test_every_casting(case):
-    name, shape, layout, idle, view, whole, over, zeros, scale, dtype, verify = case
+    name, shape, layout, idle, (view, dtype, over), zeros, scale, verify = case
     routine = ROUTINES[name]
     a, b = matrix(routine.kind, dtype, list(zeros), SCALES[scale]).astype(dtype), drawn((N, M), dtype, 1)
     P = prod(shape)
 
     def program(comm):
         grid = pdla.ProcessGrid(shape, comm=comm, order=list(IDLE[idle](P)))
-        A, B = given(a, view, whole, grid, LAYOUTS[layout](shape)), given(b, view, True, grid, BLOCKS)
+        A, B = given(a, view, layout, grid), given(b, view, "columns" if over else "blocks", grid)
         try:
-            with pdla.config.override(verify=verify and not over):
-                x = gathered(routine.call(A, B, over))
+            x = gathered(routine.call(A, B, over))
         except LinAlgError as error:
             x = str(error)
         if not over:
             assert np.array_equal(A.gather(), a) and np.array_equal(B.gather(), b)
         return x if isinstance(x, str) else (bool(fine(routine.gives, a, b, x)), repr(x))
 
-    with warnings.catch_warnings():
+    with pdla.config.override(verify=verify and not over), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(is 0 or NaN|factored again|ll-conditioned)")
         found = pdla.run(P + (idle != "none"), program)
     assert found == found[:1] * len(found)
@@ -176,10 +182,10 @@ WORK = {
 }
 
 
-@cast(WORK, [1, 2, 9], ROUTINES, GRIDS, LAYOUTS, IDLE)
+@cast(WORK, [1, 2, 9], GRIDS, LAYOUTS, IDLE)
 def test_an_error_in_the_work_of_one_rank_ends_all(case, monkeypatch):
     """In its kernels, and in its products: of a rank that others wait for, and of one that waits for them."""
-    where, number, name, shape, layout, idle = case
+    name, where, number, shape, layout, idle = case
     module, work = WORK[where]
     routine, calls, does = ROUTINES[name], count(1), getattr(module, work)
 
@@ -193,7 +199,7 @@ def test_an_error_in_the_work_of_one_rank_ends_all(case, monkeypatch):
 
     def program(comm):
         grid = pdla.ProcessGrid(shape, comm=comm, order=list(IDLE[idle](prod(shape))))
-        routine.call(pdla.from_global(a, grid, LAYOUTS[layout](shape)), pdla.from_global(b, grid, BLOCKS), False)
+        routine.call(given(a, "plain", layout, grid), pdla.from_global(b, grid, BLOCKS), False)
 
     try:
         pdla.run(prod(shape) + (idle != "none"), program)
