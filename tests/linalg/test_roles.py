@@ -182,7 +182,7 @@ WORK = {
 }
 
 
-@cast(WORK, [1, 2, 9], GRIDS, LAYOUTS, IDLE)
+@pytest.mark.parametrize("case", list(cover([*map(list, (ROUTINES, WORK, [1, 2, 9], GRIDS, LAYOUTS, IDLE))], 0)), ids=str)
 def test_an_error_in_the_work_of_one_rank_ends_all(case, monkeypatch):
     """In its kernels, and in its products: of a rank that others wait for, and of one that waits for them."""
     name, where, number, shape, layout, idle = case

@@ -308,8 +308,8 @@ class LU:
             self._update(panel, k, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
             exchange.run(self.xp, self.a[:, ahead:])
-            self._update(panel, k, slice(ahead, None))
             self.along.release()
+            self._update(panel, k, slice(ahead, None))
         self._exchange_left(moved)
         return numbers
 
