@@ -62,6 +62,16 @@ def test_neither_overflows_nor_loses_digits():
     pdla.run(3, program)
 
 
+@pytest.mark.parametrize("factor", [1j, -1, 1 + 1j])
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_numbers_of_any_phase_are_scaled(factor, size):
+    def program(comm):
+        return slogdet(on((1, 2), factor * size * np.eye(41), BLOCKS, comm))
+
+    sign, logarithm = pdla.run(2, program)[0]
+    assert sign == pytest.approx((factor / abs(factor)) ** 41) and logarithm == pytest.approx(41 * np.log(abs(factor) * size))
+
+
 def test_hilbert():
     n, exact = 6, Fraction(1)
     for i in range(n):  # Cauchy's formula

@@ -71,6 +71,32 @@ def test_few_steps(condition, caplog):
     assert max(steps_of(caplog)) <= {1e1: 2, 1e3: 3, 1e5: 6}[condition]
 
 
+@pytest.mark.parametrize("share", [0.7, 0.6, 0.2, 0.1])
+def test_it_goes_on_as_long_as_each_step_halves_what_is_left(share):
+    """By factors that leave this share of each residual: after k steps share^k B, of X there is 1 - share^k."""
+    n = 40
+    a, b = np.eye(n), drawn((n, 2), "float64", 1)
+    a[0] = 1  # a row whose sum is that of no column
+
+    def program(comm):
+        A, B = on((2, 1), a, BLOCKS, comm), on((2, 1), b, Layout("row"), comm)
+
+        def solve(R):
+            return on((2, 1), (1 - share) * np.linalg.solve(a, R.gather()), Layout("row"), comm)
+
+        X, steps, more, left = refinement._converged(A, B, solve)
+        return X.gather(), steps, more, left
+
+    x, steps, more, left = pdla.run(2, program)[0]
+    exact, allowed = np.linalg.solve(a, b), np.sqrt(n) * np.finfo(float).eps * np.abs(a).sum(1).max()
+    whole = (np.abs(b).max(0) / (allowed * np.abs(exact).max(0))).max()
+    lefts = [whole * share**k / (1 - share**k) for k in range(1, 40)]
+    ends = next(k for k, now in enumerate(lefts) if now <= 1 or (k and not now < lefts[k - 1] / 2))
+    assert (steps, more) == (ends, 0)
+    assert left == pytest.approx((np.abs(b - a @ x).max(0) / (allowed * np.abs(x).max(0))).max(), rel=0.5)
+    assert (left <= 1) == (share < 0.5)
+
+
 def test_each_column_is_refined():
     """The first one, of large elements, is right at once."""
     a = np.eye(40) * 2

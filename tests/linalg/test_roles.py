@@ -1,4 +1,5 @@
-"""Each routine with its roles cast in every way: who is idle, which view is given, what is overwritten, which pivots are 0, who fails.
+"""Each routine with its roles cast in every way: who is idle, which view is given, what is overwritten, which pivots are 0,
+and who errs.
 
 Of each kind of matrix every two values of every two of these meet.
 """

@@ -44,6 +44,14 @@ def test_search_is_exhaustive():
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
+@pytest.mark.parametrize("n", [8, 100, 1001, 32768])
+def test_of_equal_words_no_box_that_sums_is_taken(n):
+    """A cube on 2 ranks, whichever dimension is cut: half of one matrix comes from the other rank."""
+    words = [boxes.words(n, n, n, Box(*cut)) for cut in ((2, 1, 1), (1, 2, 1), (1, 1, 2))]
+    assert words == pytest.approx([n * n / 2] * 3, rel=0.02)
+    assert boxes.cheapest(n, n, n, 2, Machine())[0].k == 1
+
+
 def test_no_lopsided_box_is_taken_for_a_few_messages_less():
     """4 x 4 x 32 boxes of a small cube need 11 messages, 8 x 8 x 8 boxes 21, and half as many words."""
     box = boxes.cheapest(400, 400, 400, 512, Machine())[0]
