@@ -66,7 +66,7 @@ def test_potrf_names_the_minor_that_is_not_positive_definite(how, place, value):
 def test_getrf(dtype, how, shape):
     a, k = drawn(*shape, dtype), min(shape)
     x = lying(a, how)
-    pivots, singular = lapack.getrf(x)
+    pivots, singular = lapack.getrf(x, a)
     order = np.arange(shape[0])
     for i, j in enumerate(pivots):
         order[[i, j]] = order[[j, i]]
@@ -74,9 +74,13 @@ def test_getrf(dtype, how, shape):
     assert singular == 0 and np.abs(np.tril(x[:, :k], -1)).max(initial=0) <= np.sqrt(2)
 
 
-def test_getrf_names_a_pivot_that_is_zero_or_nan():
-    assert lapack.getrf(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))[1] == 2
-    assert lapack.getrf(np.array([[1.0, 0], [0, np.nan]]))[1] == 2
+@pytest.mark.parametrize(("a", "fault"), [
+    ([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]], 2), ([[1.0, 0], [0, np.nan]], -2), ([[1e308, 1e308], [-1e308, 1e308]], -2),
+    ([[0, 1e-310], [0, 1]], 1),
+])
+def test_getrf_names_a_pivot_that_is_zero_or_not_finite(a, fault):
+    a = np.array(a)
+    assert lapack.getrf(a.copy(), a)[1] == fault
 
 
 @pytest.mark.parametrize(("lower", "unit", "conjugate"), [*product([True, False], repeat=3)])
@@ -97,7 +101,7 @@ def test_trsm(dtype, lower, unit, conjugate):
 def test_arrays_without_data_have_the_same_shapes():
     a = meta.Meta((40, 8))
     assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) is None
-    pivots, singular = meta.getrf(a)
+    pivots, singular = meta.getrf(a, a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
     assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)
 

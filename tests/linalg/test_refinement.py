@@ -149,11 +149,11 @@ def test_singular_matrices_nan_and_faults():
         return lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12) if b is None else b, **{"refine": "float32", **named})
 
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
-        assert raised(of(zero), 3) == (LinAlgError, "the matrix is singular: element (5, 5) of U is 0 or NaN")
+        assert raised(of(zero), 3) == (LinAlgError, "the matrix is singular: element (5, 5) of U is 0")
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
         assert "not positive definite" in raised(of(-np.eye(12), assume_a="pos"), 3)[1]
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
-        assert "is singular" in raised(of(nan, check_finite=False))[1]
+        assert "of U is not finite" in raised(of(nan, check_finite=False))[1]
     with pytest.warns(RuntimeWarning, match="nan times what is allowed"):
         assert np.isnan(pdla.run(2, of(a, np.full(12, np.nan), check_finite=False))[0]).any()
     assert "refine='float16' of float64: None, or 'float32'" in raised(of(a, refine="float16"))[1]

@@ -60,6 +60,6 @@ def test_faults_are_raised_on_every_rank_and_the_next_call_works(comm):
     with pytest.raises(LinAlgError, match=r"order 78 is not positive definite \(pivot -1\)"):
         cholesky(A)
     Z = pdla.from_global(np.where(a == -1, 0, a), A.grid, A.layout)
-    with pytest.raises(LinAlgError, match=r"element \(77, 77\) of U is 0 or NaN"):
+    with pytest.raises(LinAlgError, match=r"element \(77, 77\) of U is 0"):
         solve(Z, np.ones(N))
     assert np.array_equal(solve(A, a.diagonal().copy()), np.ones(N))
