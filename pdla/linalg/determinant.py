@@ -135,7 +135,7 @@ def _determinant(
         def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray, float]:
             X, pivots, fault, power = scaled_factors(A, dtype, overwrite_a)
             diagonal = whole_diagonal(X, dtype)
-            return (diagonal if fault >= 0 else diagonal * dtype.type(np.nan)), pivots, power
+            return (diagonal if fault >= 0 else np.full_like(diagonal, np.nan)), pivots, power
 
         blocking = limited("lu", A, dtype, limit, run, said=said)
     with to(blocking):

@@ -5,12 +5,12 @@ takes a solution and a product.
 
 X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand
 side is computed in the precision of A and B, and each of its columns is scaled by a power of 2,
-lest it underflow. An A whose factors float32 cannot hold is multiplied by a power of 2, as B is,
-before all that. It ends when in each column the largest element of B - A X is at most sqrt(n) eps
-|A| times that of X, which is what a full solution leaves. When a step does not halve what is left,
-GMRES goes on, where its steps take less than factors in full precision: for a few columns.
-Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv: Langou et al.,
-SC 2006.
+lest it underflow. An A whose factors float32 cannot hold is multiplied by a power of 2, as each
+column of B is, before all that. It ends when in each column the largest element of B - A X is at
+most sqrt(n) eps |A| times that of X, which is what a full solution leaves. When a step does not
+halve what is left, GMRES goes on, where its steps take less than factors in full precision: for a
+few columns. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv:
+Langou et al., SC 2006.
 """
 
 from __future__ import annotations
@@ -97,11 +97,15 @@ def _found(
         if solve is None:
             return None
         B = side.working_copy(layout, grid)
-        return _converged(A, B if factor == 1 else B * factor, solve)
+        if factor == 1:
+            return _converged(A, B, solve)
+        scales = _scales(B)
+        X, *told = _converged(A, scaled(B, scales), solve)
+        return scaled(X * factor, 1 / scales), *told
 
 
 def _factor(A: DistMatrix) -> float:
-    """Collective: a power of 2 by which A and B are multiplied lest A's factors leave the range of float32; mostly 1."""
+    """Collective: a power of 2 by which A is multiplied lest its factors leave the range of float32; mostly 1."""
     size = _row_sums(A)
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 

@@ -11,6 +11,7 @@ ROOMS = {  # what several modules do together
     "test_programs": "random programs of many steps",
     "bench/report/test_browser": "the page in a browser, which is not everywhere",
     "linalg/test_level3": "over MPI: all of level 3",
+    "linalg/test_range": "all factorizations, and what is made of them, near both ends of the range of numbers",
     "linalg/test_zoo": "all factorizations, and what is made of them",
     "matmul/test_cover": "a pairwise cover of all products",
     "nn/test_against_numpy": "all layers",
