@@ -97,7 +97,7 @@ def slogdet(
     sign : number
         Of complex matrices of absolute value 1; 0 for a singular matrix.
     logabsdet : float
-        The natural logarithm; -infinity for a singular matrix.
+        The natural logarithm; -infinity for a singular matrix; NaN as by `det`.
 
     Raises
     ------

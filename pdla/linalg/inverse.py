@@ -75,7 +75,8 @@ def inv(
     Raises
     ------
     LinAlgError
-        For a matrix that is singular, or not positive definite; for NaN and infinity.
+        For a matrix that is singular, or not positive definite; for NaN and infinity; where LU
+        overflows, of an A that was overwritten.
     VerificationError
         For factors or an inverse that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError

@@ -100,8 +100,8 @@ def _found(
         if factor == 1:
             return _converged(A, B, solve)
         scales = _scales(B)
-        X, *told = _converged(A, scaled(B, scales), solve)
-        return scaled(X * factor, 1 / scales), *told
+        X, steps, more, left = _converged(A, scaled(B, scales), solve)
+        return scaled(X * factor, 1 / scales), steps, more, left
 
 
 def _factor(A: DistMatrix) -> float:

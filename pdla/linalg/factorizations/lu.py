@@ -95,7 +95,7 @@ def lu_factor(
     -----
     A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
     of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
-    cheapest. A singular U is warned of, as by SciPy.
+    cheapest. A singular U is warned of, as by SciPy, and one that overflows.
 
     Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
     tournament, and depend on the grid.
