@@ -49,6 +49,14 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
         raise ShapeError(f"matrices of {names}: NumPy has no dtype for them, so bring them to one by astype") from None
 
 
+def near_one(sizes: Any, dtype: np.dtype) -> Any:
+    """Powers of 2, real numbers of this dtype, that bring sizes near 1, the infinite ones too: as near as normal powers can."""
+    kind = np.finfo(dtype)
+    most = kind.maxexp - 24
+    exponents = np.frexp(np.minimum(sizes, np.finfo(np.float64).max))[1]
+    return np.ldexp(kind.dtype.type(1), -np.clip(exponents, -most, most))
+
+
 def _widest_float_first(dtype: np.dtype) -> tuple[bool, int, str]:
     """A key to sort by: NumPy has no dtype for bfloat16 and int64, so it takes both beside a float64 only if that comes first."""
     return dtype.kind not in "fc", -dtype.itemsize, str(dtype)

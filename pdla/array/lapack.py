@@ -8,7 +8,7 @@ NumPy has float32, float64, complex64 and complex128 here.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -17,8 +17,10 @@ import numpy as np
 
 from pdla import config
 from pdla.array.blas import _address, _routine, gemm, orientation, scalars
+from pdla.array.dtypes import near_one
 
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
+DIVISORS = {char: (float(np.finfo(char).tiny), float(np.finfo(char).max / 2)) for char in PREFIXES}  # sizes: see `reciprocal`
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
@@ -56,17 +58,42 @@ def frobenius(module: Any, a: Any) -> float:
     return sqrt(float(module.vdot(a, a).real))
 
 
-def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
-    """`a` (m x n) becomes L and U of P a = L U, in place, by partial pivoting; best for columns of unit stride.
+def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
+    """`a` (m x n), a copy of `before`, becomes L and U of P a = L U, by partial pivoting; best for columns of unit stride.
 
-    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the number of
-    the first pivot that is 0 or NaN, from 1 on; 0: there is none.
+    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the first
+    `fault` of the diagonal of U.
     """
     pivots = np.zeros(min(a.shape), np.int32)
     with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
-    fine = np.abs(a.diagonal()) > 0
-    return pivots - 1, 0 if fine.all() else int(fine.argmin()) + 1
+    pivots -= 1
+    if not reciprocal(a.diagonal()):
+        a[...] = before
+        pivots = _eliminated(a)
+    return pivots, fault(a.diagonal())
+
+
+def fault(diagonal: np.ndarray) -> int:
+    """The number of the first pivot that is 0, or minus the number of the first that is not finite, from 1 on; 0: none is."""
+    fine = np.isfinite(diagonal) & (diagonal != 0)
+    if fine.all():
+        return 0
+    first = int(fine.argmin())
+    return first + 1 if diagonal[first] == 0 else -(first + 1)
+
+
+def _eliminated(a: np.ndarray) -> np.ndarray:
+    """`getrf` column by column, by divisions; gives the pivots."""
+    pivots = np.arange(min(a.shape), dtype=np.int32)
+    with np.errstate(all="ignore"):
+        for k in range(len(pivots)):
+            pivots[k] = p = k + int(np.abs(a[k:, k]).argmax())
+            a[[k, p]] = a[[p, k]]
+            if a[k, k] != 0:
+                a[k + 1 :, k] = divided(a[k + 1 :, k], a[k, k])
+            a[k + 1 :, k + 1 :] -= a[k + 1 :, k, None] * a[k, k + 1 :]
+    return pivots
 
 
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
@@ -81,7 +108,10 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     if not b.size:
         return
     if len(t) <= LEAF or b.shape[1] < WIDE or orientation(b) is None:
-        _trsm(t, b, lower, unit, conjugate)
+        if unit or reciprocal(t.diagonal()):
+            _trsm(t, b, lower, unit, conjugate)
+        else:
+            _substituted(t.conj() if conjugate else t, b, lower)
         return
     h = -(-len(t) // (2 * ALIGNED)) * ALIGNED
     first, second = (slice(h), slice(h, None)) if lower else (slice(h, None), slice(h))
@@ -89,6 +119,35 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     beside = np.conj(t[second, first]) if conjugate else t[second, first]
     gemm(beside if orientation(beside) else beside.copy(), b[first], b[second], -1, 1)
     trsm(t[second, second], b[second], lower, unit, conjugate)
+
+
+def _substituted(t: np.ndarray, b: np.ndarray, lower: bool) -> None:
+    """`trsm` row by row, by divisions."""
+    with np.errstate(all="ignore"):
+        for i in range(len(t)) if lower else reversed(range(len(t))):
+            b[i] = divided(b[i], t[i, i])
+            rest = slice(i + 1, None) if lower else slice(i)
+            b[rest] -= t[rest, i, None] * b[i]
+
+
+def reciprocal(d: np.ndarray) -> bool:
+    """Whether BLAS can divide by each of these numbers: it multiplies by 1 / d, which must be finite, as the sums that lead to it.
+
+    OpenBLAS's getrf does not divide by subnormal numbers at all. Zero and NaN are the caller's.
+    """
+    sizes, (least, most) = np.abs(d), DIVISORS[d.dtype.char]
+    return not (sizes.max(initial=0) > most or (sizes.min(initial=1) < least and (sizes[sizes > 0] < least).any()))
+
+
+def divided(x: Any, d: Any, asarray: Callable[[Any], Any] = np.asarray) -> Any:
+    """`x` / d, for numbers d of NumPy's; if they are complex, by multiples of both whose reciprocals are finite.
+
+    asarray: how x's module is given d.
+    """
+    if d.dtype.kind != "c":
+        return x / asarray(d)
+    powers = near_one(np.maximum(np.abs(d.real), np.abs(d.imag)), d.dtype)
+    return x * asarray(powers) / asarray(d * powers)
 
 
 def _trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool, conjugate: bool) -> None:

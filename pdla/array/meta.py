@@ -359,7 +359,7 @@ def trtri(a: Meta) -> float:
     return 1.0
 
 
-def getrf(a: Meta) -> tuple[np.ndarray, int]:
+def getrf(a: Meta, before: Meta) -> tuple[np.ndarray, int]:
     """Pivots as of random elements, most of which are in rows below the square on top."""
     m, n = a.shape
     _solve(m, n, n, a.dtype)

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import near_one
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
+from pdla.linalg.factorizations.block_cyclic import counted
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.lu import factored, solved_by_adjoint, solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
@@ -20,6 +22,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import check_summed, frobenius, of_columns
 
 ORDERS = (None, "fro", 1, inf, "max")
+FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
 
 
@@ -147,8 +150,11 @@ def _estimated(A: DistMatrix, p: float, dtype: np.dtype) -> float:
     """Collective: the condition number, from A's norm and that of the inverse by A's factors."""
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
     size = _norm(A, p)
-    X, pivots, singular = factored(A, dtype, False)
-    if isnan(size) or singular:
+    if scaled := size != 0 and not FAR[0] < size < FAR[1]:
+        A = counted(A * float(near_one(size, dtype)))
+        size = _norm(A, p)
+    X, pivots, fault = factored(A, dtype, scaled)
+    if isnan(size) or fault:
         return size if isnan(size) else inf
     xp = A.grid.comm.xp
 
@@ -177,8 +183,8 @@ def estimated_norm(times: Callable, adjoint: Callable, like: np.ndarray) -> floa
         if not _size(y) > largest:
             break
         largest = _size(y)
-    signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1))
-    found = max(largest, 2 * _size(times(signs.astype(like.dtype))) / (3 * n), key=lambda size: size if isfinite(size) else inf)
+    signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1)) * (2 / (3 * n))  # of 1-norm 1, as all x
+    found = max(largest, _size(times(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
     return found if isfinite(found) else inf
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import frexp, log
+from math import frexp, log, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from pdla.comm.agreement import agreed
 from pdla.linalg import checks
 from pdla.linalg.diagonal import whole_diagonal
 from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.lu import factored
+from pdla.linalg.factorizations.lu import scaled_factors
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 
@@ -41,8 +41,8 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, 
     -------
     number
         NumPy's, of A's dtype (float64 for integers), on every rank: 1 for 0 x 0, 0 for a singular
-        matrix; NaN where NaN is not looked for; infinite, or 0, where it is too large, or too
-        small, for the dtype.
+        matrix; infinite, or 0, where it is too large, or too small, for the dtype; NaN where NaN
+        and infinity are not looked for, and where U overflows and A was overwritten.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def slogdet(
     sign : number
         Of complex matrices of absolute value 1; 0 for a singular matrix.
     logabsdet : float
-        The natural logarithm; -infinity for a singular matrix.
+        The natural logarithm; -infinity for a singular matrix; NaN as by `det`.
 
     Raises
     ------
@@ -132,16 +132,17 @@ def _determinant(
     with agreed(communicator((A,)), said):
         dtype = checks.to_factor(name, A, overwrite_a, check_finite)
 
-        def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
-            X, pivots, _ = factored(A, dtype, overwrite_a)
-            return whole_diagonal(X, dtype), pivots
+        def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray, float]:
+            X, pivots, fault, power = scaled_factors(A, dtype, overwrite_a)
+            diagonal = whole_diagonal(X, dtype)
+            return (diagonal if fault >= 0 else np.full_like(diagonal, np.nan)), pivots, power
 
         blocking = limited("lu", A, dtype, limit, run, said=said)
     with to(blocking):
-        diagonal, pivots = run(A)
+        diagonal, pivots, power = run(A)
     value, exponent = _product(diagonal.tolist())
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
-    return dtype, -value if odd else value, exponent
+    return dtype, -value if odd else value, exponent - len(pivots) * int(log2(power))
 
 
 def _product(numbers: list[complex]) -> tuple[complex, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.lapack import divided
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
@@ -50,8 +51,8 @@ def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
     def compute() -> DistMatrix:
         numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
         X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
-        mine = X.xp.asarray(numbers[X.indices[0].indices()]).reshape(-1, 1)
-        X.xp.copy(X.stored, X.stored / mine)
+        mine = numbers[X.indices[0].indices()].reshape(-1, 1)
+        X.xp.copy(X.stored, divided(X.stored, mine, X.xp.asarray))
         return X
 
     return side.back(checked(A.grid.comm, side.dtype, compute, lambda images: _claim(A, images, side.claim()(images))))
@@ -65,7 +66,7 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
         made = zeros_in(A, A.shape, A.layout.summed, dtype)
         rows, cols = made.indices
         i, j = rows.meeting(cols)
-        made.xp.place(made.stored, i, j, made.xp.asarray(1 / numbers[rows.indices()[i]]))
+        made.xp.place(made.stored, i, j, made.xp.asarray(divided(dtype.type(1), numbers[rows.indices()[i]])))
         return made
 
     n = A.shape[0]

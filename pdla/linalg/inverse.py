@@ -30,7 +30,7 @@ from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.solve import ROUTINES
 from pdla.linalg.verify import Claim, asked, checked
 from pdla.matmul.checks import communicator
-from pdla.matmul.images import Images, Pair, Part
+from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -75,7 +75,8 @@ def inv(
     Raises
     ------
     LinAlgError
-        For a matrix that is singular, or not positive definite; for NaN and infinity.
+        For a matrix that is singular, or not positive definite; for NaN and infinity; where LU
+        overflows, of an A that was overwritten.
     VerificationError
         For factors or an inverse that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
@@ -131,8 +132,8 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 
 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: U^-1 (L^-1 P)."""
-    X, pivots = regular_factors(A, dtype, overwrite)
+    """Collective: U^-1 (L^-1 P), times the power of 2 by which A was scaled."""
+    X, pivots, power = regular_factors(A, dtype, overwrite)
     X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
 
     def compute() -> DistMatrix:
@@ -140,6 +141,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
+            Y.xp.scale(Y.stored, power)
             Substitution(X, Y, False, False).many()
             if Y.stored.size:
                 Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
@@ -147,7 +149,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
-        return _claim(A, lambda Y: (partial(images.whole, Y), U, L), rows)
+        return _claim(A, lambda Y: (partial(images.whole, Y), U, L), rows, power)
 
     return checked(A.grid.comm, dtype, compute, claim)
 
@@ -182,10 +184,10 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     return checked(A.grid.comm, dtype, compute, claim)
 
 
-def _claim(A: DistMatrix, steps: Any, rows: Any = ALL) -> Claim:
-    """What holds of an inverse Y: the factors' product times Y is 1, its rows in this order."""
+def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: float = 1) -> Claim:
+    """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
     n = A.shape[0]
-    return Claim(n, 6 * n, lambda x: x, steps, order=lambda Y: rows)
+    return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, order=lambda Y: rows)
 
 
 def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:

@@ -5,11 +5,12 @@ takes a solution and a product.
 
 X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand
 side is computed in the precision of A and B, and each of its columns is scaled by a power of 2,
-lest it underflow. It ends when in each column the largest element of B - A X is at most sqrt(n) eps
-|A| times that of X, which is what a full solution leaves. When a step does not halve what is left,
-GMRES goes on, where its steps take less than factors in full precision: for a few columns.
-Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv: Langou et al.,
-SC 2006.
+lest it underflow. An A whose factors float32 cannot hold is multiplied by a power of 2, as each
+column of B is, before all that. It ends when in each column the largest element of B - A X is at
+most sqrt(n) eps |A| times that of X, which is what a full solution leaves. When a step does not
+halve what is left, GMRES goes on, where its steps take less than factors in full precision: for a
+few columns. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv:
+Langou et al., SC 2006.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import near_one
 from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
@@ -41,6 +43,7 @@ from pdla.matrix.reductions import of_columns
 
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
+FAR = 2.0**-64, 2.0**64  # row sums of which float32 can hold the factors
 LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
 
 
@@ -84,11 +87,27 @@ def _found(
     them.
     """
     A = counted(mirrored(A, lower, True)) if positive else A
+    A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
+    factor = _factor(A)
+    A = A if factor == 1 else counted(A * factor)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
         solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
-        return None if solve is None else _converged(A, side.working_copy(layout, grid), solve)
+        if solve is None:
+            return None
+        B = side.working_copy(layout, grid)
+        if factor == 1:
+            return _converged(A, B, solve)
+        scales = _scales(B)
+        X, steps, more, left = _converged(A, scaled(B, scales), solve)
+        return scaled(X * factor, 1 / scales), steps, more, left
+
+
+def _factor(A: DistMatrix) -> float:
+    """Collective: a power of 2 by which A is multiplied lest its factors leave the range of float32; mostly 1."""
+    size = _row_sums(A)
+    return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
 def _by_cholesky(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
@@ -109,13 +128,17 @@ def _worth(B: DistMatrix | RightSide) -> bool:
     return B.shape[0] >= WORTH * B.shape[1]
 
 
+def _row_sums(A: DistMatrix) -> float:
+    """Collective: the largest of a row's absolute values."""
+    return float(of_columns(A.T, "add").max(initial=0))
+
+
 def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
     """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over what is allowed.
 
     The last is 1 or less, or as far as it has come.
     """
-    A = working_copy(A, A.layout.summed, A.grid, B.dtype, True)  # once, not a step
-    allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
+    allowed = _row_sums(A) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
@@ -147,7 +170,7 @@ def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistM
 
 def _scales(R: DistMatrix) -> np.ndarray:
     """Powers of 2 that bring the largest element of each column near 1."""
-    return np.ldexp(1.0, -np.clip(np.frexp(of_columns(R, "maximum"))[1], -1000, 1000))
+    return near_one(of_columns(R, "maximum"), R.dtype)
 
 
 def _worst(tops: np.ndarray, allowed: np.ndarray) -> float:

@@ -76,7 +76,8 @@ def solve(
     Raises
     ------
     LinAlgError
-        For a matrix that is singular, or not positive definite; for NaN and infinity.
+        For a matrix that is singular, or not positive definite; for NaN and infinity; where LU
+        overflows, of an A that was overwritten.
     VerificationError
         For factors or an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
@@ -84,13 +85,16 @@ def solve(
 
     Notes
     -----
+    Where elements of U overflow, A and B are multiplied by 2^-32, and A is factored again.
+
     A step of refinement takes a solution and a product A X; there must be memory for both
     precisions. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they stall, as
     from condition numbers of about 1e7, at most 30 steps of GMRES follow, for one column of 4096
     rows, two of 8192, and so on; and where these do not converge, the full solution, with a
-    RuntimeWarning. Dry runs count no step. Wilkinson, Rounding Errors in Algebraic Processes
-    (1963); LAPACK's dsgesv and dsposv: Langou et al., SC 2006; GMRES: Carson, Higham, SIAM J. Sci.
-    Comput. 40 (2018).
+    RuntimeWarning. An A whose row sums are beyond 2^64, or below 2^-64, is scaled first, as B is.
+    Dry runs count no step. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's
+    dsgesv and dsposv: Langou et al., SC 2006; GMRES: Carson, Higham, SIAM J. Sci. Comput. 40
+    (2018).
 
     Examples
     --------

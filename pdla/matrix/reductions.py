@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
-from math import frexp, inf, isnan
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
+from pdla.array.dtypes import near_one
 from pdla.array.numpy import significant
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.errors import LayoutError, ShapeError
@@ -30,17 +31,18 @@ def norm(A: DistMatrix) -> float:
     return frobenius(A)
 
 
-def frobenius(A: DistMatrix) -> float:
-    """Collective: the same, unchecked."""
-    with collective_section(A.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
-        squares = _sum_once(A, _squares(A))
-        if A.xp.name == "meta" or isnan(squares) or TINY < squares < inf:
+def frobenius(*matrices: DistMatrix) -> float:
+    """Collective: the same, unchecked; of matrices over one communicator that of all their elements."""
+    comm, xp = matrices[0].grid.comm, matrices[0].xp
+    with collective_section(comm, "norm"), np.errstate(over="ignore", under="ignore"):
+        squares = _squares(matrices)
+        if xp.name == "meta" or isnan(squares) or TINY < squares < inf:
             return float(np.sqrt(squares))
-        top = max(A.grid.comm.share(_largest(A)))
+        top = max(comm.share(max(map(_largest, matrices))))
         if top in (0, inf):
             return top
-        factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
-        return float(np.sqrt(_sum_once(A, _squares(A, factor))) / factor)
+        factor = float(near_one(top, np.dtype(float)))
+        return float(np.sqrt(_squares(matrices, factor)) / factor)
 
 
 def trace(A: DistMatrix) -> Any:
@@ -127,10 +129,11 @@ def _diagonal(A: DistMatrix) -> Iterator[Any]:
         yield A.xp.take(A.stored, i[batch], j[batch]).diagonal()
 
 
-def _squares(A: DistMatrix, factor: float = 1) -> float:
-    """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
-    scaled = (part if factor == 1 else part * factor for part in _reals(A))
-    return sum((float(np.vdot(part, part)) for part in scaled), 0.0)  # BLAS reads each element once, and nothing is written
+def _squares(matrices: tuple[DistMatrix, ...], factor: float = 1) -> float:
+    """Collective: the sum of the squares of all elements, each multiplied by `factor` before it is squared; copies count once."""
+    scaled = (part if factor == 1 else part * factor for A in matrices if A.first for part in _reals(A))
+    mine = sum((np.vdot(part, part) for part in scaled), 0.0)  # BLAS reads each element once, and nothing is written
+    return sum(matrices[0].grid.comm.share(float(mine)))
 
 
 def _largest(A: DistMatrix) -> float:

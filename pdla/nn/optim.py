@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf, sqrt
+from math import inf, nan, sqrt
 from numbers import Real
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import as_saved
-from pdla.comm.agreement import agreed, collective_section, note
-from pdla.comm.ledger import tagged
+from pdla.comm.agreement import agreed, note
 from pdla.errors import PdlaError, ShapeError, kind_of
+from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
+from pdla.matrix.reductions import frobenius
 from pdla.nn.blocks import like
 from pdla.nn.layer import Layer, check_state
 from pdla.nn.parameter import Parameter
@@ -314,8 +315,8 @@ def clip(layer: Layer, largest: float) -> float:
     Returns
     -------
     float
-        The norm before, in which copies count once. Where it is NaN, all gradients become NaN, as
-        in PyTorch.
+        The norm before, in which copies count once. Where it is NaN, or infinite, all gradients
+        become NaN: PyTorch makes finite ones 0 where another is infinite.
 
     Raises
     ------
@@ -341,16 +342,17 @@ def clip(layer: Layer, largest: float) -> float:
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
-    with tagged("clip"), collective_section(comm, "clipping"):
-        total = comm.xp.empty((1,), np.float64)
-        total[...] = 0
-        for gradient in gradients:
-            if gradient.first:
-                block = gradient.stored.astype(np.float64, copy=False)
-                total[...] += (block * block).sum()
-        norm = sqrt(comm.allreduce(total).wait()[0])
+    norm = frobenius(*gradients)
     largest = float(largest)  # comparing in a short float would round the norm, or make it infinite
     if largest < inf and not norm <= largest:
         for gradient in gradients:
-            gradient.stored[...] *= summing(gradient.dtype).type(largest / norm)  # in float16 it may be 0
+            _shrink(gradient, largest / norm if norm < inf else nan)
     return norm
+
+
+def _shrink(gradient: DistMatrix, factor: float) -> None:
+    """Multiply a gradient, by two roots where the factor itself would lose digits."""
+    kind = summing(gradient.dtype)  # in float16 the factor may be 0
+    steps = [sqrt(factor)] * 2 if factor < np.finfo(kind).tiny else [factor]
+    for step in steps:
+        gradient.stored[...] *= kind.type(step)

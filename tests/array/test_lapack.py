@@ -72,7 +72,7 @@ def test_potrf_names_the_minor_that_is_not_positive_definite(how, place, value):
 def test_getrf(dtype, how, shape):
     a, k = drawn(*shape, dtype), min(shape)
     x = lying(a, how)
-    pivots, singular = lapack.getrf(x)
+    pivots, singular = lapack.getrf(x, a)
     order = np.arange(shape[0])
     for i, j in enumerate(pivots):
         order[[i, j]] = order[[j, i]]
@@ -80,9 +80,13 @@ def test_getrf(dtype, how, shape):
     assert singular == 0 and np.abs(np.tril(x[:, :k], -1)).max(initial=0) <= np.sqrt(2)
 
 
-def test_getrf_names_a_pivot_that_is_zero_or_nan():
-    assert lapack.getrf(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))[1] == 2
-    assert lapack.getrf(np.array([[1.0, 0], [0, np.nan]]))[1] == 2
+@pytest.mark.parametrize(("a", "fault"), [
+    ([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]], 2), ([[1.0, 0], [0, np.nan]], -2), ([[1e308, 1e308], [-1e308, 1e308]], -2),
+    ([[0, 1e-310], [0, 1]], 1),
+])
+def test_getrf_names_a_pivot_that_is_zero_or_not_finite(a, fault):
+    a = np.array(a)
+    assert lapack.getrf(a.copy(), a)[1] == fault
 
 
 @pytest.mark.parametrize(("lower", "unit", "conjugate"), [*product([True, False], repeat=3)])
@@ -100,10 +104,62 @@ def test_trsm(dtype, lower, unit, conjugate):
         close((whole.conj() if conjugate else whole) @ b, drawn(n, m, dtype, 1), n)
 
 
+def whole(m, n, dtype, seed=0):
+    """Integers, of complex numbers both parts, whose sums of products a subnormal multiple can hold."""
+    real, imag = np.random.default_rng(seed).integers(-2, 3, (2, m, n))
+    return (real + 1j * imag if np.dtype(dtype).kind == "c" else real).astype(dtype)
+
+
+@pytest.mark.parametrize(("lower", "conjugate"), [*product([True, False], repeat=2)])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_trsm_divides_where_reciprocals_leave_the_range(dtype, lower, conjugate):
+    """Subnormal numbers, and complex ones whose squares' quotient overflows; triangles that are halved, too."""
+    kind = np.finfo(dtype)
+    for n, m in ((33, 5), (130, 300)):
+        t = np.tril(whole(n, n, dtype)) if lower else np.triu(whole(n, n, dtype))
+        t[np.diag_indices(n)] = np.random.default_rng(1).choice([1, -1, 2, *([1j, 1 + 1j] if kind.dtype != t.dtype else [])], n)
+        t *= np.eye(n) if n > 99 else 1  # of a large triangle X would grow
+        x = whole(n, m, dtype, 2)
+        b = (t.conj() if conjugate else t) @ x
+        for power in (kind.tiny / 2**12, kind.tiny / 2):
+            for one, other in product(LIE[:2], LIE):
+                found = lying(b * power, other)
+                lapack.trsm(lying(t * power, one), found, lower, False, conjugate)
+                np.testing.assert_allclose(found, x, rtol=0, atol=0 if n < 99 and t.dtype.kind == "f" else 4 * kind.eps)
+    t = np.diag([kind.max, kind.max / 2, kind.max * t.dtype.type(1j if t.dtype.kind == "c" else 1)] * 3).astype(dtype)
+    t[np.diag_indices(9)] *= 1 + 1j if t.dtype.kind == "c" else 1
+    b = t / 4
+    lapack.trsm(t, b, lower)
+    np.testing.assert_allclose(b, np.eye(9) / 4, rtol=4 * kind.eps, atol=0)
+
+
+@pytest.mark.parametrize("how", LIE)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_getrf_divides_by_subnormal_pivots(dtype, how):
+    """L is of quarters, U of integers, so that nothing is rounded; rows lie the other way round."""
+    kind = np.finfo(dtype)
+    least = kind.tiny / 2**12
+    for m, n in ((9, 9), (40, 7), (5, 8)):
+        k = min(m, n)
+        l = np.tril(np.clip(whole(m, k, dtype).real, -1, 1) / 4, -1) + np.eye(m, k)
+        a = (l @ (np.triu(whole(k, n, dtype), 1) + 4 * np.eye(k, n)))[::-1].astype(dtype)
+        x, order = lying(a * least, how), np.arange(m)
+        pivots, fault = lapack.getrf(x, a * least)
+        for i, j in enumerate(pivots):
+            order[[i, j]] = order[[j, i]]
+        found = np.tril(x[:, :k], -1) + np.eye(m, k)
+        assert fault == 0 and np.abs(found - np.eye(m, k)).max() == 0.25
+        assert np.array_equal(found @ (np.triu(x[:k]) * (1 / kind.tiny) * 2**12), a[order])
+
+
+def test_a_fault_is_the_first_of_its_kind():
+    assert [lapack.fault(np.array(d)) for d in ([], [1, 2], [1, 0, np.nan], [1j, complex(0, np.inf), 0])] == [0, 0, 2, -2]
+
+
 def test_arrays_without_data_have_the_same_shapes():
     a = meta.Meta((40, 8))
     assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) == 1
-    pivots, singular = meta.getrf(a)
+    pivots, singular = meta.getrf(a, a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
     assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)
 

@@ -12,6 +12,7 @@ ROOMS = {  # what several modules do together
     "bench/report/test_browser": "the page in a browser, which is not everywhere",
     "linalg/test_backward_errors": "all factorizations and solutions, beside SciPy's",
     "linalg/test_level3": "over MPI: all of level 3",
+    "linalg/test_range": "all factorizations, and what is made of them, near both ends of the range of numbers",
     "linalg/test_roles": "all routines, their roles cast in every way",
     "linalg/test_zoo": "all factorizations, and what is made of them",
     "matmul/test_cover": "a pairwise cover of all products",

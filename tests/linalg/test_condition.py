@@ -117,6 +117,24 @@ def test_singular_matrices_nan_and_faults():
     assert "0 x 0" in raised(lambda comm: cond(on((1, 2), a[:0, :0], BLOCKS, comm)))[1]
 
 
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_powers_of_2_do_not_change_a_condition(dtype, grid):
+    """To the ends of the range, where norms of A, of its inverse and sums of solutions leave it."""
+    kind, a = np.finfo(dtype), drawn((40, 40), dtype)
+    powers = [2.0**power for power in (kind.minexp + 1, -40, 0, 40, kind.maxexp - 1)]
+
+    def program(comm):
+        found = [cond(on(grid, (a * power).astype(dtype), cyclic(8), comm), p) for p in (1, np.inf) for power in powers]
+        ones = [cond(on(grid, (np.eye(300) * power).astype(dtype), cyclic(64), comm)) for power in powers]
+        return found, ones
+
+    found, ones = pdla.run(5, program)[0]
+    wanted = [found[2]] * len(powers) + [found[len(powers) + 2]] * len(powers)
+    np.testing.assert_allclose(found, wanted, rtol=1e3 * kind.eps)
+    np.testing.assert_allclose(ones, 1, rtol=1e3 * kind.eps)
+
+
 def test_dry_runs_of_1024_ranks():
     def program(comm):
         A = pdla.zeros((4096, 4096), pdla.ProcessGrid((32, 32), comm=comm), cyclic(32))

@@ -30,6 +30,24 @@ def test_views_vectors_and_inverses(dtype, layout):
     pdla.run(5, program)
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_divisors_whose_reciprocals_leave_the_range(dtype):
+    kind, turned = np.finfo(dtype), np.array([1, 1j, 1 + 1j, 1] if np.dtype(dtype).kind == "c" else [1, -1, 1, 1]).astype(dtype)
+    for power in (kind.tiny / 2**12, kind.max / 4 * 3):
+        d = turned * power
+
+        def program(comm, d=d):
+            A, B = on((2, 1), np.diag(d), cyclic(1), comm), on((1, 2), np.diag(d) / 4, BLOCKS, comm)
+            X, x = solve(A, B, assume_a="diagonal").gather(), solve(A, d / 4, assume_a="diagonal", verify=True)
+            inverse = inv(A, assume_a="diagonal", verify=True).gather().diagonal() if kind.max / 2 < abs(d[0]) else 1 / turned
+            return X, x, inverse
+
+        for X, x, inverse in pdla.run(3, program):
+            np.testing.assert_allclose(X, np.eye(4) / 4, rtol=4 * kind.eps)
+            np.testing.assert_allclose(x, 0.25, rtol=4 * kind.eps)
+            np.testing.assert_allclose(inverse * (d if power > 1 else turned), 1, rtol=64 * kind.eps)
+
+
 def test_words_are_those_of_a_dry_run():
     def program(comm):
         A = pdla.eye(40, pdla.ProcessGrid((2, 2), comm=comm), BLOCKS)

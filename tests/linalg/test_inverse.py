@@ -145,12 +145,12 @@ def test_faults_on_every_rank():
     def of(a, **named):
         return lambda comm: inv(on((2, 1), a, BLOCKS, comm), **named)
 
-    assert raised(of(a), 3) == (LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN")
+    assert raised(of(a), 3) == (LinAlgError, "the matrix is singular: element (11, 11) of U is 0")
     assert "order 12 is not positive definite" in raised(of(np.diag(1.0 - (np.arange(20) == 11)), assume_a="pos"), 3)[1]
     assert "element (11, 11) of its diagonal is 0" in raised(of(np.triu(a), assume_a="upper triangular"), 3)[1]
     nan = np.where(np.arange(400).reshape(20, 20) == 31, np.nan, drawn((20, 20), "float64"))
     assert "A has nan at [1, 11]" in raised(of(nan))[1]
-    assert "is singular" in raised(of(nan, check_finite=False))[1]
+    assert "of U is not finite" in raised(of(nan, check_finite=False))[1]
     assert "assume_a='band'" in raised(of(a, assume_a="band"))[1]
     assert "must be square" in raised(of(a[:5]))[1]
 

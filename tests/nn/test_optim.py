@@ -245,16 +245,33 @@ def test_clip(place):
     assert none["norm"] > 0 and not any(value.any() for name, value in none.items() if name != "norm")
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 1e200), ("float64", 1e-200), ("float32", 3e38), ("float32", 1e-44)])
+@somewhere
+def test_clip_of_gradients_whose_squares_leave_the_range(place, dtype, size):
+    def program(scheme):
+        layer = nn.LayerNorm(scheme, 300, dtype=dtype)
+        layer.backward(layer.forward(scheme.shard(np.ones((4, 300), dtype))))
+        for parameter in layer.all_parameters():
+            parameter.gradient = pdla.from_global(np.full((1, 300), size, dtype), scheme.grid, parameter.value.layout)
+        norms = nn.clip(layer, largest := 1e-8 * min(1, size)), nn.clip(layer, np.inf)
+        return norms, largest, [value.gather()[0] for value in layer.gradients().values()]
+
+    (before, after), largest, gradients = run(place, program)
+    close = {"rtol": 1e-5 if largest * np.sqrt(1 / 600) > 1e3 * np.finfo(dtype).smallest_subnormal else 1}
+    np.testing.assert_allclose(before, float(np.dtype(dtype).type(size)) * np.sqrt(600), rtol=1e-12)
+    np.testing.assert_allclose([after, *np.concatenate(gradients)], [largest, *[largest / np.sqrt(600)] * 600], **close)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")
 @pytest.mark.parametrize(("largest", "bad", "wanted"), [
     (1, np.nan, [np.nan, np.nan, np.nan]),
-    (1, np.inf, [np.nan, 0, 0]),
+    (1, np.inf, [np.nan, np.nan, np.nan]),
     (np.inf, np.nan, [np.nan, 2, 3]),
     (np.inf, np.inf, [np.inf, 2, 3]),
 ])
 @somewhere
 def test_clip_of_what_is_no_number_or_infinite(place, largest, bad, wanted):
-    """On all ranks, as in PyTorch: a step by what is left, as large as it happens to be, would go unnoticed."""
+    """On all ranks: a step by what is left, as large as it happens to be, would go unnoticed."""
 
     def program(scheme):
         layer = nn.LayerNorm(scheme, 3)

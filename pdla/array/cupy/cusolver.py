@@ -62,15 +62,20 @@ def trtri(a: Any) -> float:
     return size * lapack.frobenius(cupy, inverse) / max(1, len(a))
 
 
-def getrf(a: Any) -> tuple[np.ndarray, int]:
-    """See lapack.py; the pivots are the host's."""
+def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
+    """See lapack.py; the pivots are the host's, which also divides by those that the device may not."""
     if not a.size:
         return np.zeros(0, np.int32), 0
     pivots = cupy.empty((min(a.shape),), np.int32)
     with in_place(cupy, a, b"T") as (x, _, ld):
         _solve("getrf", x, a.shape, ld, pivots)
-    fine = np.abs(cupy.asnumpy(a.diagonal())) > 0
-    return cupy.asnumpy(pivots) - 1, 0 if fine.all() else int(fine.argmin()) + 1
+    diagonal = cupy.asnumpy(a.diagonal())
+    if lapack.reciprocal(diagonal):
+        return cupy.asnumpy(pivots) - 1, lapack.fault(diagonal)
+    factors = cupy.asnumpy(before).copy()
+    found = lapack.getrf(factors, factors.copy())
+    a[...] = cupy.asarray(factors)
+    return found
 
 
 def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:

@@ -25,11 +25,11 @@ def trtri(xp: Any, a: Any) -> float:
         return xp.trtri(a)
 
 
-def getrf(xp: Any, a: Any) -> tuple[np.ndarray, int]:
+def getrf(xp: Any, a: Any, before: Any) -> tuple[np.ndarray, int]:
     """See pdla.array.lapack; of an m x n block, n <= m, m n^2 - n^3 / 3 operations."""
     (m, n), k = a.shape, min(a.shape)
     with timed("getrf", flops=_flops(2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3, a)):
-        return xp.getrf(a)
+        return xp.getrf(a, before)
 
 
 def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:

@@ -28,7 +28,7 @@ from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import Dimension, dimensions, on_all_ranks, working_copy
+from pdla.linalg.factorizations.block_cyclic import Dimension, counted, dimensions, on_all_ranks, working_copy
 from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
@@ -44,6 +44,8 @@ from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
+OVERWRITTEN = ", or U overflows: without overwrite_a a smaller multiple of A is factored then"
+SMALLER = 2.0**-32  # by how much A is scaled where U overflows: more than U's elements are larger than A's, but for contrived A
 STRIPS = 8  # of right-hand sides, whose rows are exchanged one strip after another
 
 
@@ -93,7 +95,7 @@ def lu_factor(
     -----
     A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
     of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
-    cheapest. A singular U is warned of, as by SciPy.
+    cheapest. A singular U is warned of, as by SciPy, and one that overflows.
 
     Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
     tournament, and depend on the grid.
@@ -127,9 +129,9 @@ def lu_factor(
         run = partial(factored, dtype=dtype, overwrite=overwrite_a)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
-        X, pivots, singular = run(A)
-    if singular:
-        warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
+        X, pivots, fault = run(A)
+    if fault:
+        warnings.warn(f"lu_factor: {_told(fault)}", RuntimeWarning, stacklevel=2)
     return X, pivots
 
 
@@ -196,12 +198,13 @@ def _pivots(X: DistMatrix, pivots: Any) -> None:
         raise ShapeError(f"lu_solve: pivots={pivots!r}: {n} numbers of rows, as lu_factor gives them")
 
 
-def _zero(singular: int) -> str:
-    return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
+def _told(fault: int) -> str:
+    i = abs(fault) - 1
+    return f"element ({i}, {i}) of U is {'0' if fault > 0 else 'not finite'}"
 
 
-def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
-    """Collective: X of L U X = P B, as its right-hand side wants it."""
+def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide, alpha: float = 1) -> Any:
+    """Collective: X of L U X = alpha P B, as its right-hand side wants it."""
     rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
@@ -209,10 +212,10 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
             T = in_square_blocks(X, side.dtype)
             regular(T)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
-            Y = RightSide(substituted(T, Y, True, True), None, side.dtype, True)
+            Y = RightSide(substituted(T, Y, True, True, alpha), None, side.dtype, True)
             return substituted(T, Y, False, False)
 
-    claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=rows)
+    claim = side.claim((X, Part(True, "one")), (X, Part(False)), alpha=alpha, order=rows)
     return side.back(checked(X.grid.comm, side.dtype, compute, claim))
 
 
@@ -241,19 +244,37 @@ def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
 
 def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
     """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
-    return solved_by_lu(*regular_factors(A, side.dtype, overwrite), side)
+    X, pivots, power = regular_factors(A, side.dtype, overwrite)
+    return solved_by_lu(X, pivots, side, power)
 
 
-def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray]:
-    """Collective: L and U in one matrix, and the pivots; LinAlgError, on every rank, for a singular A."""
-    X, pivots, singular = factored(A, dtype, overwrite)
-    if singular:
-        raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
-    return X, pivots
+def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, float]:
+    """Collective: L and U of a power of 2 times A in one matrix, the pivots, and this power: mostly 1.
+
+    LinAlgError, on every rank, for a singular A.
+    """
+    X, pivots, fault, power = scaled_factors(A, dtype, overwrite)
+    if fault > 0:
+        raise LinAlgError(f"the matrix is singular: {_told(fault)}")
+    if fault:
+        raise LinAlgError(f"{_told(fault)}: A has NaN or infinity{OVERWRITTEN if overwrite else ''}")
+    return X, pivots, power
+
+
+def scaled_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int, float]:
+    """Collective: `factored` of A, or of a power of 2 times A, and this power.
+
+    It is 1 unless elements of U leave the range, of an A that is still there.
+    """
+    X, pivots, fault = factored(A, dtype, overwrite)
+    if fault >= 0 or overwrite:
+        return X, pivots, fault, 1
+    del X  # lest A's copies be three
+    return *factored(counted(A * SMALLER), dtype, True), SMALLER
 
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+    """Collective: L and U in one matrix, the pivots, and the first fault of U's diagonal: see lapack.fault."""
     (m, n), k = A.shape, min(A.shape)
 
     def claim(images: Images) -> Claim:
@@ -270,7 +291,9 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
+    # Elements of U that leave the range are a fault, which the header tells.
+    silent = np.errstate(over="ignore", invalid="ignore")
+    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()), silent:
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         layers = Layers.of(X, *dimensions(X))
         steps = LU(X) if layers is None else LayeredLU(X, layers)
@@ -290,7 +313,7 @@ class LU:
         self.along = Slots(self.cols.comm, self.xp, (len(self.a) + 1) * block + 1, self.a.dtype)  # panels, of the grid row
 
     def run(self) -> np.ndarray:
-        """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        """The first fault (see lapack.fault), and the pivots."""
         with self.along:
             return self._steps()
 
@@ -351,8 +374,8 @@ class LU:
         """Factor block column k, x, which this rank has whole, in `block`. Gives the header."""
         i = k * self.cols.block
         self.xp.copy(block, x[i:])
-        pivots, singular = kernels.getrf(self.xp, block)
-        return self._header(i + pivots, singular, i)
+        pivots, fault = kernels.getrf(self.xp, block, x[i:])
+        return self._header(i + pivots, fault, i)
 
     def _together(self, block: Any, x: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
@@ -369,8 +392,8 @@ class LU:
         rows_of_l(self.xp, factors, block[after:])
         return header
 
-    def _header(self, pivots: np.ndarray, singular: int, first: int) -> Any:
-        return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))
+    def _header(self, pivots: np.ndarray, fault: int, first: int) -> Any:
+        return self.xp.asarray(np.array([fault + np.sign(fault) * first, *pivots], self.a.dtype))
 
     def _host_header(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""

@@ -95,7 +95,7 @@ class Panel:
     """A panel as it comes along a grid row.
 
     rows     L of this rank's rows that are left, pivot rows first
-    factors  L and U of the pivot rows;  header: of the first pivot that is 0 or NaN, from 1 on, or 0; and their numbers
+    factors  L and U of the pivot rows;  header: the first fault (see lapack.fault), and the rows' numbers
     """
 
     rows: Any
@@ -129,7 +129,7 @@ class LayeredLU:
         self.columns = [np.flatnonzero(numbers % layers.count == layer) for layer in range(layers.count)]  # which lie in it
 
     def run(self) -> np.ndarray:
-        """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        """The first fault (see lapack.fault), and the pivots."""
         with self.along, self.down:
             for k in range(self.count):
                 self._step(k)
@@ -234,8 +234,7 @@ class LayeredLU:
         self._add(x, self.layers.earlier(k))
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x, self.places.left, self.places.heights)
         header = self._host(won, k)
-        if header[0]:
-            header[0] += k * self.cols.block
+        header[0] += np.sign(header[0]) * k * self.cols.block
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
         going.append(self.layers.comm.bcast(panel.header, self.layers.here))
         mine, moves = np.flatnonzero(self.places.ranks[header[1:].astype(np.int64)] == self.rows.here), self._take(header)

@@ -29,13 +29,13 @@ class Picked:
     offer     a row each: its number, and what it holds
     factors   L and U of all these rows, in that order
     numbers   the rows' numbers
-    singular  the number of the first pivot that is 0 or NaN, from 1 on; 0: none is
+    fault     of the pivots, the first: see lapack.fault
     """
 
     offer: Any
     factors: Any
     numbers: np.ndarray
-    singular: int
+    fault: int
 
 
 def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
@@ -44,15 +44,14 @@ def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, hei
     numbers  of the rows x in the matrix;  heights: how many rows each rank has
     root     the last to pick
 
-    Gives 1 + w numbers: of the first pivot that is 0 or NaN, from 1 on, or 0; and of the rows. Then w
-    x w elements.
+    Gives 1 + w numbers: of the first fault (see lapack.fault), and of the rows. Then w x w elements.
     """
     w = x.shape[1]
     told = buffer(xp, (1 + w + w * w,), x.dtype)
     won = winners(xp, rows, root, x, numbers, heights)
     if won is not None:
         fine = xp.finite(won.offer)
-        xp.copy(told[: 1 + w], xp.asarray(np.array([won.singular or int(not fine), *won.numbers], x.dtype)))
+        xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
         xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
         if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
             xp.scale(told[1 + w :], np.nan)
@@ -108,9 +107,9 @@ def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]
 def _picked(xp: Any, x: Any, numbers: np.ndarray) -> Picked:
     factors = buffer(xp, x.shape[::-1], x.dtype).T
     xp.copy(factors, x)
-    pivots, singular = kernels.getrf(xp, factors)
+    pivots, fault = kernels.getrf(xp, factors, x)
     chosen = order(pivots, len(x))[: len(pivots)]
     offer = buffer(xp, (len(chosen), 1 + x.shape[1]), x.dtype)
     xp.copy(offer[:, 0], xp.asarray(numbers[chosen].astype(x.dtype)))
     xp.copy(offer[:, 1:], xp.take(x, chosen, slice(None)))
-    return Picked(offer, factors, numbers[chosen], singular)
+    return Picked(offer, factors, numbers[chosen], fault)

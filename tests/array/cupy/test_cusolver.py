@@ -27,13 +27,23 @@ def test_lapack_is_numpys(dtype, how):
         close(x, y, y, n)
         a = numbers((n + 3, n), dtype) / 64
         x, y = there(a, how), a.copy()
-        (pivots, singular), (wanted, _) = xp.getrf(x), host.getrf(y)
-        assert np.array_equal(pivots, wanted) and singular == 0
+        (pivots, fault), (wanted, _) = xp.getrf(x, there(a, how)), host.getrf(y, a)
+        assert np.array_equal(pivots, wanted) and fault == 0
         close(x, y, y, n)
     a = np.eye(9, dtype=dtype)
     a[4, 4] = -0.5
     assert xp.potrf(there(a, how)) == (5, -0.5)
-    assert xp.getrf(there(np.diag(np.arange(3, -2, -1.0)).astype(dtype), how))[1] == 4
+    a = there(np.diag(np.arange(3, -2, -1.0)).astype(dtype), how)
+    assert xp.getrf(a.copy(), a)[1] == 4
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_host_divides_by_subnormal_pivots(dtype):
+    least = np.finfo(dtype).tiny / 8
+    before = there(np.array([[least, 0], [2 * least, least]], dtype), "F")
+    a = before.copy()
+    assert xp.getrf(a, before)[0].tolist() == [1, 1]
+    assert np.array_equal(xp.host(a), np.array([[2 * least, least], [0.5, -least / 2]], dtype))
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -115,12 +115,12 @@ def test_singular_matrices_are_named_on_every_rank():
     a[:, 11] = 0
 
     def program(comm):
-        with pytest.warns(RuntimeWarning, match=r"element \(11, 11\) of U is 0 or NaN"):
+        with pytest.warns(RuntimeWarning, match=r"element \(11, 11\) of U is 0"):
             X, pivots = lu_factor(on((1, 2), a, cyclic(4), comm))
         return np.isfinite(X.gather()).all() and lu_ratio(a, X.gather(), pivots) < 30
 
     assert pdla.run(1, lambda comm: pdla.linalg.lu_factor(on((1, 1), np.eye(3), BLOCKS, comm)))[0][1].tolist() == [0, 1, 2]
-    wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN"
+    wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0"
     for grid in ((1, 2), (2, 1)):
         assert raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(20)), 3) == wanted
 
@@ -139,7 +139,7 @@ def test_each_pivot_that_is_0_is_named_on_every_rank(grid):
         found = []
         for place, layout in zip(range(13), cycle((cyclic(4), BLOCKS)), strict=False):
             A = on(grid, np.where(np.arange(13) == place, 0, a), layout, comm)
-            wanted = f"element ({place}, {place}) of U is 0 or NaN"
+            wanted = f"element ({place}, {place}) of U is 0"
             found += [(wanted, said(solve, A, np.ones(13))), (wanted, said(pdla.linalg.inv, A))]
             assert pdla.linalg.det(A) == 0 and pdla.linalg.cond(A) == np.inf
         return found
@@ -225,7 +225,7 @@ def overwriting(A):
 def test_nan_that_nobody_looked_for_is_no_solution():
     a = np.where(np.arange(144).reshape(12, 12) == 31, np.nan, drawn((12, 12), "float64"))
     kind, text = raised(lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12), check_finite=False))
-    assert kind is LinAlgError and "of U is 0 or NaN" in text
+    assert kind is LinAlgError and "of U is not finite" in text
 
 
 @pytest.mark.parametrize(("shape", "block"), [((2, 2), 1), ((2, 2), 2), ((4, 1), 1), ((3, 2), 3), ((2, 2, 2), 1), ((2, 2, 2), 2)])

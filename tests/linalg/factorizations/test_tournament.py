@@ -85,7 +85,7 @@ def test_what_uses_the_factors(grid, kind):
 def test_the_first_zero_pivot_is_named_on_every_rank(grid, column):
     a = drawn((N, N), "float64")
     a[:, column] = 0
-    wanted = LinAlgError, f"the matrix is singular: element ({column}, {column}) of U is 0 or NaN"
+    wanted = LinAlgError, f"the matrix is singular: element ({column}, {column}) of U is 0"
     assert raised(lambda comm: solve(on(grid, a, in_blocks(grid, 4), comm), np.ones(N)), int(np.prod(grid)) + 1) == wanted
 
 
@@ -96,7 +96,7 @@ def test_nan_that_nobody_looked_for_is_no_solution(place):
     for grid in ((2, 2), (4, 1), (2, 2, 2)):
         size, layout = int(np.prod(grid)), in_blocks(grid, 4)
         kind, text = raised(lambda comm: solve(on(grid, a, layout, comm), np.ones(N), check_finite=False), size)  # noqa: B023
-        assert kind is LinAlgError and "of U is 0 or NaN" in text
+        assert kind is LinAlgError and "of U is not finite" in text
         assert np.isnan(pdla.run(size, lambda comm: det(on(grid, a, layout, comm), check_finite=False))).all()  # noqa: B023
 
 
