@@ -16,7 +16,7 @@ from pdla.linalg.factorizations.block_cyclic import diagonal
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
 from pdla.linalg.verify import Claim, checked
-from pdla.matmul.images import Images, Pair
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 
@@ -80,4 +80,4 @@ def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
         xp = namespace(x[0])
         return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
 
-    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=(A,))
+    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=((A, Part(True, "alone")),))

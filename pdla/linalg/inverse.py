@@ -26,7 +26,7 @@ from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks, regular
-from pdla.linalg.products.symmetrize import make_real, symmetrize
+from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.solve import ROUTINES
 from pdla.linalg.verify import Claim, asked, checked
 from pdla.matmul.checks import communicator
@@ -54,11 +54,11 @@ def inv(
     assume_a : str, optional
         What is known of A, as for `solve`; for "pos" the inverse is Hermitian, bit for bit.
     lower : bool, optional
-        For "pos": whether the lower triangle is read; else the upper one.
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first.
+        Whether to look for NaN and infinity first, in what is read of A.
     layout : Layout, optional
         Of the inverse; by default A's.
     memory_limit : int, optional
@@ -104,7 +104,7 @@ def inv(
     with agreed(communicator((A,)), said):
         check_asked(verify)
         checks.assumed("inv", assume_a)
-        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
+        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, assume_a=assume_a, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
         overwrite_a = overwrite_a and verify != "keep"
 
@@ -118,8 +118,8 @@ def inv(
 
 def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
     """Collective: the inverse, where the factor lies."""
-    if assume_a in ("gen", "sym", "her"):
-        return _by_lu(A, dtype, overwrite)
+    if ROUTINES[assume_a] == "lu":
+        return _by_lu(A, dtype, overwrite, checks.part_of(assume_a, lower))
     if assume_a == "pos":
         return _by_cholesky(A if lower else A.H, dtype, overwrite)
     if assume_a == "diagonal":
@@ -127,9 +127,9 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
     return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
 
 
-def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
-    X, pivots = regular_factors(A, dtype, overwrite)
+    X, pivots = regular_factors(A, dtype, overwrite, part)
     X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
 
     def compute() -> DistMatrix:
@@ -159,9 +159,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, dtype, True)
             Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
-            symmetrize(Y, True)
-            if dtype.kind == "c":
-                make_real(Y.stored, *Y.indices)
+            reflect(Y, True, True)
         return Y
 
     def claim(images: Images) -> Claim:

@@ -55,13 +55,13 @@ def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
     return np.dtype(LOWER[refine, dtype.char])
 
 
-def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool) -> Any:
+def refined(A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool) -> Any:
     """Collective: X of A X = B; None, with a warning, where it does not converge.
 
-    lower: which triangle of a positive definite A is read.
+    lower: which triangle is read of an A that is assumed to be symmetric or Hermitian.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
-        found = _found(A, side, low, positive, lower)
+        found = _found(A, side, low, assumed, lower)
     said = f"A has no factor in {low}"
     if found is not None:
         X, steps, more, left = found
@@ -76,18 +76,18 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
 
 
 def _found(
-    A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool
+    A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool
 ) -> tuple[DistMatrix, int, int, float] | None:
     """Collective: what `_converged` gives; None where there are no low factors.
 
     Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
     them.
     """
-    A = counted(mirrored(A, lower, True)) if positive else A
+    A = A if assumed == "gen" else counted(mirrored(A, lower, assumed != "sym"))
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
-        solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
+        solve = _by_cholesky(A, low) if assumed == "pos" else _by_lu(A, low)
         return None if solve is None else _converged(A, side.working_copy(layout, grid), solve)
 
 

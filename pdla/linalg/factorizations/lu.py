@@ -36,9 +36,10 @@ from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
+from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
-from pdla.matmul.images import Images, Part
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
@@ -236,26 +237,27 @@ def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
     return Y
 
 
-def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
-    """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
-    return solved_by_lu(*regular_factors(A, side.dtype, overwrite), side)
-
-
-def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray]:
-    """Collective: L and U in one matrix, and the pivots; LinAlgError, on every rank, for a singular A."""
-    X, pivots, singular = factored(A, dtype, overwrite)
+def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> tuple[DistMatrix, np.ndarray]:
+    """Collective: L and U in one matrix, and the pivots; LinAlgError, on every rank, for a singular A. part: see factored."""
+    X, pivots, singular = factored(A, dtype, overwrite, part)
     if singular:
         raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
     return X, pivots
 
 
-def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+def factored(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None = None
+) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is.
+
+    part: the triangle of A that says what is in the other one; with a real diagonal A is Hermitian.
+    None: all of A is read.
+    """
     (m, n), k = A.shape, min(A.shape)
 
     def claim(images: Images) -> Claim:
         return Claim(
-            n, 2 * (n + k), partial(images.whole, A),
+            n, 2 * (n + k), partial(_image, images, A, part),
             lambda made: tuple(
                 partial(images.whole, T, part=part)
                 for T, part in ((made[0][:k, :], Part(False)), (made[0][:, :k], Part(True, "one")))
@@ -263,12 +265,21 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
             matrix=lambda made: made[0], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite, part), claim)
 
 
-def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+def _image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+    if part is None:
+        return images.whole(A, x)
+    view = A if part.lower else A.H if part.hermitian else A.T
+    return images.reflected(view, x, part.hermitian)
+
+
+def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> tuple[DistMatrix, np.ndarray, int]:
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
+        if part is not None:
+            reflect(X, part.lower, part.hermitian)
         layers = Layers.of(X, *dimensions(X))
         steps = LU(X) if layers is None else LayeredLU(X, layers)
         numbers = on_all_ranks(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))

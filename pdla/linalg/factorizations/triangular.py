@@ -49,8 +49,8 @@ def solve_triangular(
     Parameters
     ----------
     A : DistMatrix
-        n x n, in any layout; only one triangle is read. For A^T or A^H give A.T or A.H, views,
-        whose other triangle it is.
+        n x n, in any layout; only one triangle is read, the other may hold anything, NaN too. For
+        A^T or A^H give A.T or A.H, views, whose other triangle it is.
     B : DistMatrix or array
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
@@ -62,7 +62,7 @@ def solve_triangular(
         Whether a matrix B may be written to, which spares a copy where it lies as it is worked on:
         its rows cut as A's are.
     check_finite : bool, optional
-        Whether to look for NaN and infinity in A and B first.
+        Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
         Of X; by default B's.
     verify : bool or "keep", optional
@@ -107,7 +107,7 @@ def solve_triangular(
         checks.square("solve_triangular", A)
         side = RightSide.of("solve_triangular", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(A, side.B)
+            checks.finite(A, side.B, part=Part(lower, "one" if unit_diagonal else "own"))
     with asked(verify):
         return solved(A, side, lower, unit_diagonal)
 
