@@ -12,6 +12,7 @@ from pdla.array import namespace
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
+from pdla.linalg.condition import warn_below
 from pdla.linalg.factorizations.block_cyclic import diagonal
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
@@ -36,11 +37,14 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 
 def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
-    """Collective: the same; LinAlgError, on every rank, for a zero in it."""
+    """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
     found = whole_diagonal(A, dtype)
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
+    with np.errstate(all="ignore"):
+        sizes = np.abs(found)
+        warn_below(sizes.min(initial=np.inf) / sizes.max(initial=0), np.finfo(dtype).eps, 9)
     return found
 
 

@@ -19,13 +19,14 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lu
 from pdla.linalg.diagonal import inverse_of_diagonal
 from pdla.linalg.factorizations.block_cyclic import as_layout, counted, dimensions, working_copy
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
-from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks, regular
+from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.solve import ROUTINES
 from pdla.linalg.verify import Claim, asked, checked
@@ -83,6 +84,8 @@ def inv(
 
     Notes
     -----
+    It warns of an A that is singular to working precision, as `solve` does.
+
     After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
     pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
     its factor, and the inverse back.
@@ -119,22 +122,27 @@ def inv(
 def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
     """Collective: the inverse, where the factor lies."""
     if ROUTINES[assume_a] == "lu":
-        return _by_lu(A, dtype, overwrite, checks.part_of(assume_a, lower))
+        X, pivots = regular_factors(A, dtype, overwrite, checks.part_of(assume_a, lower))
+        X = in_square_blocks(X, dtype)
+        heed(of_lu(X), dtype)
+        return _by_lu(X, pivots, dtype)
     if assume_a == "pos":
-        return _by_cholesky(A if lower else A.H, dtype, overwrite)
+        L = in_square_blocks(factored(A if lower else A.H, dtype, overwrite), dtype)
+        heed(of_cholesky(L), dtype)
+        return _by_cholesky(L, dtype)
     if assume_a == "diagonal":
         return inverse_of_diagonal(A, dtype)
+    heed(((A, Part(assume_a == "lower triangular")),), dtype)
     return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
 
 
-def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> DistMatrix:
-    """Collective: U^-1 (L^-1 P)."""
-    X, pivots = regular_factors(A, dtype, overwrite, part)
-    X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
+def _by_lu(X: DistMatrix, pivots: np.ndarray, dtype: np.dtype) -> DistMatrix:
+    """Collective: U^-1 (L^-1 P), of factors in square blocks."""
+    rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+        with collective_section(X.grid.comm, "an inverse by LU"), within(Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Substitution(X, Y, False, False).many()
@@ -144,17 +152,16 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
-        return _claim(A, lambda Y: (partial(images.whole, Y), U, L), rows)
+        return _claim(X, lambda Y: (partial(images.whole, Y), U, L), rows)
 
-    return checked(A.grid.comm, dtype, compute, claim)
+    return checked(X.grid.comm, dtype, compute, claim)
 
 
-def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: the lower triangle of L^-H L^-1, made symmetric."""
-    L = in_square_blocks(factored(A, dtype, overwrite), dtype)
+def _by_cholesky(L: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, dtype, True)
@@ -172,9 +179,9 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
             y = images.whole(Y, x)
             return y[0], y[1] + images.whole(Y, product(y))[1]
 
-        return _claim(A, lambda Y: (partial(inverse, Y), product))
+        return _claim(L, lambda Y: (partial(inverse, Y), product))
 
-    return checked(A.grid.comm, dtype, compute, claim)
+    return checked(L.grid.comm, dtype, compute, claim)
 
 
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL) -> Claim:
@@ -189,7 +196,6 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
             T = in_square_blocks(A, dtype)
-            regular(T)
             return _forward(T, np.arange(T.shape[0]), ALL, False)
 
     def claim(images: Images) -> Claim:

@@ -26,6 +26,7 @@ from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lu
 from pdla.linalg.factorizations.block_cyclic import counted, working_copy
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import factored as factored_by_lu
@@ -87,21 +88,25 @@ def _found(
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
-        solve = _by_cholesky(A, low) if assumed == "pos" else _by_lu(A, low)
+        solve = _by_cholesky(A, low, side.dtype) if assumed == "pos" else _by_lu(A, low, side.dtype)
         return None if solve is None else _converged(A, side.working_copy(layout, grid), solve)
 
 
-def _by_cholesky(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     try:
         L = factored(A, low)
     except LinAlgError:
         return None
+    heed(of_cholesky(L), dtype, 7)
     return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype)
 
 
-def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     X, pivots, singular = factored_by_lu(A, low, False)
-    return None if singular else lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
+    if singular:
+        return None
+    heed(of_lu(X), dtype, 7)
+    return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
 
 
 def _worth(B: DistMatrix | RightSide) -> bool:

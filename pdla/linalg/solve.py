@@ -9,6 +9,7 @@ from typing import Any
 from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lu
 from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored, solved_by
@@ -18,6 +19,7 @@ from pdla.linalg.factorizations.triangular import solved
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
+from pdla.matmul.images import Part
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
@@ -85,6 +87,11 @@ def solve(
 
     Notes
     -----
+    Of an A that is singular to working precision it warns on every rank, by SciPy's LinAlgWarning,
+    where the least and the largest pivot raise a suspicion that an estimate of the condition
+    confirms. To know both takes no message of its own. Of matrices like Kahan's no pivot is small:
+    `cond` tells.
+
     To reflect a triangle of A takes n^2 / 2 P words a rank. Where both triangles are there, "gen"
     spares that.
 
@@ -133,9 +140,14 @@ def solve(
 def _solved(A: DistMatrix, side: RightSide, assume_a: str, lower: bool, overwrite: bool) -> Any:
     """Collective: X, as its right-hand side wants it."""
     if ROUTINES[assume_a] == "lu":
-        return solved_by_lu(*regular_factors(A, side.dtype, overwrite, checks.part_of(assume_a, lower)), side)
+        X, pivots = regular_factors(A, side.dtype, overwrite, checks.part_of(assume_a, lower))
+        heed(of_lu(X), X.dtype)
+        return solved_by_lu(X, pivots, side)
     if assume_a == "diagonal":
         return solved_by_diagonal(A, side)
     if assume_a == "pos":
-        return solved_by(factored(A if lower else A.H, side.dtype, overwrite), side)
+        L = factored(A if lower else A.H, side.dtype, overwrite)
+        heed(of_cholesky(L), L.dtype)
+        return solved_by(L, side)
+    heed(((A, Part(assume_a == "lower triangular")),), side.dtype)
     return solved(A, side, assume_a == "lower triangular", False)

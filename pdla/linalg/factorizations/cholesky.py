@@ -233,17 +233,17 @@ def cho_solve(
         side = RightSide.of("cho_solve", C, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(C, side.B, part=Part(lower))
+    regular(C)
     with asked(verify):
         return solved_by(C if lower else C.H, side)
 
 
 def solved_by(L: DistMatrix, side: RightSide) -> Any:
-    """Collective: X of L L^H X = B, as its right-hand side wants it."""
+    """Collective: X of L L^H X = B, as its right-hand side wants it. L's diagonal has no zero."""
 
     def compute() -> DistMatrix:
         with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
             T = in_square_blocks(L, side.dtype)
-            regular(T)
             Y = substituted(T, side, True, False)
             return substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
 

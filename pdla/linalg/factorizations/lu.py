@@ -183,6 +183,7 @@ def lu_solve(
         side = RightSide.of("lu_solve", X, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(X, side.B)
+    regular(X)
     with asked(verify):
         return solved_by_lu(X, np.asarray(pivots), side)
 
@@ -199,28 +200,18 @@ def _zero(singular: int) -> str:
 
 
 def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
-    """Collective: X of L U X = P B, as its right-hand side wants it."""
+    """Collective: X of L U X = P B, as its right-hand side wants it. U's diagonal has no zero."""
     rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
         with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
-            regular(T)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True), None, side.dtype, True)
             return substituted(T, Y, False, False)
 
     claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=rows)
     return side.back(checked(X.grid.comm, side.dtype, compute, claim))
-
-
-def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
-    """Collective: x of A^H x = b from the factors of A, b a vector."""
-    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
-        T = in_square_blocks(X, side.dtype).H
-        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
-        x = side.back(substituted(T, Y, False, True))
-    return x[np.argsort(order(pivots, len(x)))]
 
 
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
