@@ -171,32 +171,42 @@ def of_cholesky(L: DistMatrix) -> Factors:
     return (L, Part(True)), (L.H, Part(False))
 
 
-def heed(factors: Factors, dtype: np.dtype, depth: int = 5) -> None:
-    """Collective: warn, on every rank, of a matrix singular to this dtype's precision; LinAlgError where a triangle is singular.
+def of_lower(T: DistMatrix) -> Factors:
+    """Local: of a lower triangle."""
+    return ((T, Part(True)),)
 
-    The pivots come in a reduction of three numbers; the condition is estimated only where they make
-    it suspect. depth: how many calls below the user's it is warned
+
+def of_upper(T: DistMatrix) -> Factors:
+    """Local: of an upper triangle."""
+    return ((T, Part(False)),)
+
+
+def heed(X: DistMatrix, of: Callable[[DistMatrix], Factors], dtype: np.dtype, depth: int = 6) -> None:
+    """Collective: warn, on every rank, where the factors in X are of a matrix that is singular to this dtype's precision.
+
+    LinAlgError where X has a zero on its diagonal. All ranks learn the least and the largest pivot
+    with that; the condition is estimated only where they make it suspect. depth: see warn_below
     """
-    n, eps = factors[-1][0].shape[0], float(np.finfo(dtype).eps)
-    pivots = regular(factors[-1][0]) ** sum(part.diagonal == "own" for _, part in factors)
-    if pivots < SUSPECT * sqrt(n) * eps:
-        warn_below(_reciprocal(factors), eps, depth + 1)
+    eps = float(np.finfo(dtype).eps)
+    pivots = regular(X) ** sum(part.diagonal == "own" for _, part in of(X))
+    if pivots < SUSPECT * sqrt(X.shape[0]) * eps:
+        warn_below(_reciprocal(X, of), eps, depth)
 
 
 def warn_below(rcond: float, eps: float, depth: int) -> None:
-    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does."""
+    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, so many calls below the user's."""
     if rcond < eps:
         from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla
 
         warnings.warn(f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate", LinAlgWarning, depth)
 
 
-def _reciprocal(factors: Factors) -> float:
+def _reciprocal(X: DistMatrix, of: Callable[[DistMatrix], Factors]) -> float:
     """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
-    dtype = checks.worked_on("cond", *(T.dtype for T, _ in factors))
-    factors = tuple((in_square_blocks(T, dtype), part) for T, part in factors)
+    dtype = checks.worked_on("cond", X.dtype)
+    factors = of(in_square_blocks(X, dtype))
     with np.errstate(all="ignore"):
-        return 1 / (_norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype))
+        return float(np.divide(1, _norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype)))
 
 
 def _norm_by(way: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:

@@ -19,7 +19,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed, of_cholesky, of_lu
+from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
 from pdla.linalg.diagonal import inverse_of_diagonal
 from pdla.linalg.factorizations.block_cyclic import as_layout, counted, dimensions, working_copy
 from pdla.linalg.factorizations.blocking import limited, to
@@ -124,16 +124,17 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
     if ROUTINES[assume_a] == "lu":
         X, pivots = regular_factors(A, dtype, overwrite, checks.part_of(assume_a, lower))
         X = in_square_blocks(X, dtype)
-        heed(of_lu(X), dtype)
+        heed(X, of_lu, dtype)
         return _by_lu(X, pivots, dtype)
     if assume_a == "pos":
         L = in_square_blocks(factored(A if lower else A.H, dtype, overwrite), dtype)
-        heed(of_cholesky(L), dtype)
+        heed(L, of_cholesky, dtype)
         return _by_cholesky(L, dtype)
     if assume_a == "diagonal":
         return inverse_of_diagonal(A, dtype)
-    heed(((A, Part(assume_a == "lower triangular")),), dtype)
-    return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
+    lower = assume_a == "lower triangular"
+    heed(A, of_lower if lower else of_upper, dtype)
+    return _of_lower(A, dtype) if lower else _of_lower(A.T, dtype).T
 
 
 def _by_lu(X: DistMatrix, pivots: np.ndarray, dtype: np.dtype) -> DistMatrix:

@@ -97,7 +97,7 @@ def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[Dis
         L = factored(A, low)
     except LinAlgError:
         return None
-    heed(of_cholesky(L), dtype, 7)
+    heed(L, of_cholesky, dtype, 8)
     return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype)
 
 
@@ -105,7 +105,7 @@ def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatri
     X, pivots, singular = factored_by_lu(A, low, False)
     if singular:
         return None
-    heed(of_lu(X), dtype, 7)
+    heed(X, of_lu, dtype, 8)
     return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
 
 

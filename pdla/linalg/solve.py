@@ -9,7 +9,7 @@ from typing import Any
 from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed, of_cholesky, of_lu
+from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
 from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored, solved_by
@@ -19,7 +19,6 @@ from pdla.linalg.factorizations.triangular import solved
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.verify import asked
 from pdla.matmul.checks import communicator
-from pdla.matmul.images import Part
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
@@ -89,8 +88,8 @@ def solve(
     -----
     Of an A that is singular to working precision it warns on every rank, by SciPy's LinAlgWarning,
     where the least and the largest pivot raise a suspicion that an estimate of the condition
-    confirms. To know both takes no message of its own. Of matrices like Kahan's no pivot is small:
-    `cond` tells.
+    confirms. Both pivots come with the search for zeros among them. Of matrices like Kahan's none
+    is small: `cond` tells.
 
     To reflect a triangle of A takes n^2 / 2 P words a rank. Where both triangles are there, "gen"
     spares that.
@@ -141,13 +140,14 @@ def _solved(A: DistMatrix, side: RightSide, assume_a: str, lower: bool, overwrit
     """Collective: X, as its right-hand side wants it."""
     if ROUTINES[assume_a] == "lu":
         X, pivots = regular_factors(A, side.dtype, overwrite, checks.part_of(assume_a, lower))
-        heed(of_lu(X), X.dtype)
+        heed(X, of_lu, X.dtype)
         return solved_by_lu(X, pivots, side)
     if assume_a == "diagonal":
         return solved_by_diagonal(A, side)
     if assume_a == "pos":
         L = factored(A if lower else A.H, side.dtype, overwrite)
-        heed(of_cholesky(L), L.dtype)
+        heed(L, of_cholesky, L.dtype)
         return solved_by(L, side)
-    heed(((A, Part(assume_a == "lower triangular")),), side.dtype)
-    return solved(A, side, assume_a == "lower triangular", False)
+    lower = assume_a == "lower triangular"
+    heed(A, of_lower if lower else of_upper, side.dtype)
+    return solved(A, side, lower, False)

@@ -234,7 +234,8 @@ def regular(T: DistMatrix) -> float:
     with collective_section(comm, "a diagonal"):
         T = summed(T, T.layout.summed) if T.layout.partial else T
         numbers, elements = diagonal(T)
-        sizes = np.abs(elements.astype(complex))
+        with np.errstate(over="ignore"):
+            sizes = np.abs(elements.astype(complex))
         mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
         told = comm.xp.asarray(mine)
         for half in comm.halves(told.copy(), told, "maximum"):
