@@ -42,9 +42,10 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
-    with np.errstate(all="ignore"):
-        sizes = np.abs(found)
-        warn_below(sizes.min(initial=np.inf) / sizes.max(initial=0), np.finfo(dtype).eps, 9)
+    if found.size and np.isfinite(found).all():
+        with np.errstate(over="ignore", under="ignore"):
+            sizes = np.abs(found)
+            warn_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps), 9)
     return found
 
 

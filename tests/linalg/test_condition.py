@@ -185,6 +185,10 @@ def test_whatever_is_known_of_it(assume):
     if assume in ("gen", "sym", "her", "pos"):
         assert warned(lambda: pdla.run(4, lambda comm: program(comm, SMALL, refine="float32"))) == 8 * said
     assert not warned(pdla.run, 4, program, np.diag([1.0, 1e-15, 2]))
+    if "triangular" in assume or assume == "diagonal":  # of what is infinite there is no condition
+        assert not warned(lambda: pdla.run(2, lambda comm: solve(
+            on((1, 2), np.diag([1, np.inf]), BLOCKS, comm), np.ones(2), assume_a=assume, check_finite=False
+        )))
 
 
 def test_layers_and_partial_sums_are_warned_of_and_a_warning_may_be_an_error():

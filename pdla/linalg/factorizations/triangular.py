@@ -226,7 +226,7 @@ def _few(side: RightSide) -> bool:
 
 
 def regular(T: DistMatrix) -> float:
-    """Collective: the least over the largest absolute value of T's diagonal, 1 without data.
+    """Collective: the least over the largest absolute value of T's diagonal, 1 without data, NaN if that is infinite.
 
     LinAlgError, on every rank, where it has a zero.
     """
@@ -243,7 +243,7 @@ def regular(T: DistMatrix) -> float:
     first, least, largest = (abs(each) for each in comm.xp.host_or(told, np.array([n, 1, 1])).tolist())
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
-    return least / largest if n else 1.0
+    return (least / largest if largest < np.inf else np.nan) if n else 1.0
 
 
 class Substitution:
