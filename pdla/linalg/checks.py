@@ -14,8 +14,10 @@ from pdla.array.numpy import significant
 from pdla.comm.agreement import in_words
 from pdla.errors import GridError, LayoutError, LinAlgError, PlanError, ShapeError
 from pdla.grid import one_communicator
+from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, one_of, writeable
+from pdla.matmul.images import Part, not_finite
 from pdla.matrix.core import DistMatrix
 
 FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
@@ -65,9 +67,15 @@ def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
     return kind
 
 
-def to_factor(name: str, A: Any, overwrite_a: bool, check_finite: bool, *, rectangular: bool = False, **more: bool) -> np.dtype:
-    """The dtype in which A is factored. Raises for flags, those among `more` too, and for an A that cannot be factored."""
-    flags(**more, overwrite_a=overwrite_a, check_finite=check_finite)
+def to_factor(
+    name: str, A: Any, overwrite_a: bool, check_finite: bool, *, rectangular: bool = False, assume_a: str = "gen",
+    lower: bool = True,
+) -> np.dtype:
+    """The dtype in which A is factored. Raises for flags, and for an A that cannot be factored.
+
+    lower: which triangle is read, by what is assumed of A
+    """
+    flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
     if rectangular:
         matrix(A)
     else:
@@ -75,7 +83,7 @@ def to_factor(name: str, A: Any, overwrite_a: bool, check_finite: bool, *, recta
     if overwrite_a:
         overwritten("A", A)
     if check_finite:
-        finite(A)
+        finite(A, part=part_of(assume_a, lower))
     kind = worked_on(name, A.dtype)
     if rectangular and A.shape[0] > (most := int(2 / np.finfo(kind).eps)):  # rows' numbers travel with their elements
         raise ShapeError(f"{name}: A has {A.shape[0]} rows, {kind} counts to {most}: cast it to double precision by astype first")
@@ -98,6 +106,15 @@ def assumed(name: str, assume_a: Any) -> None:
         raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
 
 
+def part_of(assume_a: str, lower: bool) -> Part | None:
+    """What is read of a matrix of which so much is known; None: all of it."""
+    parts = {
+        "gen": None, "sym": Part(lower), "her": Part(lower, "real"), "pos": Part(lower, "real"),
+        "lower triangular": Part(True), "upper triangular": Part(False), "diagonal": Part(True, "alone"),
+    }
+    return parts[assume_a]
+
+
 def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
@@ -106,16 +123,18 @@ def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
         raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which is not to be written to")
 
 
-def finite(*operands: Any) -> None:
-    """LinAlgError where this rank has an element that is infinite or NaN; names of the operands are A, B, ..."""
-    for name, X in zip("AB", operands, strict=False):
-        x = X.stored if isinstance(X, DistMatrix) else X.reshape(len(X), 1)
-        if x.dtype.kind not in "fcV" or namespace(x).finite(x):
-            continue
-        seen = namespace(x).host(x)
-        at = [int(i[0]) for i in np.nonzero(~np.isfinite(seen))]
-        place = [int(held.indices()[i]) for held, i in zip(X.indices, at, strict=True)] if isinstance(X, DistMatrix) else at[:1]
-        raise LinAlgError(f"{name} has {seen[tuple(at)]} at {place}: elements must be finite")
+def finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:
+    """LinAlgError where this rank has an element that is infinite or NaN, in this part of A, or in B, a matrix or a vector."""
+    _finite("A", A.stored, A.indices, part)
+    if isinstance(B, DistMatrix):
+        _finite("B", B.stored, B.indices)
+    elif B is not None:
+        _finite("B", B.reshape(len(B), 1), (IndexSet.interval(0, len(B)), IndexSet.interval(0, 1)), dimensions=1)
+
+
+def _finite(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
+    if found := not_finite(x, held, part):
+        raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:

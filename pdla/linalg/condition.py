@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
-from math import inf, isfinite, isnan
+from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,20 @@ from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
 from pdla.linalg.factorizations.block_cyclic import counted
 from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.lu import factored, solved_by_adjoint, solved_by_lu
+from pdla.linalg.factorizations.lu import factored
 from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.triangular import in_square_blocks, regular, solved
 from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import check_summed, frobenius, of_columns
 
 ORDERS = (None, "fro", 1, inf, "max")
 FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
+SUSPECT = 100  # times sqrt(n) eps: of matrices singular to working precision nearly all have pivots whose quotient is below that
+Factors = tuple[tuple[DistMatrix, Part], ...]  # triangles whose product is the matrix, but for the order of its rows
+Way = Callable[[np.ndarray], np.ndarray]  # from a vector, whole on every rank, to another one
 
 
 def norm(A: DistMatrix, ord: Any = None) -> float:
@@ -153,17 +159,93 @@ def _estimated(A: DistMatrix, p: float, dtype: np.dtype) -> float:
     if scaled := size != 0 and not FAR[0] < size < FAR[1]:
         A = counted(A * float(near_one(size, dtype)))
         size = _norm(A, p)
-    X, pivots, fault = factored(A, dtype, scaled)
+    X, _, fault = factored(A, dtype, scaled)
     if isnan(size) or fault:
         return size if isnan(size) else inf
-    xp = A.grid.comm.xp
-
-    def by(solve: Callable[..., Any]) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda b: xp.host(xp.host_or(solve(X, pivots, RightSide(xp.asarray(b), None, dtype)), b))
-
-    ways = by(solved_by_lu), by(solved_by_adjoint)
+    factors = of_lu(in_square_blocks(X, dtype))
     with np.errstate(all="ignore"):
-        return size * estimated_norm(*(ways if p == 1 else ways[::-1]), np.empty(A.shape[0], dtype))
+        return size * _norm_by(_solution, factors if p == 1 else _adjoint(factors), dtype)
+
+
+def of_lu(X: DistMatrix) -> Factors:
+    """Local: of L and U in one matrix."""
+    return (X, Part(True, "one")), (X, Part(False))
+
+
+def of_cholesky(L: DistMatrix) -> Factors:
+    """Local: of the factor."""
+    return (L, Part(True)), (L.H, Part(False))
+
+
+def of_lower(T: DistMatrix) -> Factors:
+    """Local: of a lower triangle."""
+    return ((T, Part(True)),)
+
+
+def of_upper(T: DistMatrix) -> Factors:
+    """Local: of an upper triangle."""
+    return ((T, Part(False)),)
+
+
+def heed(X: DistMatrix, of: Callable[[DistMatrix], Factors], dtype: np.dtype, depth: int = 6) -> None:
+    """Collective: warn, on every rank, where the factors in X are of a matrix that is singular to this dtype's precision.
+
+    LinAlgError where X has a zero on its diagonal. All ranks learn the least and the largest pivot
+    with that; the condition is estimated only where they make it suspect. depth: see warn_below
+    """
+    eps = float(np.finfo(dtype).eps)
+    pivots = regular(X) ** sum(part.diagonal == "own" for _, part in of(X))
+    if pivots < SUSPECT * sqrt(X.shape[0]) * eps:
+        warn_below(_reciprocal(X, of), eps, depth)
+
+
+def warn_below(rcond: float, eps: float, depth: int) -> None:
+    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, so many calls below the user's."""
+    if rcond < eps:
+        from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla
+
+        warnings.warn(f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate", LinAlgWarning, depth)
+
+
+def _reciprocal(X: DistMatrix, of: Callable[[DistMatrix], Factors]) -> float:
+    """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
+    dtype = checks.worked_on("cond", X.dtype)
+    factors = of(in_square_blocks(X, dtype))
+    with np.errstate(all="ignore"):
+        return float(np.divide(1, _norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype)))
+
+
+def _norm_by(way: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:
+    """Collective: the 1-norm of the product of the factors, or of its inverse, estimated."""
+    return estimated_norm(way(factors, dtype), way(_adjoint(factors), dtype), np.empty(factors[0][0].shape[0], dtype))
+
+
+def _adjoint(factors: Factors) -> Factors:
+    return tuple((T.H, Part(not part.lower, part.diagonal)) for T, part in reversed(factors))
+
+
+def _product(factors: Factors, dtype: np.dtype) -> Way:
+    """The way from x to A x, collective."""
+    images = Images(dtype, 0)
+
+    def way(x: np.ndarray) -> np.ndarray:
+        for T, part in reversed(factors):
+            x = T.xp.host(images.whole(T, (x[:, None], np.ones((len(x), 1), images.real)), part)[0][:, 0])
+        return x
+
+    return way
+
+
+def _solution(factors: Factors, dtype: np.dtype) -> Way:
+    """The way from b to x of A x = b, collective."""
+
+    def way(b: np.ndarray) -> np.ndarray:
+        for T, part in factors:
+            side = RightSide(T.xp.asarray(b), None, dtype)
+            b = T.xp.host(T.xp.host_or(solved(T, side, part.lower, part.diagonal == "one"), b))
+        return b
+
+    return way
 
 
 def estimated_norm(times: Callable, adjoint: Callable, like: np.ndarray) -> float:

@@ -13,11 +13,12 @@ from pdla.array.lapack import divided
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
+from pdla.linalg.condition import warn_below
 from pdla.linalg.factorizations.block_cyclic import diagonal
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
 from pdla.linalg.verify import Claim, checked
-from pdla.matmul.images import Images, Pair
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 
@@ -37,11 +38,15 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 
 def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
-    """Collective: the same; LinAlgError, on every rank, for a zero in it."""
+    """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
     found = whole_diagonal(A, dtype)
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
+    if found.size and np.isfinite(found).all():
+        with np.errstate(over="ignore", under="ignore"):
+            sizes = np.abs(found)
+            warn_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps), 9)
     return found
 
 
@@ -81,4 +86,4 @@ def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
         xp = namespace(x[0])
         return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
 
-    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=(A,))
+    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=((A, Part(True, "alone")),))

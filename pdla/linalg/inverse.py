@@ -19,14 +19,15 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
 from pdla.linalg.diagonal import inverse_of_diagonal
 from pdla.linalg.factorizations.block_cyclic import as_layout, counted, dimensions, working_copy
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored
 from pdla.linalg.factorizations.lu import regular_factors
 from pdla.linalg.factorizations.row_exchange import order
-from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks, regular
-from pdla.linalg.products.symmetrize import make_real, symmetrize
+from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks
+from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.solve import ROUTINES
 from pdla.linalg.verify import Claim, asked, checked
 from pdla.matmul.checks import communicator
@@ -54,11 +55,11 @@ def inv(
     assume_a : str, optional
         What is known of A, as for `solve`; for "pos" the inverse is Hermitian, bit for bit.
     lower : bool, optional
-        For "pos": whether the lower triangle is read; else the upper one.
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first.
+        Whether to look for NaN and infinity first, in what is read of A.
     layout : Layout, optional
         Of the inverse; by default A's.
     memory_limit : int, optional
@@ -84,6 +85,8 @@ def inv(
 
     Notes
     -----
+    It warns of an A that is singular to working precision, as `solve` does.
+
     After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
     pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
     its factor, and the inverse back.
@@ -108,7 +111,7 @@ def inv(
     with agreed(communicator((A,)), said):
         check_asked(verify)
         checks.assumed("inv", assume_a)
-        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
+        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, assume_a=assume_a, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
         overwrite_a = overwrite_a and verify != "keep"
 
@@ -122,23 +125,29 @@ def inv(
 
 def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
     """Collective: the inverse, where the factor lies."""
-    if assume_a in ("gen", "sym", "her"):
-        return _by_lu(A, dtype, overwrite)
+    if ROUTINES[assume_a] == "lu":
+        X, pivots, power = regular_factors(A, dtype, overwrite, checks.part_of(assume_a, lower))
+        X = in_square_blocks(X, dtype)
+        heed(X, of_lu, dtype)
+        return _by_lu(X, pivots, power, dtype)
     if assume_a == "pos":
-        return _by_cholesky(A if lower else A.H, dtype, overwrite)
+        L = in_square_blocks(factored(A if lower else A.H, dtype, overwrite), dtype)
+        heed(L, of_cholesky, dtype)
+        return _by_cholesky(L, dtype)
     if assume_a == "diagonal":
         return inverse_of_diagonal(A, dtype)
-    return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
+    lower = assume_a == "lower triangular"
+    heed(A, of_lower if lower else of_upper, dtype)
+    return _of_lower(A, dtype) if lower else _of_lower(A.T, dtype).T
 
 
-def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: U^-1 (L^-1 P), times the power of 2 by which A was scaled."""
-    X, pivots, power = regular_factors(A, dtype, overwrite)
-    X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
+def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, dtype: np.dtype) -> DistMatrix:
+    """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
+    rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+        with collective_section(X.grid.comm, "an inverse by LU"), within(Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
@@ -149,24 +158,21 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
-        return _claim(A, lambda Y: (partial(images.whole, Y), U, L), rows, power)
+        return _claim(X, lambda Y: (partial(images.whole, Y), U, L), rows, power)
 
-    return checked(A.grid.comm, dtype, compute, claim)
+    return checked(X.grid.comm, dtype, compute, claim)
 
 
-def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    """Collective: the lower triangle of L^-H L^-1, made symmetric."""
-    L = in_square_blocks(factored(A, dtype, overwrite), dtype)
+def _by_cholesky(L: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, dtype, True)
             Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
-            symmetrize(Y, True)
-            if dtype.kind == "c":
-                make_real(Y.stored, *Y.indices)
+            reflect(Y, True, True)
         return Y
 
     def claim(images: Images) -> Claim:
@@ -179,9 +185,9 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
             y = images.whole(Y, x)
             return y[0], y[1] + images.whole(Y, product(y))[1]
 
-        return _claim(A, lambda Y: (partial(inverse, Y), product))
+        return _claim(L, lambda Y: (partial(inverse, Y), product))
 
-    return checked(A.grid.comm, dtype, compute, claim)
+    return checked(L.grid.comm, dtype, compute, claim)
 
 
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: float = 1) -> Claim:
@@ -196,7 +202,6 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
             T = in_square_blocks(A, dtype)
-            regular(T)
             return _forward(T, np.arange(T.shape[0]), ALL, False)
 
     def claim(images: Images) -> Claim:

@@ -287,7 +287,7 @@ def plan_solve(
     assume_a : str, optional
         What is known of A; not "diagonal".
     lower : bool, optional
-        For "pos": which triangle is read.
+        For "sym", "her" and "pos": which triangle is read.
     overwrite_a, overwrite_b : bool, optional
         Whether they may be written to.
     check_finite : bool, optional

@@ -28,6 +28,7 @@ from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lu
 from pdla.linalg.factorizations.block_cyclic import counted, working_copy
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import factored as factored_by_lu
@@ -58,13 +59,13 @@ def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
     return np.dtype(LOWER[refine, dtype.char])
 
 
-def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool) -> Any:
+def refined(A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool) -> Any:
     """Collective: X of A X = B; None, with a warning, where it does not converge.
 
-    lower: which triangle of a positive definite A is read.
+    lower: which triangle is read of an A that is assumed to be symmetric or Hermitian.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
-        found = _found(A, side, low, positive, lower)
+        found = _found(A, side, low, assumed, lower)
     said = f"A has no factor in {low}"
     if found is not None:
         X, steps, more, left = found
@@ -79,21 +80,21 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
 
 
 def _found(
-    A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool
+    A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool
 ) -> tuple[DistMatrix, int, int, float] | None:
     """Collective: what `_converged` gives; None where there are no low factors.
 
     Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
     them.
     """
-    A = counted(mirrored(A, lower, True)) if positive else A
+    A = A if assumed == "gen" else counted(mirrored(A, lower, assumed != "sym"))
     A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
     factor = _factor(A)
     A = A if factor == 1 else counted(A * factor)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
-        solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
+        solve = _by_cholesky(A, low, side.dtype) if assumed == "pos" else _by_lu(A, low, side.dtype)
         if solve is None:
             return None
         B = side.working_copy(layout, grid)
@@ -110,17 +111,21 @@ def _factor(A: DistMatrix) -> float:
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
-def _by_cholesky(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     try:
         L = factored(A, low)
     except LinAlgError:
         return None
+    heed(L, of_cholesky, dtype, 8)
     return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype)
 
 
-def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
     X, pivots, singular = factored_by_lu(A, low, False)
-    return None if singular else lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
+    if singular:
+        return None
+    heed(X, of_lu, dtype, 8)
+    return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
 
 
 def _worth(B: DistMatrix | RightSide) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
+from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
 from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.factorizations.blocking import limited, to
 from pdla.linalg.factorizations.cholesky import factored, solved_by
-from pdla.linalg.factorizations.lu import solved_by_factoring
+from pdla.linalg.factorizations.lu import regular_factors, solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import solved
 from pdla.linalg.refinement import lower_dtype, refined
@@ -42,17 +43,18 @@ def solve(
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
     assume_a : str, optional
-        "gen": by LU with row pivoting; "sym" and "her", symmetric and Hermitian, both triangles
-        of which are read: by LU, too; "pos", Hermitian and positive definite: by Cholesky; "lower
-        triangular", "upper triangular": by substitution; "diagonal": by a division.
+        "gen": by LU with row pivoting; "sym" and "her", symmetric and Hermitian: by LU, too, of
+        one triangle and its reflection; "pos", Hermitian and positive definite: by Cholesky;
+        "lower triangular", "upper triangular": by substitution; "diagonal": by a division.
     lower : bool, optional
-        For "pos": whether the lower triangle is read; else the upper one.
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one. Of the
+        diagonal of a Hermitian A the imaginary parts are not read.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     overwrite_b : bool, optional
         Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
-        Whether to look for NaN and infinity in A and B first.
+        Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
         Of X; by default B's.
     refine : None or "float32", optional
@@ -87,6 +89,14 @@ def solve(
     -----
     Where elements of U overflow, A and B are multiplied by 2^-32, and A is factored again.
 
+    Of an A that is singular to working precision it warns on every rank, by SciPy's LinAlgWarning,
+    where the least and the largest pivot raise a suspicion that an estimate of the condition
+    confirms. Both pivots come with the search for zeros among them. Of matrices like Kahan's none
+    is small: `cond` tells.
+
+    To reflect a triangle of A takes n^2 / 2 P words a rank. Where both triangles are there, "gen"
+    spares that.
+
     A step of refinement takes a solution and a product A X; there must be memory for both
     precisions. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they stall, as
     from condition numbers of about 1e7, at most 30 steps of GMRES follow, for one column of 4096
@@ -116,13 +126,13 @@ def solve(
             checks.overwritten("A", A, B)
         side = RightSide.of("solve", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(A, side.B)
+            checks.finite(A, side.B, part=checks.part_of(assume_a, lower))
         overwrite_a = overwrite_a and verify != "keep"
         low = lower_dtype(refine, side.dtype, assume_a)
 
         def run(A: DistMatrix, B: Any, both: bool = False) -> Any:
             given = replace(side, B=B)
-            X = None if low is None else refined(A, given, low, assume_a == "pos", lower)
+            X = None if low is None else refined(A, given, low, assume_a, lower)
             return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
 
         blocking = limited(ROUTINES[assume_a], A, side.dtype, memory_limit, partial(run, both=True), side.B, said=said)
@@ -133,9 +143,15 @@ def solve(
 def _solved(A: DistMatrix, side: RightSide, assume_a: str, lower: bool, overwrite: bool) -> Any:
     """Collective: X, as its right-hand side wants it."""
     if ROUTINES[assume_a] == "lu":
-        return solved_by_factoring(A, side, overwrite)
+        X, pivots, power = regular_factors(A, side.dtype, overwrite, checks.part_of(assume_a, lower))
+        heed(X, of_lu, X.dtype)
+        return solved_by_lu(X, pivots, side, power)
     if assume_a == "diagonal":
         return solved_by_diagonal(A, side)
     if assume_a == "pos":
-        return solved_by(factored(A if lower else A.H, side.dtype, overwrite), side)
-    return solved(A, side, assume_a == "lower triangular", False)
+        L = factored(A if lower else A.H, side.dtype, overwrite)
+        heed(L, of_cholesky, L.dtype)
+        return solved_by(L, side)
+    lower = assume_a == "lower triangular"
+    heed(A, of_lower if lower else of_upper, side.dtype)
+    return solved(A, side, lower, False)

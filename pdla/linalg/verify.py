@@ -20,7 +20,7 @@ from pdla import config
 from pdla.comm.agreement import collective_section, name
 from pdla.comm.communicator import Communicator
 from pdla.errors import LinAlgError
-from pdla.matmul.images import Images, Pair
+from pdla.matmul.images import Images, Pair, Part, not_finite
 from pdla.matmul.verify import NotFinite, only, twice, warn
 from pdla.matrix.core import DistMatrix
 
@@ -55,7 +55,7 @@ class Claim:
     given     the image by what is there before; a row of it is that of `order` of the result
     steps     of the result: its parts' images, the first applied first
     matrix    of the result: whose blocks are named
-    operands  that must be finite, besides those of `given`
+    operands  that must be finite, in these parts, besides those of `given`
     mirrored  the matrix is a lower triangle, which says what is above
     lost      why it cannot be computed again; "": it can
     """
@@ -66,7 +66,7 @@ class Claim:
     steps: Callable[[Any], tuple[Callable[[Pair], Pair], ...]]
     matrix: Callable[[Any], DistMatrix] = lambda made: made
     order: Callable[[Any], Any] = lambda made: ALL
-    operands: tuple[DistMatrix, ...] = ()
+    operands: tuple[tuple[DistMatrix, Part], ...] = ()
     mirrored: bool = False
     lost: str = ""
 
@@ -140,7 +140,8 @@ class Check:
     def _named(self, made: Any, rows: np.ndarray, finite: bool) -> str:
         """Collective: what is wrong, in words; nothing, if an operand is infinite or NaN."""
         comm, X = self.comm, self.claim.matrix(made)
-        given = bool(np.isfinite(self.expected[1]).all()) and all(T.xp.finite(T.stored) for T in self.claim.operands)
+        odd = any(not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
+        given = bool(np.isfinite(self.expected[1]).all()) and not odd
         operands, results = zip(*comm.share((given, finite or bool(X.xp.finite(X.stored)))), strict=True)
         if not all(operands):
             return ""

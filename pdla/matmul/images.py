@@ -15,6 +15,7 @@ import numpy as np
 from pdla.array import namespace
 from pdla.comm.communicator import Communicator
 from pdla.grid import ProcessGrid
+from pdla.indices import IndexSet
 from pdla.layout import Layout, axes_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
@@ -25,10 +26,21 @@ Piece = tuple[Any, Any, Any]  # rows, columns and elements
 
 
 class Part(NamedTuple):
-    """A triangle, and what is on its diagonal: its "own" elements, their "real" parts, "one", or "none"."""
+    """A triangle, and what is on its diagonal: its "own" elements, their "real" parts, "one", or "none"; "alone": it is no more."""
 
     lower: bool
     diagonal: str = "own"
+
+    @property
+    def hermitian(self) -> bool:
+        """Whether the diagonal is real."""
+        return self.diagonal == "real"
+
+    def read(self, x: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """The elements x of these rows and columns, with 0 in place of what is not in this part."""
+        on, beside = i == j, (i > j if self.lower else i < j)
+        kept = beside & (self.diagonal != "alone") | on & (self.diagonal not in ("one", "none"))
+        return np.where(kept, np.where(on, x.real, x) if self.hermitian else x, x.dtype.type(0))
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,21 @@ class Images:
                 piece = strip[rows, cols]
                 piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
                 yield _shifted(rows, down.start), _shifted(cols, across.start), piece
+
+
+def not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
+    """Local: of a block x of these rows and columns an element that is infinite or NaN, in this part, and its place; or None."""
+    xp = namespace(x)
+    if x.dtype.kind not in "fcV" or xp.finite(x):
+        return None
+    i, j = (indices.indices() for indices in held)
+    for down, across, strip in strips(xp, x, False, x.dtype):
+        seen = xp.host(strip)
+        wrong = ~np.isfinite(seen if part is None else part.read(seen, i[down, None], j[None, across]))
+        if wrong.any():
+            at = np.unravel_index(wrong.argmax(), wrong.shape)
+            return seen[at], [int(i[down][at[0]]), int(j[across][at[1]])]
+    return None
 
 
 def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Piece]:

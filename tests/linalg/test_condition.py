@@ -1,14 +1,18 @@
-"""Norms as NumPy's, and estimates of condition numbers between a third of them and them."""
+"""Norms as NumPy's; estimates of condition numbers between a third of them and them; warnings where SciPy gives them."""
+
+import warnings
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, on, raised
-from scipy.linalg import lapack
+import scipy.linalg
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, hilbert, layered, on, positive, raised, ratio
+from scipy.linalg import LinAlgWarning, lapack
 
 import pdla
 from pdla import Layout
-from pdla.linalg import cond, norm
+from pdla.linalg import cond, condition, inv, lu_factor, norm, solve
 from pdla.linalg.condition import estimated_norm
+from pdla.linalg.factorizations.row_exchange import order
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -95,6 +99,18 @@ def test_estimates_are_lower_bounds_and_close(name):
     assert found == found[:1] * 5
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_adjoint_factors_solve_systems_of_the_adjoint(dtype):
+    a, b = drawn((33, 33), dtype), drawn((33,), dtype, 1)
+
+    def program(comm):
+        X, pivots = lu_factor(on((2, 2), a, cyclic(8), comm))
+        x = condition._solution(condition._adjoint(condition.of_lu(X)), a.dtype)(b)
+        return ratio(a[order(pivots, 33)].conj().T, x[:, None], b[:, None])
+
+    assert max(pdla.run(4, program)) < 30
+
+
 def test_an_estimate_of_signs_that_alternate_is_not_fooled():
     """The last of the products finds what the others miss."""
     v = np.append(0, np.tile([1, -1], 6))
@@ -141,3 +157,119 @@ def test_dry_runs_of_1024_ranks():
         return cond(A), norm(A, 1)
 
     assert pdla.dry_run(1024, program, rank=37)[0] == (0, 0)
+
+
+def warned(function, *args):
+    """The texts of the warnings, one a rank, which name the line of the call here."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        function(*args)
+    assert all(one.category is LinAlgWarning and one.filename == __file__ for one in said)
+    return [str(one.message) for one in said]
+
+
+LINE = np.linspace(0, 1, 60)[:, None]
+ILL = {
+    "hilbert": hilbert(12), "larger": hilbert(20), "kernel": np.exp(-((LINE - LINE.T) ** 2) / 2),
+    "rows": np.diag(np.geomspace(1, 1e-20, 20)) @ drawn((20, 20), "float64"), "two": np.diag([1, 1e-20]),
+    "complex": 1j * hilbert(14), "single": hilbert(8).astype("float32"),
+    "noise": drawn((30, 29), "float64") @ drawn((29, 30), "float64", 1),
+}
+
+
+@pytest.mark.parametrize("name", ILL)
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 1), (2, 2)], ids=str)
+def test_what_is_singular_to_working_precision_is_warned_of_on_every_rank(name, grid):
+    """As by SciPy; overwritten, too; on idle ranks, too."""
+    a = ILL[name]
+    assert warned(scipy.linalg.solve, a, np.ones(len(a), a.dtype))
+
+    def program(comm, what):
+        for layout in (cyclic(4), BLOCKS):
+            A = on(grid, a, layout, comm)
+            known = {"assume_a": "sym" if (a == a.T).all() else "gen", "overwrite_a": layout == BLOCKS}
+            inv(A, **known) if what == "inv" else solve(A, np.ones(len(a), a.dtype), **known)
+
+    ranks = grid[0] * grid[1] + 1
+    for what in ("inv", "solve"):
+        said = warned(pdla.run, ranks, program, what)
+        assert len(said) == 2 * ranks and all("A is ill-conditioned (rcond=" in text for text in said)
+        assert len(set(said)) <= 2  # one of each layout, as pivots may differ, and none of a rank alone
+        found = [float(text.partition("rcond=")[2].partition(")")[0]) for text in said]
+        assert max(found) < np.finfo(a.dtype).eps
+
+
+SMALL = np.diag([1.0, 1e-20, 2])
+
+
+@pytest.mark.parametrize("assume", ["gen", "sym", "her", "pos", "lower triangular", "upper triangular", "diagonal"])
+def test_whatever_is_known_of_it(assume):
+    def program(comm, small, **named):
+        A, b = on((2, 2), small, BLOCKS, comm), np.ones(3)
+        solve(A, b, assume_a=assume, **named)
+        solve(on((2, 2), small, cyclic(1), comm), on((2, 2), small, BLOCKS, comm), assume_a=assume, overwrite_a=True, **named)
+        if not named:
+            inv(A, assume_a=assume)
+
+    said = ["A is ill-conditioned (rcond=5e-21): the result may not be accurate"]
+    assert warned(pdla.run, 4, program, SMALL) == 12 * said
+    if assume in ("gen", "sym", "her", "pos"):
+        assert warned(lambda: pdla.run(4, lambda comm: program(comm, SMALL, refine="float32"))) == 8 * said
+    assert not warned(pdla.run, 4, program, np.diag([1.0, 1e-15, 2]))
+    if "triangular" in assume or assume == "diagonal":  # of what is infinite there is no condition
+        assert not warned(lambda: pdla.run(2, lambda comm: solve(
+            on((1, 2), np.diag([1, np.inf]), BLOCKS, comm), np.ones(2), assume_a=assume, check_finite=False
+        )))
+
+
+def test_layers_and_partial_sums_are_warned_of_and_a_warning_may_be_an_error():
+    a = np.kron(np.diag([1, 1e-20]), positive(24))
+
+    def program(comm):
+        solve(layered((2, 2, 2), 8, a, comm), np.ones(48), assume_a="pos")
+        inv(layered((2, 2, 2), 8, a, comm))
+        addend, grid = np.diag(np.geomspace(1, 1e-20, 48)), pdla.ProcessGrid((8,), comm=comm)
+        sums = pdla.from_local(addend * (comm.rank == 3), (48, 48), grid, Layout(partial="row"))
+        solve(sums, np.ones(48), assume_a="lower triangular")
+
+    assert len(warned(pdla.run, 8, program)) == 24
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LinAlgWarning)
+        kind, text = raised(lambda comm: solve(on((1, 2), SMALL, BLOCKS, comm), np.ones(3)), 2)
+    assert kind is LinAlgWarning and "rcond=5e-21" in text
+
+
+WELL = {
+    "drawn": drawn((200, 200), "float64"), "single": drawn((200, 200), "float32"), "complex": drawn((60, 60), "complex128"),
+    "positive": positive(60, condition=1e8), "hilbert": hilbert(9), "none": np.zeros((0, 0)), "scaled": 1e-300 * positive(30),
+    "grown": 1e150 * (drawn((40, 40), "float64") + 4 * np.eye(40)),
+}
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_of_others_nothing_is_estimated(name, monkeypatch):
+    monkeypatch.setattr(condition, "estimated_norm", None)
+    a = WELL[name]
+
+    def program(comm):
+        A, b = on((2, 2), a, BLOCKS, comm), np.ones(len(a), a.dtype)
+        for assume in ("gen", "pos") if name in ("positive", "hilbert", "scaled", "none") else ("gen",):
+            solve(A, b, assume_a=assume)
+            inv(A, assume_a=assume)
+
+    assert not warned(pdla.run, 4, program)
+
+
+def test_kahans_matrix_escapes_but_cond_tells():
+    """None of its pivots is small."""
+    a = kahan(130, 0.93)
+    assert warned(scipy.linalg.solve, a, np.ones(130))
+
+    def program(comm):
+        A = on((2, 2), a, BLOCKS, comm)
+        solve(A, np.ones(130))
+        return cond(A)
+
+    found: list[float] = []
+    assert not warned(lambda: found.extend(pdla.run(4, program)))
+    assert min(found) > 1 / np.finfo(float).eps

@@ -29,6 +29,7 @@ PLANS = {
     "lu": lambda A, **named: plan_lu(A, **named),
     "solve": lambda A, **named: plan_solve(A, A, **named),
     "pos": lambda A, **named: plan_solve(A, A, assume_a="pos", **named),
+    "her": lambda A, **named: plan_solve(A, A, assume_a="her", lower=False, **named),
     "triangle": lambda A, **named: plan_solve(A, A, assume_a="upper triangular", **named),
     "substitution": lambda A: plan_solve_triangular(A, A, lower=True),
 }
@@ -53,7 +54,7 @@ def test_what_is_foretold_is_counted(layout, name):
     told, counted = zip(*pdla.run(4, program), strict=True)
     assert len(set(told)) == 1 and told[0].seconds > 0
     received, messages, peak = map(max, zip(*counted, strict=True))
-    if name in ("lu", "solve") and layout == cyclic(8):  # which rows are exchanged depends on A: foretold are random ones
+    if name in ("lu", "solve", "her") and layout == cyclic(8):  # which rows are exchanged depends on A: foretold are random ones
         assert told[0].bytes_received > received and told[0].messages > messages
     else:
         assert (told[0].bytes_received, told[0].messages) == (received, messages)
@@ -67,12 +68,15 @@ CALLS = {
     "lu": lambda A, limit: lu(A, memory_limit=limit),
     "solve": lambda A, limit: solve(A, np.ones(A.shape[0]), memory_limit=limit),
     "pos": lambda A, limit: solve(A, A, assume_a="pos", memory_limit=limit),
+    "sym": lambda A, limit: solve(A, A, assume_a="sym", memory_limit=limit),
     "triangle": lambda A, limit: solve(A, A, assume_a="lower triangular", memory_limit=limit),
     "inv": lambda A, limit: inv(A, memory_limit=limit),
     "det": lambda A, limit: det(A, memory_limit=limit),
     "slogdet": lambda A, limit: slogdet(A, memory_limit=limit),
     "cond": lambda A, limit: cond(A, memory_limit=limit),
     "inv of a triangle": lambda A, limit: inv(A, assume_a="upper triangular", memory_limit=limit),
+    "inv of a symmetric matrix": lambda A, limit: inv(A, assume_a="sym", lower=False, memory_limit=limit),
+    "refined symmetric": lambda A, limit: solve(A, A, assume_a="sym", refine="float32", memory_limit=limit),
     "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
 }
 

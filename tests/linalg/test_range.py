@@ -53,7 +53,7 @@ def tiny(dtype):
 def test_subnormal_pivots_are_divided_by(verify, grid, dtype):
     a, x = tiny(dtype), drawn((N, MANY), dtype, 1)
     h = a + a.conj().T
-    said = dict.fromkeys(["gen", "sym"], a) | {"pos": h, "lower triangular": np.tril(a), "upper triangular": np.triu(a)}
+    said = {"gen": a, "sym": a + a.T, "her": h, "pos": h, "lower triangular": np.tril(a), "upper triangular": np.triu(a)}
     said["diagonal"] = np.diag(a.diagonal())
     eps = 2**12 * N * np.finfo(dtype).eps
 

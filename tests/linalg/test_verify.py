@@ -68,12 +68,14 @@ CALLS = {
     "solve": lambda A, B, S, T, **o: [solve(A, B, **o)],
     "vector": lambda A, B, S, T, **o: [solve(A, np.arange(float(N)), **o)],
     "pos": lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", **o)],
+    "her": lambda A, B, S, T, **o: [solve(A, B, assume_a="her", lower=False, **o)],
     "refined": lambda A, B, S, T, **o: [solve(A, B, refine="float32", **o)],
     "triangular": lambda A, B, S, T, **o: [solve_triangular(T, B, lower=True, **o)],
     "few": lambda A, B, S, T, **o: [solve_triangular(T, B[:, :3], lower=False, **o)],
     "trsm": lambda A, B, S, T, **o: [trsm(T, B.T, lower=False, side="right", unit_diagonal=True, alpha=2, **o)],
     "inv": lambda A, B, S, T, **o: [inv(A, **o)],
     "inv pos": lambda A, B, S, T, **o: [inv(S, assume_a="pos", **o)],
+    "inv sym": lambda A, B, S, T, **o: [inv(A, assume_a="sym", **o)],
     "inv lower": lambda A, B, S, T, **o: [inv(T, assume_a="lower triangular", **o)],
 }
 
@@ -194,8 +196,8 @@ def test_the_block_is_named_by_its_rank_and_place(monkeypatch, module, what, nam
 
 @pytest.mark.parametrize(("name", "over"), [
     ("cholesky", "overwrite_a"), ("cho_factor", "overwrite_a"), ("lu_factor", "overwrite_a"), ("lu", "overwrite_a"),
-    ("solve", "overwrite_a"), ("inv", "overwrite_a"), ("triangular", "overwrite_b"), ("trsm", "overwrite_b"),
-    ("cho_solve", "overwrite_b"), ("lu_solve", "overwrite_b"),
+    ("solve", "overwrite_a"), ("her", "overwrite_a"), ("inv", "overwrite_a"), ("triangular", "overwrite_b"),
+    ("trsm", "overwrite_b"), ("cho_solve", "overwrite_b"), ("lu_solve", "overwrite_b"),
 ])
 def test_what_was_overwritten_is_named_and_kept_on_demand(monkeypatch, name, over):
     def program(comm, errs, verify):
@@ -215,8 +217,54 @@ def test_what_was_overwritten_is_named_and_kept_on_demand(monkeypatch, name, ove
     np.testing.assert_allclose(found, pdla.run(4, program, errs, False)[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["triangular", "cho_solve", "pos", "sym"])
+def test_nan_where_nothing_is_read_hides_no_fault(monkeypatch, name):
+    whole = POSITIVE if name == "pos" else TRIANGLE
+
+    def program(comm, errs=None):
+        A, right = on((2, 2), np.where(np.tri(N, dtype=bool), whole, np.nan), cyclic(8), comm), on((2, 2), B, BLOCKS, comm)
+        if errs:
+            errs.mine.rank = comm.rank
+        return {
+            "triangular": lambda: solve_triangular(A, right, lower=True, verify=bool(errs)),
+            "cho_solve": lambda: cho_solve((A, True), right, verify=bool(errs)),
+        }.get(name, lambda: solve(A, right, assume_a=name, verify=bool(errs)))().gather()
+
+    expected = pdla.run(4, program)[0]
+    errs = Errs(monkeypatch, 1, 1, 1e-2)
+    with pytest.warns(RuntimeWarning, match="computed again, it was right"):
+        np.testing.assert_allclose(pdla.run(4, program, errs)[0], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("assume", ["sym", "her"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_wrong_reflection_is_found_and_mended(monkeypatch, assume, lower):
+    right, left = by_lu.reflect, [1]  # how often it is wrong
+
+    def wrong(X, *args):
+        right(X, *args)
+        if X.grid.comm.rank == 2 and left[0]:
+            left[0] -= 1
+            X.stored[5, 3] += 1e-3
+
+    monkeypatch.setattr(by_lu, "reflect", wrong)
+
+    def program(comm, verify=True, **options):
+        A, right, *_ = factors(comm, cyclic(8))
+        return solve(A, right, assume_a=assume, lower=lower, verify=verify, **options).gather()
+
+    with pytest.warns(RuntimeWarning, match="computed again, it was right"):
+        found = pdla.run(4, program)[0]
+    np.testing.assert_array_equal(found, pdla.run(4, program, False)[0])
+    left[0] = 1
+    with pytest.raises(VerificationError, match="A was to be overwritten"):
+        pdla.run(4, partial(program, overwrite_a=True))
+
+
 OVER = {
-    **dict.fromkeys(("cholesky", "upper", "cho_factor", "lu_factor", "wide", "tall", "lu", "solve", "pos", "inv"), "overwrite_a"),
+    **dict.fromkeys(
+        ("cholesky", "upper", "cho_factor", "lu_factor", "wide", "tall", "lu", "solve", "pos", "her", "inv"), "overwrite_a",
+    ),
     **dict.fromkeys(("cho_solve", "lu_solve", "triangular"), "overwrite_b"),
 }
 

@@ -53,13 +53,14 @@ def cholesky(
     Parameters
     ----------
     A : DistMatrix
-        n x n, Hermitian and positive definite, in any layout. Only one triangle is read.
+        n x n, Hermitian and positive definite, in any layout. Only one triangle is read; the other
+        may hold anything, NaN too, and so may the imaginary parts of the diagonal.
     lower : bool, optional
         Whether it is the lower one, for L; else the upper one, for U of A = U^H U.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first.
+        Whether to look for NaN and infinity first, in the triangle that is read.
     layout : Layout, optional
         Of the factor; by default A's.
     memory_limit : int, optional
@@ -120,7 +121,7 @@ def cholesky(
     said = checks.words("cholesky", A, verify=verify, **named)
     with agreed(communicator((A,)), said):
         check_asked(verify)
-        dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, lower=lower)
+        dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, assume_a="pos", lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
         overwrite_a = overwrite_a and verify != "keep"
 
@@ -147,7 +148,7 @@ def cho_factor(
     overwrite_a : bool, optional
         Whether A may be written to.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first.
+        Whether to look for NaN and infinity first, in the triangle that is read.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -177,7 +178,7 @@ def cho_factor(
     said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite, limit=memory_limit, verify=verify)
     with agreed(communicator((A,)), said):
         check_asked(verify)
-        dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
+        dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, assume_a="pos", lower=lower)
         overwrite_a = overwrite_a and verify != "keep"
         run = partial(_factor, dtype=dtype, lower=lower, overwrite=overwrite_a)
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
@@ -205,7 +206,7 @@ def cho_solve(
     overwrite_b : bool, optional
         Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first.
+        Whether to look for NaN and infinity first, in the triangle that is read.
     layout : Layout, optional
         Of X; by default B's.
     verify : bool or "keep", optional
@@ -237,18 +238,18 @@ def cho_solve(
         checks.square("cho_solve", C)
         side = RightSide.of("cho_solve", C, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(C, side.B)
+            checks.finite(C, side.B, part=Part(lower))
+    regular(C)
     with asked(verify):
         return solved_by(C if lower else C.H, side)
 
 
 def solved_by(L: DistMatrix, side: RightSide) -> Any:
-    """Collective: X of L L^H X = B, as its right-hand side wants it."""
+    """Collective: X of L L^H X = B, as its right-hand side wants it. L's diagonal has no zero."""
 
     def compute() -> DistMatrix:
         with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
             T = in_square_blocks(L, side.dtype)
-            regular(T)
             Y = substituted(T, side, True, False)
             return substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
 

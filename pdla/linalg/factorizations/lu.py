@@ -36,9 +36,10 @@ from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
+from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
-from pdla.matmul.images import Images, Part
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
@@ -187,6 +188,7 @@ def lu_solve(
         side = RightSide.of("lu_solve", X, B, layout, overwrite_b and verify != "keep")
         if check_finite:
             checks.finite(X, side.B)
+    regular(X)
     with asked(verify):
         return solved_by_lu(X, np.asarray(pivots), side)
 
@@ -204,28 +206,18 @@ def _told(fault: int) -> str:
 
 
 def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide, alpha: float = 1) -> Any:
-    """Collective: X of L U X = alpha P B, as its right-hand side wants it."""
+    """Collective: X of L U X = alpha P B, as its right-hand side wants it. U's diagonal has no zero."""
     rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
         with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
-            regular(T)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True, alpha), None, side.dtype, True)
             return substituted(T, Y, False, False)
 
     claim = side.claim((X, Part(True, "one")), (X, Part(False)), alpha=alpha, order=rows)
     return side.back(checked(X.grid.comm, side.dtype, compute, claim))
-
-
-def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
-    """Collective: x of A^H x = b from the factors of A, b a vector."""
-    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
-        T = in_square_blocks(X, side.dtype).H
-        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
-        x = side.back(substituted(T, Y, False, True))
-    return x[np.argsort(order(pivots, len(x)))]
 
 
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
@@ -242,18 +234,14 @@ def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
     return Y
 
 
-def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
-    """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
-    X, pivots, power = regular_factors(A, side.dtype, overwrite)
-    return solved_by_lu(X, pivots, side, power)
-
-
-def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, float]:
+def regular_factors(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None
+) -> tuple[DistMatrix, np.ndarray, float]:
     """Collective: L and U of a power of 2 times A in one matrix, the pivots, and this power: mostly 1.
 
-    LinAlgError, on every rank, for a singular A.
+    LinAlgError, on every rank, for a singular A. part: see factored
     """
-    X, pivots, fault, power = scaled_factors(A, dtype, overwrite)
+    X, pivots, fault, power = scaled_factors(A, dtype, overwrite, part)
     if fault > 0:
         raise LinAlgError(f"the matrix is singular: {_told(fault)}")
     if fault:
@@ -261,25 +249,33 @@ def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[Di
     return X, pivots, power
 
 
-def scaled_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int, float]:
+def scaled_factors(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None = None
+) -> tuple[DistMatrix, np.ndarray, int, float]:
     """Collective: `factored` of A, or of a power of 2 times A, and this power.
 
     It is 1 unless elements of U leave the range, of an A that is still there.
     """
-    X, pivots, fault = factored(A, dtype, overwrite)
+    X, pivots, fault = factored(A, dtype, overwrite, part)
     if fault >= 0 or overwrite:
         return X, pivots, fault, 1
     del X  # lest A's copies be three
-    return *factored(counted(A * SMALLER), dtype, True), SMALLER
+    return *factored(counted(A * SMALLER), dtype, True, part), SMALLER
 
 
-def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    """Collective: L and U in one matrix, the pivots, and the first fault of U's diagonal: see lapack.fault."""
+def factored(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None = None
+) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: L and U in one matrix, the pivots, and the first fault of U's diagonal: see lapack.fault.
+
+    part: the triangle of A that says what is in the other one; with a real diagonal A is Hermitian.
+    None: all of A is read.
+    """
     (m, n), k = A.shape, min(A.shape)
 
     def claim(images: Images) -> Claim:
         return Claim(
-            n, 2 * (n + k), partial(images.whole, A),
+            n, 2 * (n + k), partial(_image, images, A, part),
             lambda made: tuple(
                 partial(images.whole, T, part=part)
                 for T, part in ((made[0][:k, :], Part(False)), (made[0][:, :k], Part(True, "one")))
@@ -287,14 +283,23 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
             matrix=lambda made: made[0], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite, part), claim)
 
 
-def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+def _image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+    if part is None:
+        return images.whole(A, x)
+    view = A if part.lower else A.H if part.hermitian else A.T
+    return images.reflected(view, x, part.hermitian)
+
+
+def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> tuple[DistMatrix, np.ndarray, int]:
     # Elements of U that leave the range are a fault, which the header tells.
     silent = np.errstate(over="ignore", invalid="ignore")
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()), silent:
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
+        if part is not None:
+            reflect(X, part.lower, part.hermitian)
         layers = Layers.of(X, *dimensions(X))
         steps = LU(X) if layers is None else LayeredLU(X, layers)
         numbers = on_all_ranks(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))

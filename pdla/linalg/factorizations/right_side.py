@@ -85,7 +85,7 @@ class RightSide:
             parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
             return Claim(
                 self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
-                operands=tuple(T for T, _ in factors), lost=lost("B", self.overwrite),
+                operands=factors, lost=lost("B", self.overwrite),
             )
 
         return claim

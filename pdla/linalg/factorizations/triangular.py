@@ -34,6 +34,7 @@ from pdla.matmul.images import Part
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
 
 ALL = slice(None)
 
@@ -49,8 +50,8 @@ def solve_triangular(
     Parameters
     ----------
     A : DistMatrix
-        n x n, in any layout; only one triangle is read. For A^T or A^H give A.T or A.H, views,
-        whose other triangle it is.
+        n x n, in any layout; only one triangle is read, the other may hold anything, NaN too. For
+        A^T or A^H give A.T or A.H, views, whose other triangle it is.
     B : DistMatrix or array
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
@@ -62,7 +63,7 @@ def solve_triangular(
         Whether a matrix B may be written to, which spares a copy where it lies as it is worked on:
         its rows cut as A's are.
     check_finite : bool, optional
-        Whether to look for NaN and infinity in A and B first.
+        Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
         Of X; by default B's.
     verify : bool or "keep", optional
@@ -109,7 +110,9 @@ def solve_triangular(
         checks.square("solve_triangular", A)
         side = RightSide.of("solve_triangular", A, B, layout, overwrite_b and verify != "keep")
         if check_finite:
-            checks.finite(A, side.B)
+            checks.finite(A, side.B, part=Part(lower, "one" if unit_diagonal else "own"))
+    if not unit_diagonal:
+        regular(A)
     with asked(verify):
         return solved(A, side, lower, unit_diagonal)
 
@@ -174,20 +177,19 @@ def trsm(
         turned = layout.T if right and isinstance(layout, Layout) else layout
         over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned, overwrite_b and verify != "keep")
         scalars(over.dtype, alpha, 0, B)
+    if not unit_diagonal:
+        regular(A)
     with asked(verify):
         X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
     return X.T if right else X
 
 
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
-    """Collective: X of A X = alpha B, as its right-hand side wants it."""
+    """Collective: X of A X = alpha B, as its right-hand side wants it. A's diagonal has no zero, or is not read."""
 
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
-            T = in_square_blocks(A, side.dtype, side.shape[1])
-            if not unit:
-                regular(T)
-            return substituted(T, side, lower, unit, alpha)
+            return substituted(in_square_blocks(A, side.dtype, side.shape[1]), side, lower, unit, alpha)
 
     claim = side.claim((A, Part(lower, "one" if unit else "own")), alpha=alpha)
     return side.back(checked(A.grid.comm, side.dtype, compute, claim))
@@ -225,21 +227,25 @@ def _few(side: RightSide) -> bool:
     return side.shape[1] <= FEW
 
 
-def regular(T: DistMatrix) -> None:
-    """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
-    numbers, elements = diagonal(T)
-    least = _least(T, int(numbers[elements == 0].min(initial=T.shape[0])))
-    if least < T.shape[0]:
-        raise LinAlgError(f"the triangular matrix is singular: element ({least}, {least}) of its diagonal is 0")
+def regular(T: DistMatrix) -> float:
+    """Collective: the least over the largest absolute value of T's diagonal, 1 without data, NaN if that is infinite.
 
-
-def _least(T: DistMatrix, number: int) -> int:
-    """Collective: the least of the ranks' numbers."""
-    comm = T.grid.comm
-    mine = comm.xp.asarray(np.array([-float(number)]))
-    for half in comm.halves(mine.copy(), mine, "maximum"):
-        half.wait()
-    return int(-comm.xp.host_or(mine, np.array([-float(T.shape[0])]))[0])
+    LinAlgError, on every rank, where it has a zero.
+    """
+    comm, n = T.grid.comm, T.shape[0]
+    with collective_section(comm, "a diagonal"):
+        T = summed(T, T.layout.summed) if T.layout.partial else T
+        numbers, elements = diagonal(T)
+        with np.errstate(over="ignore"):
+            sizes = np.abs(elements.astype(complex))
+        mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
+        told = comm.xp.asarray(mine)
+        for half in comm.halves(told.copy(), told, "maximum"):
+            half.wait()
+    first, least, largest = (abs(each) for each in comm.xp.host_or(told, np.array([n, 1, 1])).tolist())
+    if first < n:
+        raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
+    return (least / largest if largest < np.inf else np.nan) if n else 1.0
 
 
 class Substitution:

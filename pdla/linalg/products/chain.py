@@ -156,8 +156,8 @@ def einsum(
     Returns
     -------
     DistMatrix, Stack, number or array
-        The product, as by `multi_dot`, or by `batched_matmul`; a trace, or a diagonal, as by
-        ``A.trace()`` and ``A.diagonal()``, on every rank.
+        The product, as by `multi_dot`, in the dtype of all, or by `batched_matmul`; a trace, or a
+        diagonal, as by ``A.trace()`` and ``A.diagonal()``, but of partial sums, too, on every rank.
 
     Raises
     ------
@@ -193,14 +193,22 @@ def einsum(
         else:
             chain = parsed(subscripts, len(matrices))
     if of_diagonal is not None:
-        return matrices[0].diagonal() if of_diagonal else matrices[0].trace()
+        (A,) = matrices
+        A = A.redistribute(A.layout.summed) if A.layout.partial else A
+        return A.diagonal() if of_diagonal else A.trace()
     ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 
+def _read(subscripts: Any) -> tuple[str, str, str]:
+    """The operands' letters, the arrow and the result's letters, without blanks, of which an arrow has none, as in NumPy."""
+    inputs, arrow, result = str(subscripts).partition("->")
+    return inputs.replace(" ", ""), arrow, result.replace(" ", "")
+
+
 def _of_diagonal(subscripts: Any) -> str | None:
     """The result of "ii->i", or of "ii", which is empty; None for other subscripts."""
-    inputs, _, result = str(subscripts).replace(" ", "").partition("->")
+    inputs, _, result = _read(subscripts)
     return result if len(inputs) == 2 and inputs[0] == inputs[1] and inputs.isalpha() and result in ("", inputs[0]) else None
 
 
@@ -213,9 +221,11 @@ def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: s
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
         chain = parsed(_unstacked(subscripts), len(stacks))
+        kind = promoted(*(S.dtype for S in stacks))
         check_algorithm(algorithm)
         if layout is not None and len(stacks) == 1:
             raise LayoutError(f"layout={layout!r}: one stack stays as it lies")
+    stacks = [S._in(kind) for S in stacks]
     ordered = [stacks[i].T if t else stacks[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     *firsts, last = ordered[1:] or [None]
     found = reduce(partial(batched_matmul, algorithm=algorithm), firsts, ordered[0])
@@ -224,7 +234,7 @@ def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: s
 
 def _unstacked(subscripts: Any) -> str:
     """The subscripts of each matrix of the stacks; ShapeError where these are not multiplied matrix by matrix."""
-    inputs, arrow, result = str(subscripts).replace(" ", "").partition("->")
+    inputs, arrow, result = _read(subscripts)
     words = [*inputs.split(","), result]
     alike = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
     if not isinstance(subscripts, str) or not arrow or not alike:
@@ -236,7 +246,7 @@ def parsed(subscripts: str, count: int) -> Chain:
     """The subscripts of `count` operands as the chain that leads from the result's first letter to its second; or ShapeError."""
     if not isinstance(subscripts, str):
         raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
-    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    inputs, arrow, result = _read(subscripts)
     operands = inputs.split(",")
     if not arrow:  # the letters that are not summed over, in alphabetical order
         result = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))

@@ -105,6 +105,11 @@ class Stack:
             return range(0)
         return range(*block_bounds(self.shape[0], self.grid.sizes[self.axis], self.grid.coords[self.axis]))
 
+    def _in(self, dtype: np.dtype) -> Stack:
+        """Local: in this dtype."""
+        blocks = [x.astype(dtype, copy=False) for x in self.blocks]
+        return Stack(blocks, self.shape, self.grid, self.layout, self.axis, dtype, self.transposed, self.conjugated)
+
     def _like(self, **changes: Any) -> Stack:
         kept = {name: getattr(self, name) for name in ("shape", "layout", "transposed", "conjugated")}
         return Stack(self.blocks, grid=self.grid, axis=self.axis, dtype=self.dtype, **{**kept, **changes})

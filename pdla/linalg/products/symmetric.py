@@ -11,7 +11,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.products.symmetrize import make_real, symmetrize
+from pdla.linalg.products.symmetrize import reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, one_of
@@ -141,11 +141,8 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
 
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix with both triangles, from one triangle of A."""
-    hermitian = hermitian and A.dtype.kind == "c"
     with collective_section(A.grid.comm, "a triangle's reflection"):
         A = summed(A, A.layout.summed) if A.layout.partial else A
         made = A.copy()
-        symmetrize(made if lower else made.T, hermitian)
-    if hermitian:
-        make_real(made.stored, *made.indices)
+        reflect(made, lower, hermitian)
     return made

@@ -12,6 +12,16 @@ from pdla.linalg.products.trapezoid import Block
 from pdla.matrix.core import DistMatrix
 
 
+def reflect(X: DistMatrix, lower: bool, hermitian: bool) -> None:
+    """Collective: fill one triangle of X from the other one, which is the lower one or not; the diagonal of a Hermitian X is real.
+
+    X must not be a conjugate view.
+    """
+    symmetrize(X if lower else X.T, hermitian)
+    if hermitian and X.dtype.kind == "c":
+        make_real(X.stored, *X.indices)
+
+
 def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
     """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view.
 

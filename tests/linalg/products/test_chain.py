@@ -76,6 +76,22 @@ def test_a_chain_is_multiplied_in_the_dtype_of_all():
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("axis", [None, "row"])
+def test_stacks_are_multiplied_in_the_dtype_of_all(axis):
+    """Three dtypes in any order, also views: the first two alone overflow, or round."""
+    kinds = [np.int8, np.uint8, np.float64, np.complex64]
+
+    def program(comm):
+        grid = ProcessGrid((2, 2), comm=comm)
+        for dtypes in itertools.product(kinds, repeat=3):
+            arrays = [np.full((3, 2, 2), 100, kind) + np.eye(2, dtype=kind) for kind in dtypes]
+            stacks = [pdla.stack(x, grid, Layout("col"), axis) for x in arrays]
+            found, want = pdla.einsum("bij,bjk,blk->bli", *stacks), np.einsum("bij,bjk,blk->bli", *arrays)
+            assert found.dtype == want.dtype and np.array_equal(found.gather(), want), dtypes
+
+    pdla.run(5, program)
+
+
 @pytest.mark.parametrize("dtypes", list(itertools.permutations((float, np.int64, ml_dtypes.bfloat16))))
 def test_which_dtypes_a_chain_takes_does_not_depend_on_their_order(dtypes):
     def program(comm):
@@ -145,6 +161,33 @@ def test_traces_and_diagonals(dtype):
             pdla.einsum("ii->i", A, layout=BLOCKS)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize("partial", ["col", "row", ("row", "col")])
+def test_traces_and_diagonals_take_partial_sums(partial):
+    def program(comm):
+        grid = ProcessGrid((2, 3), comm=comm)
+        cut = Layout(None if "row" in partial else "row", "col" if partial == "row" else None)
+        mine = np.full(cut.local_shape((5, 5), grid.sizes, grid.coords), comm.rank + 1, np.int8)
+        A = pdla.from_local(mine, (5, 5), grid, Layout(cut.rows, cut.cols, partial=partial))
+        a = A.gather()
+        assert pdla.einsum("ii", A) == np.trace(a) and np.array_equal(pdla.einsum("ii->i", A.T), a.diagonal())
+
+    pdla.run(7, program)
+
+
+def test_blanks_are_taken_where_numpy_takes_them():
+    def program(comm):
+        A = pdla.from_global(np.arange(4).reshape(2, 2), ProcessGrid((1, 2)), BLOCKS)
+        a = A.gather()
+        for word in ("i j , jk -> ik", " ij,jk", "ij,jk ->k i ", "i j,j k"):
+            assert np.array_equal(pdla.einsum(word, A, A).gather(), np.einsum(word, a, a))
+        with pytest.raises(errors.ShapeError, match=r"einsum\('ij,jk- >ik'\): it takes a chain"):
+            pdla.einsum("ij,jk- >ik", A, A)  # ValueError by NumPy
+        with pytest.raises(errors.ShapeError, match="it takes a chain"):
+            pdla.einsum("ii- >i", A)
+
+    pdla.run(2, program)
 
 
 @pytest.mark.parametrize("axis", [None, "col"])

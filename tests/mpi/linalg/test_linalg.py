@@ -65,6 +65,20 @@ def test_both_ends_of_the_range(comm):
             assert np.abs(z / power @ x - c / power).max() < 1e3 * N * kind.eps * np.abs(x).max() + least
 
 
+def test_one_triangle_is_read_and_what_is_ill_conditioned_is_warned_of_on_every_rank(comm):
+    a, b = drawn("complex128"), drawn(seed=1)[:, 0]
+    a = a + a.conj().T
+    x = np.linalg.solve(a, b)
+    for lower in (True, False):
+        half = np.where(np.tri(N, k=0, dtype=bool) if lower else np.tri(N, dtype=bool).T, a, np.nan) + 1j * np.eye(N)
+        A = pdla.from_global(half, pdla.ProcessGrid(comm.size, comm=comm), Layout("row"))
+        assert np.allclose(comm.xp.host(solve(A, b, assume_a="her", lower=lower)), x)
+    small = pdla.from_global(np.diag(np.geomspace(1, 1e-20, N)), A.grid, A.layout)
+    for call in (lambda: solve(small, b), lambda: inv(small, assume_a="pos")):
+        with pytest.warns(RuntimeWarning, match=r"A is ill-conditioned \(rcond=1e-20\)"):
+            call()
+
+
 def test_faults_are_raised_on_every_rank_and_the_next_call_works(comm):
     a = np.eye(N)
     a[77, 77] = -1
