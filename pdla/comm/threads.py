@@ -260,6 +260,7 @@ class ThreadComm(Communicator):
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
         self.in_step()
+        self.met()
         self.xp.finish()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:

@@ -337,6 +337,62 @@ def test_messages_of_a_call_within_a_call_count_for_both():
     pdla.run(3, program)
 
 
+MEETINGS = {
+    "a verb": lambda comm: comm.allreduce(np.zeros(1)).wait(),
+    "a share": lambda comm: comm.share(1),
+    "a barrier": lambda comm: comm.barrier(),
+    "an agreement": lambda comm: agree(comm, "it"),
+    "two verbs, one within a call within the call": lambda comm: (comm.allreduce(np.zeros(1)).wait(), inner(comm)),
+}
+
+
+def inner(comm):
+    with collective_section(comm, "a part of it"):
+        comm.allreduce(np.zeros(1)).wait()
+
+
+def along_rows(grid, verbs):
+    """Verbs in which idle ranks take no part, and others in as many."""
+    for _ in range(verbs if grid.active else 0):
+        grid["row"].alltoall({}, {}).wait()
+
+
+@pytest.mark.parametrize(("ranks", "shape"), [(3, 2), (5, (2, 2)), (2, (1, 1)), (4, (1, 3)), (2, 2)])
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_an_error_behind_a_meeting_of_all_ranks_is_one_that_all_have(meeting, ranks, shape):
+    """Idle ranks have begun fewer verbs by then."""
+
+    def program(comm):
+        grid = ProcessGrid(shape, comm=comm)
+        assert (grid["row"] is None) == (not grid.active)
+        with suppress(ArithmeticError), collective_section(comm, "a call"):
+            along_rows(grid, 2)
+            MEETINGS[meeting](comm)
+            raise ArithmeticError("singular")
+        agree(comm, "the next")
+        return comm.share(comm.rank)
+
+    assert pdla.run(ranks, program) == [[*range(ranks)]] * ranks
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_an_error_behind_another_meeting_than_the_others_is_one_that_they_do_not_have(odd):
+    """Also where as many verbs have begun since: what one sent in between was received by nobody."""
+
+    def program(comm):
+        grid = ProcessGrid(2, comm=comm)
+        assert (grid["row"] is None) == (not grid.active)
+        with suppress(ArithmeticError), collective_section(comm, "a call"):
+            for _ in range(1 if comm.rank == odd else 2):
+                comm.alltoall({}, {}).wait()
+                along_rows(grid, 1)
+            raise ArithmeticError("singular")
+        agree(comm, "the next")
+
+    with pytest.raises(DeadlockError, match=f"rank {odd} waits in going on after an error amid a call, .* after 1 of all ranks"):
+        pdla.run(3, program)
+
+
 def test_ranks_that_are_lost_are_told_so_at_every_further_call():
     def program(comm):
         told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")

@@ -1,11 +1,14 @@
 """Ranks in different calls learn of it."""
 
 import re
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
-from pdla.comm.agreement import agree
-from pdla.errors import AgreementError
+import pdla
+from pdla.comm.agreement import agree, collective_section
+from pdla.errors import AgreementError, PdlaError
 
 pytestmark = pytest.mark.mpi
 
@@ -25,3 +28,22 @@ def test_ranks_in_different_calls_learn_of_it_and_go_on_together(comm, verb, nam
     with pytest.raises(AgreementError, match=f"^ranks disagree: .*words; rank {last}: {re.escape(name)}$"):
         verb(comm) if comm.rank == last else agree(comm, "words")
     assert comm.share(comm.rank) == [*range(comm.size)]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_an_error_behind_a_meeting_of_all_ranks_is_one_that_all_have(comm, alike):
+    """Idle ranks have begun fewer verbs by then. One behind another meeting than the others' is an error at the next call."""
+    kept = comm.split(range(comm.size), "kept")
+    grid = pdla.ProcessGrid(max(1, comm.size - 1), comm=kept)
+    assert (grid["row"] is None) == (not grid.active)
+    with suppress(ArithmeticError), collective_section(kept, "a call"):
+        for _ in range(1 if kept.rank == 0 and not alike else 2):
+            for _ in range(2 if grid.active else 0):
+                grid["row"].alltoall({}, {}).wait()
+            kept.alltoall({}, {}).wait()
+        raise ArithmeticError("singular")
+    if alike or comm.size == 1:
+        assert kept.allreduce(np.ones(1)).wait() == comm.size
+    else:
+        with pytest.raises(PdlaError, match=f"^ranks {', '.join(map(str, range(comm.size)))}: went on after an error amid a call"):
+            agree(kept, "the next")
