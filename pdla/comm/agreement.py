@@ -2,7 +2,7 @@
 
 with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on
 all. agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise
-an error that quotes each call.
+an error that quotes each call. raise_everywhere(error): the same where no communicator is at hand.
 
 With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
@@ -170,6 +171,27 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
             raise  # a function of the user's has made another call, in which the other ranks, here or elsewhere, raise it, too
         error = raised
     agree(comm, call, error)
+
+
+known_ranks: ContextVar[tuple[Communicator, ...]] = ContextVar("pdla_known_ranks", default=())  # two at most: see know
+
+
+def know(comm: Communicator) -> None:
+    """Local: this rank makes a grid over these ranks."""
+    known = known_ranks.get()
+    if len(known) < 2 and comm not in known:
+        known_ranks.set((*known, comm))
+
+
+def raise_everywhere(error: Exception) -> NoReturn:
+    """Raise an error of a call in which nothing that this rank was given says which other ranks make it.
+
+    Collective over the one communicator over which this rank has made grids: whatever call the
+    others are in, it is theirs. Local where there are several, or none.
+    """
+    if len(known := known_ranks.get()) == 1:
+        agree(known[0], "a call without a grid", error)
+    raise error
 
 
 # ---------------------------------------------------------------------------------------------- errors amid messages

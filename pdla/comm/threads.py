@@ -27,6 +27,7 @@ from typing import Any
 from pdla import config
 from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
+from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.shared_buffer import LANES, SharedBuffer
@@ -402,6 +403,7 @@ def run(
         comm = ThreadComm(world, (), range(size), rank)
         comm.xp = chosen()
         current_world.set(comm)
+        known_ranks.set(())
         return program(comm, *args, **named)
 
     with blas.held(1 if size > 1 else cores.share(1)):

@@ -11,7 +11,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name
+from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name, raise_everywhere
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -262,6 +262,52 @@ def test_ranks_in_words():
     assert name([0, 2]) == "ranks 0, 2"
     assert name(list(range(8))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7"
     assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+
+
+# ---------------------------------------------------------------------------------------------- calls that name no communicator
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_an_error_of_a_rank_that_was_given_no_communicator_is_told_over_the_only_one(odd):
+    def program(comm):
+        ProcessGrid(2, comm=comm)
+        ProcessGrid((1, 3), comm=comm)
+        for _ in range(2):
+            with pytest.raises(ShapeError, match=f"^rank {odd}: no matrix$"):
+                raise_everywhere(ShapeError("no matrix")) if comm.rank == odd else agree(comm, "norm")
+        with pytest.raises(ShapeError, match=r"^no matrix$"):
+            raise_everywhere(ShapeError("no matrix"))
+        return comm.share(1)
+
+    assert pdla.run(3, program) == [[1, 1, 1]] * 3
+
+
+@pytest.mark.parametrize("others", ["none", "several", "unchecked", "of a dry run"])
+def test_where_there_is_no_only_communicator_it_is_raised_on_this_rank_alone(others):
+    def program(comm):
+        for over in (comm, comm.split([comm.rank], "alone"))[: {"none": 0, "several": 2}.get(others, 1)]:
+            ProcessGrid(1, comm=over)
+        with pytest.raises(ShapeError, match=r"^no matrix$"):
+            if others == "of a dry run":
+                pdla.dry_run(2, lambda comm: raise_everywhere(ShapeError("no matrix")))
+            elif comm.rank == 1:
+                raise_everywhere(ShapeError("no matrix"))
+            else:
+                raise ShapeError("no matrix")
+        return comm.share(1)
+
+    with config.override(check=others != "unchecked"):
+        assert pdla.run(2, program) == [[1, 1]] * 2
+
+
+def test_a_dry_run_has_no_part_in_which_communicator_is_the_only_one():
+    def program(comm):
+        ProcessGrid(2, comm=comm)
+        pdla.dry_run(4, lambda dry: ProcessGrid(4, comm=dry))
+        with pytest.raises(ShapeError, match=r"^rank 1: no matrix$"):
+            raise_everywhere(ShapeError("no matrix")) if comm.rank else agree(comm, "norm")
+
+    pdla.run(2, program)
 
 
 # ---------------------------------------------------------------------------------------------- errors amid messages
