@@ -500,9 +500,9 @@ def test_of_three_threads_of_a_rank_the_one_wakes_that_a_message_is_for(awaited)
             heard.set()
             awaits(lambda: out.sum() == 21)
         else:
-            told.wait()
+            told.wait(12)
             sent = [comms[awaited].send(np.full(1, 7.0), 0)]
-            heard.wait(6)
+            heard.wait(12)
             sent += [comms[i].send(np.full(1, 7.0), 0) for i in range(3) if i != awaited]
             for one in sent:
                 one.wait()

@@ -46,7 +46,7 @@ def all_wait(comm):
         return comm.world.alive <= {*comm.world.waiting, comm.me}
 
 
-def awaits(ready, patience=5):
+def awaits(ready, patience=10):
     """Poll until `ready` is true, as what it depends on wakes nobody; fails where that takes long."""
     end = time.monotonic() + patience
     while not ready():
