@@ -146,7 +146,7 @@ class Group(ABC):
             comm = comm.above
 
     def met(self) -> None:
-        """All ranks of this communicator come here: sections of theirs count verbs from here on. Local."""
+        """Count verbs of open sections from here on, as all ranks of this communicator come here."""
         for section in sections.get():
             if section.comm is self:
                 section.meetings, section.verbs = section.meetings + 1, 0
