@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from math import isqrt, prod
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm import as_communicator
-from pdla.comm.agreement import agreed, in_words
+from pdla.comm.agreement import agreed, in_words, know, raise_everywhere
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
@@ -135,9 +135,28 @@ def _whole(shape: Any) -> tuple[int, ...]:
 
 
 def on_grid(call: str, grid: Any) -> None:
-    """GridError unless this is a grid. It is raised on this rank alone: without a grid there is no communicator to agree on it."""
+    """GridError unless this is a grid."""
     if not isinstance(grid, ProcessGrid):
-        raise GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
+        raise _no_grid(call, grid)
+
+
+def _no_grid(call: str, grid: Any) -> GridError:
+    return GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
+
+
+def communicator_of(call: str, grid: Any) -> Communicator:
+    """That of a grid. GridError, on every rank that this one knows, unless this is a grid."""
+    return grid.comm if isinstance(grid, ProcessGrid) else raise_everywhere(_no_grid(call, grid))
+
+
+def meeting(operands: Iterable[Any]) -> Communicator | None:
+    """Of the operands' communicators that on which other ranks most likely are, if an operand is wrong; None where none has one.
+
+    It is that of most operands and, of several such, the largest.
+    """
+    comms = [X.grid.comm for X in operands if isinstance(getattr(X, "grid", None), ProcessGrid)]
+    identities = [comm.identity for comm in comms]
+    return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size), default=None)
 
 
 def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
@@ -224,6 +243,7 @@ class ProcessGrid:
                 raise GridError(f"order={order!r} names rank {self.ranks.max()}; there are {self.comm.size}")
         self._place()
         self._listed = True
+        know(self.comm)
         _family(self.comm).enter(self)
 
     @classmethod

@@ -101,12 +101,16 @@ class Here:
     def grid(self, shape=None, **named):
         return pdla.ProcessGrid(shape or self.comm.size, comm=self.comm, **named)
 
+    def turned(self):
+        """All ranks in an order that is not the usual one."""
+        return [*range(self.comm.size)][::-1]
+
     def ones(self, layout=ROWS, shape=(4, 4), dtype="float64", **named):
         return pdla.ones(shape, self.grid(**named), layout, dtype=dtype)
 
     def matrices(self):
         """One, and others that lie otherwise: each in another respect."""
-        others = [self.ones(COLS), self.ones(dtype="float32"), self.ones(COLS).T, self.ones(order=[1, 0])]
+        others = [self.ones(COLS), self.ones(dtype="float32"), self.ones(COLS).T, self.ones(order=self.turned())]
         return self.ones(), *others, self.ones(shape=(4, 8))[:, :4]
 
     def eyes(self):
@@ -136,6 +140,11 @@ class Here:
     def x(self, layout=WHOLE, **named):
         """An activation that a linear of `scheme` takes."""
         return self.ones(layout, **named)
+
+    def with_gaps(self):
+        """An activation like x(COLS), of a block with gaps in memory."""
+        width = self.x(COLS).local.shape[1]
+        return pdla.from_local(np.ones((4, 8))[:, : 2 * width : 2], (4, 4), self.grid(), COLS)
 
     def optimizer(self, steps=0, **named):
         made = nn.SGD(self.linear(**named), 0.5, momentum=0.5)
@@ -169,7 +178,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "Layer": lambda here: (here.linear(), here.linear(8), nn.ReLU(here.scheme), here.linear(scheme=here.schemes()[1])),
     "Optimizer": lambda here: (here.optimizer(), here.optimizer(n=8)),
     "Scheme": Here.schemes,
-    "grid": lambda here: (here.grid(), here.grid(order=[1, 0])),
+    "grid": lambda here: (here.grid(), here.grid(order=here.turned())),
     "scheme": Here.schemes,
     "layer": lambda here: (here.linear(training=True), here.linear(8, training=True)),
     "shape": lambda here: ((4, 4), (4, 6)),
@@ -227,7 +236,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "layers": lambda here: [[kind(here.scheme)] for kind in (nn.ReLU, nn.GeLU)],
     "training": lambda here: both,
     "x": lambda here: (here.x(), here.x(shape=(8, 4))),
-    "dy": lambda here: (here.x(COLS), here.x(), pdla.from_local(np.ones((4, 4))[:, ::2], (4, 4), here.grid(), COLS)),
+    "dy": lambda here: (here.x(COLS), here.x(), here.with_gaps()),
     "state": lambda here: [{"weight": x, "bias": x[:1]} for x in (np.ones((4, 4)), np.zeros((4, 4)), np.ones((4, 4), "float32"))],
     "rate": lambda here: (0.5, 0.25), "momentum": lambda here: (0.5, 0.25), "decay": lambda here: (0.5, 0.25),
     "betas": lambda here: ((0.5, 0.5), (0.25, 0.5), (0.5, 0.25)),
@@ -237,7 +246,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
 
 
 def scheme_on(shape):
-    return {"grid": lambda here: (here.grid(shape), here.grid(shape, order=[1, 0]))}
+    return {"grid": lambda here: (here.grid(shape), here.grid(shape, order=here.turned()))}
 
 
 def layered(here):
@@ -259,7 +268,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     **{f"DistMatrix.{name}": {"axis": lambda here: (0, 1, None)} for name in ("sum", "mean", "max", "min")},
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
     "ProcessGrid.__init__": {"shape": lambda here: (2, 1)},
-    "DistMatrix.redistribute": {"grid": lambda here: (None, here.grid(order=[1, 0]))},
+    "DistMatrix.redistribute": {"grid": lambda here: (None, here.grid(order=here.turned()))},
     "Stack.__matmul__": {"other": VALUES["Stack"]},
     "batched_matmul": {"A": layered, "B": layered, "layout": lambda here: (None, WHOLE)},
     "stack": {
@@ -295,7 +304,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
 }
 
 OWN = {  # what may differ from rank to rank, with the value of all ranks; why
-    "from_local(local)": lambda here: np.ones((2, 4)),  # a rank's own block
+    "from_local(local)": lambda here: here.ones().local,  # a rank's own block
     "from_descriptor(local)": lambda here: np.ones((4, 4)),
     "from_global of a root(array)": lambda here: np.ones((4, 4)),  # only the root's is looked at
     "matvec of a vector(layout)": lambda here: None,  # no other is allowed
@@ -340,6 +349,9 @@ def outcome(name, given):
     except Exception as error:
         return type(error), str(error)
     return None
+
+
+SHAPED = {name for name, special in SPECIAL.items() if "grid" in special and name != "DistMatrix.redistribute"}  # for two ranks
 
 
 # ---------------------------------------------------------------------------------------------- the tests
@@ -437,7 +449,7 @@ def wrongs(here):
 
 @each
 def test_an_argument_that_is_wrong_on_one_rank(name, argument, tmp_path):
-    """The others do not wait. Left out is that by which alone a rank reaches them; if it is foreign, it is the others that err."""
+    """The others do not wait. Left out is that by which alone a rank reaches them, here where it knows several communicators."""
 
     def check(here, usual, value, rank):
         error = told(here, name, usual, argument, value, rank)
@@ -447,20 +459,21 @@ def test_an_argument_that_is_wrong_on_one_rank(name, argument, tmp_path):
         first, *rest = reaching(name, usual)
         whole = usual[argument]
         if several(whole):
-            return [type(whole)([*whole[:-1], wrong]) for wrong in wrongs(here)]
+            return [type(whole)([*whole[:at], wrong, *whole[at + 1 :]]) for wrong in wrongs(here) for at in {0, len(whole) - 1}]
         if argument == "self" or (argument == first and not rest):
             return []
-        return [wrong for wrong in wrongs(here) if not (argument == first and isinstance(wrong, REACH))]
+        return wrongs(here)
 
     rounds(name, argument, tmp_path, given, check)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_alone_reaches_the_others_and_is_wrong_ends_the_rank(name, tmp_path):
-    """It cannot tell the others, and so does not wait for them."""
+    """It cannot tell the others where it knows several communicators, and so does not wait for them."""
 
     def program(comm, wrong):
         here = Here(comm, tmp_path)
+        Here(comm.split([comm.rank], "alone"), tmp_path).grid()
         usual = {x: values(here, name, x)[0] for x in arguments(name)}
         first, *rest = reaching(name, usual)
         if wrong:
@@ -471,6 +484,27 @@ def test_what_alone_reaches_the_others_and_is_wrong_ends_the_rank(name, tmp_path
         with pytest.raises((PdlaError, TypeError)) as error:
             pdla.run(2, program, True)
         assert not isinstance(error.value, (DeadlockError, AgreementError))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_that_reaches_the_others_is_an_error_on_every_rank_of_the_only_communicator(name, tmp_path):
+    """In their place are things that have no communicator, of one kind on the first rank, in the middle, or on the last."""
+    wrongs = [None, np.ones((2, 2)), 3, [], [None]] if name != "einsum" else [[], [None], [None, np.ones((2, 2))]]
+
+    def program(comm):
+        here = Here(comm, tmp_path)
+        usual = {x: values(here, name, x)[0] for x in arguments(name)}
+        reach = [x for x in reaching(name, usual) if not isinstance(usual[x], pdla.Communicator)]
+        if "self" in reach or name == "from_descriptor":  # of the latter None is the world
+            return
+        for wrong, odd in product(wrongs if reach else [], range(comm.size)):
+            given = usual | dict.fromkeys(reach, wrong) if comm.rank == odd else usual
+            said = comm.share(outcome(name, given))
+            assert said == said[:1] * comm.size and said[0] is not None, (wrong, odd, said)
+            assert said[0][1].startswith(f"rank {odd}: "), (wrong, odd, said)
+        call(name, usual)  # the ranks still go together
+
+    pdla.run(3 if name not in SHAPED else 2, program)
 
 
 # ---------------------------------------------------------------------------------------------- what is local

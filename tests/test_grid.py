@@ -9,6 +9,7 @@ import pytest
 import pdla
 from pdla import Layout, ProcessGrid, balanced_shape, run, tiled_order
 from pdla.errors import AgreementError, GridError
+from pdla.grid import meeting
 
 
 def on_ranks(size, program):
@@ -297,3 +298,31 @@ def test_ten_thousand_grids_keep_a_bounded_number_of_communicators():
 
     with patch.object(pdla.grid, "FAMILIES", 50):
         assert on_ranks(2, program) == [50] * 2
+
+
+# ---------------------------------------------------------------------------------------------- where ranks meet
+
+
+def test_ranks_meet_where_most_operands_are_or_most_ranks():
+    def program(comm):
+        pair, alone = comm.split([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1], "pair"), comm.split([comm.rank], "alone")
+        A, B, C = (pdla.ones((4, 4), ProcessGrid(over.size, comm=over), Layout("row")) for over in (comm, pair, alone))
+        assert meeting([B, A]) is meeting([A, B]) is meeting([C, B, A]) is comm
+        assert meeting([C, B, C]) is alone and meeting([None, 3, B, "grid"]) is meeting([B, B, A]) is pair
+        assert meeting([]) is meeting([None, np.ones(3), A.grid]) is None
+
+    on_ranks(4, program)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 3])
+def test_a_first_operand_on_fewer_ranks_is_an_error_where_the_others_are(odd):
+    def program(comm):
+        pair = comm.split([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1], "pair")
+        A, other = (pdla.ones((4, 4), ProcessGrid(over.size, comm=over), Layout("row")) for over in (comm, pair))
+        first = other if comm.rank == odd else A
+        for call in (lambda: first @ A, lambda: pdla.linalg.solve(first, A), lambda: pdla.vstack([first, A])):
+            with pytest.raises(GridError, match=f"^rank {odd}: .*different communicators, of 2 and 4 ranks"):
+                call()
+        return A.sum()
+
+    assert on_ranks(4, program) == [16.0] * 4

@@ -2,7 +2,7 @@
 
 with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on
 all. agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise
-an error that quotes each call.
+an error that quotes each call. raise_everywhere(error): the same where no communicator is at hand.
 
 With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
 
@@ -12,13 +12,15 @@ compared in the next agreement.
 with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an
 error and goes on would take messages of this call for those of the next. So before its next
 agreement or message it asks whether all ranks have failed at the same place of this call; if not,
-the next one is an error, too, and so are all that follow.
+the next one is an error, too, and so are all that follow. A place is counted from where all ranks
+met last, in a verb or an agreement, as idle ranks take no part in others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
@@ -27,7 +29,8 @@ import numpy as np
 
 from pdla import config, errors
 from pdla.array.dtypes import COMPLEX, is_number
-from pdla.comm.communicator import Communicator, begun
+from pdla.comm.communicator import Communicator
+from pdla.comm.group import sections
 from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
@@ -43,8 +46,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     nearest of its classes that is pdla's or Python's own and is made from a text alone; calls that
     differ raise AgreementError.
     """
-    if (verbs := begun.get()) is not None:
-        verbs[0] = 0
+    comm.met()
     if not config.settings.check:
         comm.in_step(call)
         if error is not None:
@@ -171,13 +173,38 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
     agree(comm, call, error)
 
 
+known_ranks: ContextVar[tuple[Communicator, ...]] = ContextVar("pdla_known_ranks", default=())  # two at most: see know
+
+
+def know(comm: Communicator) -> None:
+    """Local: this rank makes a grid over these ranks."""
+    known = known_ranks.get()
+    if len(known) < 2 and comm not in known:
+        known_ranks.set((*known, comm))
+
+
+def raise_everywhere(error: Exception) -> NoReturn:
+    """Raise an error of a call in which nothing that this rank was given says which other ranks make it.
+
+    Collective over the one communicator over which this rank has made grids: whatever call the
+    others are in, it is theirs. Local where there are several, or none.
+    """
+    if len(known := known_ranks.get()) == 1:
+        agree(known[0], "a call without a grid", error)
+    raise error
+
+
 # ---------------------------------------------------------------------------------------------- errors amid messages
 
 
 class collective_section:
-    """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank."""
+    """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank.
 
-    __slots__ = ("before", "comm", "token", "verbs", "what")
+    meetings  how often all ranks of the communicator have come to a verb or an agreement here
+    verbs     how many verbs have begun since then, in which idle ranks, say, take no part
+    """
+
+    __slots__ = ("before", "comm", "meetings", "token", "verbs", "what")
 
     def __init__(self, comm: Communicator, what: str) -> None:
         self.comm, self.what = comm, what
@@ -185,19 +212,18 @@ class collective_section:
     def __enter__(self) -> None:
         self.comm.in_step(self.what)
         self.before = self.comm.enter(self.what)
-        outer = begun.get()
-        self.verbs = [0] if outer is None else outer
-        self.token = begun.set(self.verbs)
+        self.meetings = self.verbs = 0
+        self.token = sections.set((*sections.get(), self))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        begun.reset(self.token)
+        sections.reset(self.token)
         self.comm.user = self.before
         if error is not None:
-            failed(self.comm, self.what, error, self.verbs[0])
+            failed(self.comm, self.what, error, self.verbs, self.meetings)
 
 
-def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
-    """Remember that this rank failed amid the call, in its verb of this number.
+def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0, meeting: int = 0) -> None:
+    """Remember that this rank failed amid the call, in the verb of this number since the meeting of this number.
 
     Local; for `collective_section`, and what is too short for it.
     """
@@ -206,11 +232,12 @@ def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -
             f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
             f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
         )
-        comm.failed = partial(_all_have_failed, comm, f"going on after an error amid {what}, in verb {verb}", told)
+        place = f"going on after an error amid {what}, in verb {verb} after {meeting} of all ranks"
+        comm.failed = partial(_all_have_failed, comm, place, told)
 
 
 def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
-    """Raise `error` unless all ranks have failed in the same verb of the same call.
+    """Raise `error` unless all ranks have failed at the same place of the same call.
 
     Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an
     error, too.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from operator import attrgetter, itemgetter
@@ -27,7 +26,7 @@ from pdla.comm.collectives import broadcast, circulant, ring
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.collectives.pipeline import Pipeline
 from pdla.comm.collectives.shared_gather import GatherBuffer
-from pdla.comm.group import Array, Group, Pieces
+from pdla.comm.group import Array, Group, Pieces, sections
 from pdla.comm.ledger import buffer, buffers, current
 from pdla.comm.pending import Pending, done
 from pdla.cuts import block_bounds
@@ -39,8 +38,6 @@ from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_o
 VERB_TAGS = 1 << 14
 
 _RANK, _NBYTES = itemgetter(0), attrgetter("nbytes")
-
-begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
 
 
 class Communicator(Group):
@@ -86,8 +83,9 @@ class Communicator(Group):
     def _number(self) -> int:
         """The number of the verb that begins now: the next one, or the one that was set aside for it."""
         self.in_step()
-        if (verbs := begun.get()) is not None:
-            verbs[0] += 1
+        self.met()
+        for section in sections.get():
+            section.verbs += 1
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 

@@ -11,6 +11,7 @@ from typing import Any
 from pdla.array import meta
 from pdla.array.composed import summed_in
 from pdla.comm import current_world
+from pdla.comm.agreement import known_ranks
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
 from pdla.comm.collectives.pipeline import Figures, received
@@ -264,6 +265,7 @@ def dry_run(
 def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Any]) -> tuple[Any, Ledger]:
     """Run the program as one rank, in the context that it is called in; gives its result and its ledger."""
     current_world.set(comm)
+    known_ranks.set(())
     current_clock.set(clock)
     meta.metered.set(clock)
     with record() as ledger:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cached_property
 from threading import get_ident
 from types import ModuleType
@@ -24,6 +25,8 @@ Array = Any
 Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
 Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
 Landed = Callable[[int], None]  # called with how many of those pieces have come
+
+sections: ContextVar[tuple[Any, ...]] = ContextVar("pdla_sections", default=())  # collective ones (agreement.py) that are open here
 
 
 class Group(ABC):
@@ -141,6 +144,12 @@ class Group(ABC):
             if comm.failed is not None:
                 self._ask()
             comm = comm.above
+
+    def met(self) -> None:
+        """Count verbs of open sections from here on, as all ranks of this communicator come here."""
+        for section in sections.get():
+            if section.comm is self:
+                section.meetings, section.verbs = section.meetings + 1, 0
 
     def enter(self, call: str) -> tuple[int, str] | None:
         """Begin a collective call in this thread.

@@ -27,6 +27,7 @@ from typing import Any
 from pdla import config
 from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
+from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.shared_buffer import LANES, SharedBuffer
@@ -260,6 +261,7 @@ class ThreadComm(Communicator):
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
         self.in_step()
+        self.met()
         self.xp.finish()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
@@ -401,6 +403,7 @@ def run(
         comm = ThreadComm(world, (), range(size), rank)
         comm.xp = chosen()
         current_world.set(comm)
+        known_ranks.set(())
         return program(comm, *args, **named)
 
     with blas.held(1 if size > 1 else cores.share(1)):

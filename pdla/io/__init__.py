@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 from pdla.array.dtypes import check_numbers
-from pdla.comm.agreement import agree, agreed
+from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.errors import FileError, LayoutError, kind_of
-from pdla.grid import ProcessGrid, in_layout, on_grid
+from pdla.grid import ProcessGrid, communicator_of, in_layout
 from pdla.io import foreign, hdf5, mtx, npy, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
@@ -94,8 +94,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     ...     print(pdla.run(4, program, os.path.join(folder, "eye.npy"))[0])
     4.0
     """
-    on_grid("load", grid)
-    comm = grid.comm
+    comm = communicator_of("load", grid)
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         in_layout("load", layout)
         path, form = known(path)
@@ -175,7 +174,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
      [0. 1.]]
     """
     if not isinstance(A, DistMatrix):
-        raise FileError(f"save(path, A): A is {kind_of(A)}, not a DistMatrix")
+        raise_everywhere(FileError(f"save(path, A): A is {kind_of(A)}, not a DistMatrix"))
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = known(path)

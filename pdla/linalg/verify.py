@@ -9,7 +9,7 @@ A is computed before A is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -146,15 +146,14 @@ class Check:
         if not all(operands):
             return ""
         if not all(results):
-            return NotFinite(f"{name([rank for rank, fine in enumerate(results) if not fine])} has elements that are not finite")
+            return NotFinite(f"{_have(results, False)} elements that are not finite")
         found = np.unique(np.concatenate(comm.share(rows)))
         if not len(found):
             return ""
         place = None if self.claim.lost else self._place(made)
         i, j = (each.indices() for each in X.indices)
         held = np.isin(found, i).any() and len(j) if place is None else place[0] in i and place[1] in j
-        holders = [rank for rank, holds in enumerate(comm.share(bool(held))) if holds]
-        who = f"{name(holders)} {'has' if len(holders) == 1 else 'have'} wrong elements"
+        who = f"{_have(comm.share(bool(held)), True)} wrong elements"
         return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
 
     def _place(self, made: Any) -> tuple[int, int] | None:
@@ -174,3 +173,9 @@ class Check:
         kept[lo:hi] = True
         x = only(kept, self.x)
         return np.unique(np.concatenate(self.comm.share(self._wrong(made, x, self._hosted(self.claim.given(x)))[0])))
+
+
+def _have(said: Sequence[bool], value: bool) -> str:
+    """The ranks that said so, and that they have something: "rank 1 has", "ranks 0, 2 have"."""
+    ranks = [rank for rank, one in enumerate(said) if one == value]
+    return f"{name(ranks)} {'has' if len(ranks) == 1 else 'have'}"

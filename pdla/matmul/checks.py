@@ -11,10 +11,10 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart
-from pdla.comm.agreement import in_words
+from pdla.comm.agreement import in_words, raise_everywhere
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, meeting
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
@@ -26,17 +26,20 @@ QUOTED = 60  # characters of a number in an error, at most
 def matrix(X: Any, name: str = "A") -> DistMatrix:
     """X itself; ShapeError unless it is a DistMatrix."""
     if not isinstance(X, DistMatrix):
-        raise ShapeError(f"{name} is {kind_of(X)}, not a DistMatrix: make one with pdla.from_global or another")
+        raise _no_matrix(X, name)
     return X
 
 
-def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
-    """The communicator of the first operand that is a matrix, over which ranks can agree on an error of the others.
+def _no_matrix(X: Any, name: str) -> ShapeError:
+    return ShapeError(f"{name} is {kind_of(X)}, not a DistMatrix: make one with pdla.from_global or another")
 
-    ShapeError, on this rank, where none is. name: of operands[0], for the error.
+
+def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
+    """The communicator of the operands that are matrices, over which ranks can agree on an error of the others.
+
+    ShapeError, on every rank that this one knows, where none is. name: of operands[0], for the error.
     """
-    known = next((X for X in operands if isinstance(X, DistMatrix)), None)
-    return (matrix(operands[0], name) if known is None else known).grid.comm
+    return meeting(operands) or raise_everywhere(_no_matrix(operands[0], name))
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:

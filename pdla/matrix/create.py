@@ -19,7 +19,7 @@ from pdla.array.numpy import significant
 from pdla.comm.agreement import agree, agreed, collective_section, in_words
 from pdla.comm.communicator import Communicator
 from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, in_layout, on_grid
+from pdla.grid import ProcessGrid, communicator_of, in_layout
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -31,8 +31,7 @@ FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
     """Collective: a shape, layout and dtype that fit, the same on every rank."""
-    on_grid(call, grid)
-    with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+    with agreed(communicator_of(call, grid), f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
@@ -118,8 +117,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     >>> pdla.run(2, program)[0]
     array([0, 0, 1, 1])
     """
-    on_grid("from_local", grid)
-    with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
+    with agreed(communicator_of("from_local", grid), f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
@@ -218,8 +216,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     array([[ 6,  7,  8],
            [ 9, 10, 11]])
     """
-    on_grid("from_global", grid)
-    comm = grid.comm
+    comm = communicator_of("from_global", grid)
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
         in_layout("from_global", layout)
         check_root(comm, root)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import promoted
-from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.cuts import Cuts
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, in_layout, one_communicator
+from pdla.grid import ProcessGrid, in_layout, meeting, one_communicator
 from pdla.layout import Layout, Shape, effective
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted, local_shape, move
@@ -149,9 +149,9 @@ def _words(given: Any) -> str:
 def _assembled(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], layout: Any) -> DistMatrix:
     first = next((X for X in _within(given) if isinstance(X, DistMatrix)), None)
     if first is None:
-        raise ShapeError(f"{call} of no matrices, but {kind_of(given)}: give a list of them")
+        raise_everywhere(ShapeError(f"{call} of no matrices, but {kind_of(given)}: give a list of them"))
     grid = first.grid
-    with agreed(grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
+    with agreed(meeting(_within(given)) or grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
         rows = rows_of()
         for X in (X for row in rows for X in row):
             if not isinstance(X, DistMatrix):

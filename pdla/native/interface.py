@@ -11,11 +11,10 @@ import numpy as np
 
 from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
-from pdla.comm.agreement import agree, agreed
-from pdla.comm.communicator import Communicator
+from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shortened
-from pdla.grid import NAMES, ProcessGrid, one_communicator
+from pdla.grid import NAMES, ProcessGrid, meeting, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
@@ -85,15 +84,6 @@ def together(**matrices: DistMatrix) -> None:
         one_communicator(A.grid, X.grid, name, first)
 
 
-def meeting(comms: list[Communicator]) -> Communicator:
-    """Of the matrices' communicators that on which other processes most likely are, if a matrix is wrong.
-
-    It is that of most matrices and, of several such, the largest.
-    """
-    identities = [comm.identity for comm in comms]
-    return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
-
-
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
     """The block of this process as an array over the caller's memory, or ShapeError. down, across: in elements."""
     rows, cols = shape
@@ -153,15 +143,14 @@ class Interface:
         An error in it, perhaps on this process alone, becomes one of the other processes, too,
         which are about to agree on the call.
 
-        They are reached through those of the handles that are matrices; if none is, they cannot be.
+        They are reached through those of the handles that are matrices or, if none is, as `raise_everywhere` does.
         """
         try:
             yield
         except Exception as error:
-            held = [X.grid.comm for X in map(self.handles.kept.get, handles) if isinstance(X, DistMatrix)]
-            if held:
-                agree(meeting(held), "", error)
-            raise
+            if (comm := meeting(map(self.handles.kept.get, handles))) is not None:
+                agree(comm, "", error)
+            raise_everywhere(error)
 
     def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
         everyone = from_fortran(comm)

@@ -18,7 +18,7 @@ import numpy as np
 from pdla import config
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
-from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
@@ -575,7 +575,11 @@ def _told(layers: Iterable[Layer]) -> str:
 def check_scheme(kind: str, scheme: Any) -> None:
     """GridError unless a layer of this kind has been given a Scheme."""
     if not isinstance(scheme, Scheme):
-        raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+        raise _no_scheme(kind, scheme)
+
+
+def _no_scheme(kind: str, scheme: Any) -> GridError:
+    return GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
 
 
 def _with_plain_numbers(init: Callable[..., None]) -> Callable[..., None]:
@@ -603,7 +607,8 @@ def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> 
     An error on one rank, or a difference between ranks, is an error on all. `numbers`: the
     arguments in words; flags must be True or False.
     """
-    check_scheme(kind, scheme)
+    if not isinstance(scheme, Scheme):
+        raise_everywhere(_no_scheme(kind, scheme))
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
     with agreed(scheme.grid.comm, f"{kind}({told}) in {scheme.described}"):
         checks.flags(**flags)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.comm.ledger import tagged
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
@@ -82,7 +82,8 @@ class CrossEntropy:
             For targets that differ between ranks. All of these are raised on every rank.
         """
         if not isinstance(logits, DistMatrix):
-            raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}")
+            told = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
+            raise_everywhere(ShapeError(told))
         with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {described(targets)}"):
             if logits.grid.size < logits.grid.comm.size:
                 raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")

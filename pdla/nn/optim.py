@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import as_saved
-from pdla.comm.agreement import agreed, note
+from pdla.comm.agreement import agreed, note, raise_everywhere
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -43,7 +43,8 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
-            raise PdlaError(f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped")
+            told = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped"
+            raise_everywhere(PdlaError(told))
         self.layer = layer
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
@@ -334,7 +335,7 @@ def clip(layer: Layer, largest: float) -> float:
     (True, 1.0)
     """
     if not isinstance(layer, Layer):
-        raise PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled")
+        raise_everywhere(PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled"))
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {_plain(largest)!r})"):
         if not (isinstance(largest, Real) and float(largest) >= 0):

@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Any
 
-from pdla.comm.agreement import agreed
+from pdla.comm.agreement import agreed, raise_everywhere
 from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
@@ -199,7 +199,7 @@ class Scheme:
         _flags: Mapping[str, bool] | None = None,
     ) -> None:
         if not isinstance(grid, ProcessGrid):
-            raise GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}")
+            raise_everywhere(GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}"))
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
         self.described = call  # in words that are the same on every rank
         with agreed(grid.comm, call):

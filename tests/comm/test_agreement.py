@@ -11,7 +11,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name
+from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name, raise_everywhere
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -264,6 +264,52 @@ def test_ranks_in_words():
     assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
 
 
+# ---------------------------------------------------------------------------------------------- calls that name no communicator
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_an_error_of_a_rank_that_was_given_no_communicator_is_told_over_the_only_one(odd):
+    def program(comm):
+        ProcessGrid(2, comm=comm)
+        ProcessGrid((1, 3), comm=comm)
+        for _ in range(2):
+            with pytest.raises(ShapeError, match=f"^rank {odd}: no matrix$"):
+                raise_everywhere(ShapeError("no matrix")) if comm.rank == odd else agree(comm, "norm")
+        with pytest.raises(ShapeError, match=r"^no matrix$"):
+            raise_everywhere(ShapeError("no matrix"))
+        return comm.share(1)
+
+    assert pdla.run(3, program) == [[1, 1, 1]] * 3
+
+
+@pytest.mark.parametrize("others", ["none", "several", "unchecked", "of a dry run"])
+def test_where_there_is_no_only_communicator_it_is_raised_on_this_rank_alone(others):
+    def program(comm):
+        for over in (comm, comm.split([comm.rank], "alone"))[: {"none": 0, "several": 2}.get(others, 1)]:
+            ProcessGrid(1, comm=over)
+        with pytest.raises(ShapeError, match=r"^no matrix$"):
+            if others == "of a dry run":
+                pdla.dry_run(2, lambda comm: raise_everywhere(ShapeError("no matrix")))
+            elif comm.rank == 1:
+                raise_everywhere(ShapeError("no matrix"))
+            else:
+                raise ShapeError("no matrix")
+        return comm.share(1)
+
+    with config.override(check=others != "unchecked"):
+        assert pdla.run(2, program) == [[1, 1]] * 2
+
+
+def test_a_dry_run_has_no_part_in_which_communicator_is_the_only_one():
+    def program(comm):
+        ProcessGrid(2, comm=comm)
+        pdla.dry_run(4, lambda dry: ProcessGrid(4, comm=dry))
+        with pytest.raises(ShapeError, match=r"^rank 1: no matrix$"):
+            raise_everywhere(ShapeError("no matrix")) if comm.rank else agree(comm, "norm")
+
+    pdla.run(2, program)
+
+
 # ---------------------------------------------------------------------------------------------- errors amid messages
 
 
@@ -335,6 +381,62 @@ def test_messages_of_a_call_within_a_call_count_for_both():
             agree(comm, "the next")
 
     pdla.run(3, program)
+
+
+MEETINGS = {
+    "a verb": lambda comm: comm.allreduce(np.zeros(1)).wait(),
+    "a share": lambda comm: comm.share(1),
+    "a barrier": lambda comm: comm.barrier(),
+    "an agreement": lambda comm: agree(comm, "it"),
+    "two verbs, one within a call within the call": lambda comm: (comm.allreduce(np.zeros(1)).wait(), inner(comm)),
+}
+
+
+def inner(comm):
+    with collective_section(comm, "a part of it"):
+        comm.allreduce(np.zeros(1)).wait()
+
+
+def along_rows(grid, verbs):
+    """Verbs in which idle ranks take no part, and others in as many."""
+    for _ in range(verbs if grid.active else 0):
+        grid["row"].alltoall({}, {}).wait()
+
+
+@pytest.mark.parametrize(("ranks", "shape"), [(3, 2), (5, (2, 2)), (2, (1, 1)), (4, (1, 3)), (2, 2)])
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_an_error_behind_a_meeting_of_all_ranks_is_one_that_all_have(meeting, ranks, shape):
+    """Idle ranks have begun fewer verbs by then."""
+
+    def program(comm):
+        grid = ProcessGrid(shape, comm=comm)
+        assert (grid["row"] is None) == (not grid.active)
+        with suppress(ArithmeticError), collective_section(comm, "a call"):
+            along_rows(grid, 2)
+            MEETINGS[meeting](comm)
+            raise ArithmeticError("singular")
+        agree(comm, "the next")
+        return comm.share(comm.rank)
+
+    assert pdla.run(ranks, program) == [[*range(ranks)]] * ranks
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_an_error_behind_another_meeting_than_the_others_is_one_that_they_do_not_have(odd):
+    """Also where as many verbs have begun since: what one sent in between was received by nobody."""
+
+    def program(comm):
+        grid = ProcessGrid(2, comm=comm)
+        assert (grid["row"] is None) == (not grid.active)
+        with suppress(ArithmeticError), collective_section(comm, "a call"):
+            for _ in range(1 if comm.rank == odd else 2):
+                comm.alltoall({}, {}).wait()
+                along_rows(grid, 1)
+            raise ArithmeticError("singular")
+        agree(comm, "the next")
+
+    with pytest.raises(DeadlockError, match=f"rank {odd} waits in going on after an error amid a call, .* after 1 of all ranks"):
+        pdla.run(3, program)
 
 
 def test_ranks_that_are_lost_are_told_so_at_every_further_call():

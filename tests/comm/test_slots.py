@@ -1,14 +1,22 @@
 """Slots: what ranks write to them all read, in any order of haste; words as by broadcasts; an error on one is an error on all."""
 
+import importlib
+from math import prod
+
 import numpy as np
 import pytest
-from helpers.slots import ALL, wanted, written
+from helpers.slots import ALL, wanted, when_others_wait, written
 
 import pdla
 from pdla.comm.slots import COUNT, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import cholesky, lu_factor, solve_triangular
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.lu import LU
+
+cholesky_steps, lu_steps, triangular_steps = (
+    importlib.import_module(f"pdla.linalg.factorizations.{name}") for name in ("cholesky", "lu", "triangular")
+)
 
 SEEN = pytest.mark.parametrize("limit", [0, 2**30], ids=["messages", "memory"])
 
@@ -43,6 +51,64 @@ def test_nothing_is_copied_in_memory_that_ranks_share():
 
     first, *others = pdla.run(3, program)
     assert others == 2 * [first] and first[1:] == ([7.0] * 4, 0)
+
+
+@pytest.mark.parametrize(("writer", "slow"), [(w, s) for w in range(3) for s in range(3) if w != s])
+def test_a_slot_is_not_written_to_before_each_reader_has_released_it(writer, slow):
+    """One rank reads each array only once the others have gone as far as they can."""
+
+    def program(comm):
+        comm.shared_limit, read = 2**30, []
+        with Slots(comm, comm.xp, 8, np.dtype(float)) as slots:
+            for k in range(3 * COUNT):
+                x = slots.take(8, comm.rank == writer)
+                if comm.rank == writer:
+                    x[...] = k
+                slots.bcast(x, {writer: (ALL,)}).wait()
+                if comm.rank == slow:
+                    when_others_wait(comm)
+                read.append(set(x.tolist()))
+                slots.release()
+        return read
+
+    assert pdla.run(3, program)[slow] == [{float(k)} for k in range(3 * COUNT)]
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_a_slot_of_which_all_write_a_part_is_not_written_to_by_any_before_all_have_released_it(slow):
+    def program(comm):
+        comm.shared_limit, read = 2**30, []
+        with Slots(comm, comm.xp, 3, np.dtype(float)) as slots:
+            for k in range(3 * COUNT):
+                x = slots.take(3, True)
+                x[comm.rank] = k
+                slots.bcast(x, {rank: (slice(rank, rank + 1),) for rank in range(3)}).wait()
+                if comm.rank == slow:
+                    when_others_wait(comm)
+                read.append(set(x.tolist()))
+                slots.release()
+        return read
+
+    assert pdla.run(3, program)[slow] == [{float(k)} for k in range(3 * COUNT)]
+
+
+def test_slots_hold_so_many_arrays_that_nobody_has_released():
+    """A writer is ahead by so many, and no more: who waits for one release too many would wait for ever."""
+
+    def program(comm):
+        comm.shared_limit = 2**30
+        with Slots(comm, comm.xp, 1, np.dtype(float)) as slots:
+            taken = [slots.take(1, comm.rank == 0) for _ in range(COUNT)]
+            if comm.rank == 0:
+                for k, x in enumerate(taken):
+                    x[...] = k
+            comm.barrier()
+            read = [float(x[0]) for x in taken]
+            for _ in range(COUNT):
+                slots.release()
+        return read
+
+    assert pdla.run(3, program) == [[0.0, 1.0, 2.0, 3.0]] * 3
 
 
 @SEEN
@@ -112,6 +178,60 @@ def test_factors_have_the_same_bits_in_memory_that_ranks_share():
         ranks = shape[0] * shape[1]
         sent, seen = (pdla.run(ranks, program, shape, limit)[0] for limit in (0, 2**30))
         assert all(np.array_equal(x, y) for x, y in zip(sent, seen, strict=True)), shape
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2, 2), (1, 5), (5, 1), (2, 3), (1, 1, 2), (2, 2, 2)])
+def test_nothing_is_read_in_a_slot_that_was_released(shape, monkeypatch):
+    """Of messages each rank has slots of its own, which are overwritten as soon as it has released them."""
+    a = np.random.default_rng(0).uniform(-1, 1, (48, 48)) + 48 * np.eye(48)
+
+    def results(comm):
+        comm.shared_limit = 0
+        grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 4)
+        A = pdla.from_global(a, grid, layout)
+        X, pivots = lu_factor(A)
+        T = [solve_triangular(B, A, lower=lower) for B, lower in ((A, True), (A.T, False))]
+        return [x.gather() for x in (cholesky(A), X, *T)] + [pivots, solve_triangular(A, a[0], lower=True)]
+
+    def released(self, release=Slots.release):
+        release(self)
+        if self.seen is None:
+            lost.append(self.own[(self.released - 1) % COUNT])
+            lost[-1][...] = np.nan
+
+    lost = []
+    right = pdla.run(prod(shape), results)[0]
+    monkeypatch.setattr(Slots, "release", released)
+    for found in pdla.run(prod(shape), results):
+        assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
+    assert lost
+
+
+@pytest.mark.parametrize(("shape", "slow"), [((1, 6), 0), ((1, 6), 3), ((6, 1), 5), ((2, 3), 4)])
+def test_a_rank_that_is_as_late_as_the_others_allow_reads_what_was_written_for_it(shape, slow, monkeypatch):
+    """It goes on from each release, and into each product of its updates, only when all others wait."""
+    a = np.random.default_rng(0).uniform(-1, 1, (48, 48)) + 48 * np.eye(48)
+
+    def results(comm, limit):
+        comm.shared_limit = limit
+        A = pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 4))
+        X, pivots = lu_factor(A)
+        return [x.gather() for x in (cholesky(A), X, solve_triangular(A, A, lower=True))] + [pivots]
+
+    def late(call):
+        def called(*given):
+            if (comm := pdla.world()).rank == slow and comm.shared_limit:
+                when_others_wait(comm)
+            return call(*given)
+
+        return called
+
+    right = pdla.run(6, results, 0)[0]
+    for module in (cholesky_steps, lu_steps, triangular_steps):
+        monkeypatch.setattr(module, "multiply", late(module.multiply))
+    monkeypatch.setattr(Slots, "release", late(Slots.release))
+    for found in pdla.run(6, results, 2**30):
+        assert all(np.array_equal(x, y) for x, y in zip(found, right, strict=True))
 
 
 def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_call_works(monkeypatch):

@@ -10,11 +10,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from helpers.slots import awaits, when_others_wait
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pdla
 from pdla import Layout, ProcessGrid, config, matmul, random, record, run
 from pdla.array import blas
+from pdla.comm.shared_buffer import LANES
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
 
@@ -402,6 +404,7 @@ def test_a_run_holds_the_blas_that_it_is_the_first_to_load_and_leaves_it_as_the_
 from threadpoolctl import threadpool_info, threadpool_limits
 from pdla import run
 from pdla.array import blas
+from pdla.comm.shared_buffer import LANES
 
 threadpool_limits(3)  # by the environment there would be no more than cores
 
@@ -436,3 +439,74 @@ def test_a_rank_that_waits_for_no_other_ends_after_an_interruption():
         signal.signal(signal.SIGINT, before)
     ranks[0].join(20)
     assert not ranks[0].is_alive()
+
+
+# ---------------------------------------------------------------------------------------------- sleepers, and who wakes them
+
+
+@pytest.mark.parametrize("publisher", range(4))
+@pytest.mark.parametrize("lane", range(LANES))
+def test_one_publication_wakes_all_who_wait_for_it(publisher, lane):
+    """Nobody publishes anything else, nor ends, until all have gone on."""
+
+    def program(comm):
+        shared_buffer = comm.shared_buffer()
+        shared_buffer.open(64)
+        if comm.rank == publisher:
+            when_others_wait(comm)
+            shared_buffer.publish(3, lane)
+            awaits(lambda: len(gone) == 3)
+        else:
+            shared_buffer.until("one", lambda: shared_buffer.published(publisher, lane) >= 3)
+            gone.append(comm.rank)
+        shared_buffer.leave()
+
+    gone = []
+    run(4, program)
+
+
+@pytest.mark.parametrize("sleepers", [[0], [1, 2], [3]])
+def test_ranks_that_publish_at_once_are_both_heard(sleepers):
+    def program(comm):
+        shared_buffer, publishers = comm.shared_buffer(), [rank for rank in range(4) if rank not in sleepers]
+        for at_once, gone in turns:
+            shared_buffer.open(64)
+            if comm.rank in publishers:
+                awaits(lambda: comm.world.waiting.keys() >= {*sleepers})
+                at_once.wait()
+                shared_buffer.publish(1)
+                awaits(lambda gone=gone: len(gone) == len(sleepers))
+            else:
+                shared_buffer.until("all", lambda: all(shared_buffer.published(rank) for rank in publishers))
+                gone.append(comm.rank)
+            shared_buffer.leave()
+
+    turns = [(threading.Barrier(4 - len(sleepers)), []) for _ in range(10)]
+    run(4, program)
+
+
+@pytest.mark.parametrize("awaited", range(3))
+def test_of_three_threads_of_a_rank_the_one_wakes_that_a_message_is_for(awaited):
+    """Each waits on a communicator of its own."""
+
+    def program(comm):
+        comms, out = [comm.split(range(2), str(i)) for i in range(3)], np.zeros((3, 1))
+        if comm.rank == 0:
+            for i in range(3):
+                threading.Thread(target=lambda i=i: comms[i].recv(out[i], 1).wait(), daemon=True).start()
+            awaits(lambda: len(comm.world.waiting.get(0, ())) == 3)
+            told.set()
+            awaits(lambda: out[awaited, 0] == 7)
+            heard.set()
+            awaits(lambda: out.sum() == 21)
+        else:
+            told.wait(12)
+            sent = [comms[awaited].send(np.full(1, 7.0), 0)]
+            heard.wait(12)
+            sent += [comms[i].send(np.full(1, 7.0), 0) for i in range(3) if i != awaited]
+            for one in sent:
+                one.wait()
+        return out.sum()
+
+    told, heard = threading.Event(), threading.Event()
+    assert run(2, program) == [21.0, 0.0]

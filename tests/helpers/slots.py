@@ -1,4 +1,4 @@
-"""What ranks write to slots, and what each of them should read there."""
+"""What ranks write to slots, and what each of them should read there; and ranks that are as late as the others allow."""
 
 import time
 
@@ -34,3 +34,21 @@ def wanted(size, turns=3 * COUNT):
     for k in range(turns):
         yield np.arange(5.0) + k
         yield np.full((4 * size, 3), 100.0 * k) + np.arange(4.0 * size)[:, None]
+
+
+def when_others_wait(comm, patience=10):
+    """Go on once all other ranks of the world of threads wait, or have ended."""
+    awaits(lambda: all_wait(comm), patience)
+
+
+def all_wait(comm):
+    with comm.world.lock:
+        return comm.world.alive <= {*comm.world.waiting, comm.me}
+
+
+def awaits(ready, patience=10):
+    """Poll until `ready` is true, as what it depends on wakes nobody; fails where that takes long."""
+    end = time.monotonic() + patience
+    while not ready():
+        assert time.monotonic() < end, "what is waited for does not come: a rank sleeps on"
+        time.sleep(1e-4)

@@ -445,3 +445,24 @@ def test_what_is_no_way_to_verify():
                 CALLS[name](*given, verify=verify)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize(("who", "said"), [([1], "rank 1 has"), ([0, 1], "ranks 0, 1 have"), ([0, 2, 3], "ranks 0, 2, 3 have")])
+def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said):
+    """Blocks that err at the first computation alone are told of in the warning."""
+    right, done = triangular.substituted, [False] * 4
+
+    def wrong(T, *given):
+        X, rank = right(T, *given), T.grid.comm.rank
+        if rank in who and not done[rank]:
+            done[rank] = True
+            X.stored[...] = np.nan
+        return X
+
+    def program(comm):
+        T = on((4, 1), TRIANGLE, Layout("row"), comm)
+        trsm(T, on((4, 1), B, Layout("row"), comm), lower=True, verify=True)
+
+    monkeypatch.setattr(triangular, "substituted", wrong)
+    with pytest.warns(RuntimeWarning, match=f"^{said} elements that are not finite"):
+        pdla.run(4, program)

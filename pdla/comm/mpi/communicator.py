@@ -324,6 +324,7 @@ class MPIComm(Communicator):
         complements only if all are equal.
         """
         self.in_step()
+        self.met()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         if self._shared_buffer is not None and self._shared_buffer.window is not None:
             *digests, sizes = self._shared_buffer.meet(call, (*digest.tolist(), size))

@@ -6,14 +6,14 @@ stacks is one, too, and a letter that one matrix has twice is its diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
 from pdla.array.dtypes import promoted
-from pdla.comm.agreement import agreed, in_words
+from pdla.comm.agreement import agreed, in_words, raise_everywhere
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -66,9 +66,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     >>> pdla.run(2, program)[0]
     array([16., 16., 16., 16.])
     """
-    chain: list[DistMatrix] = [matrices] if isinstance(matrices, DistMatrix) else list(matrices)
-    if not chain:
-        raise ShapeError("multi_dot of no matrices: at least one")
+    chain = _listed(matrices)
     with agreed(communicator(chain, "matrix 0"), checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         if isinstance(matrices, DistMatrix):
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
@@ -86,6 +84,14 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
         chain[step : step + 2] = [product]
     return chain[0]
+
+
+def _listed(matrices: Any) -> list[DistMatrix]:
+    if isinstance(matrices, DistMatrix):
+        return [matrices]
+    if not (chain := list(matrices) if isinstance(matrices, Iterable) else [matrices]):
+        raise_everywhere(ShapeError("multi_dot of no matrices: at least one"))
+    return chain
 
 
 def _are_matrices(matrices: Sequence[Any]) -> None:
@@ -180,7 +186,7 @@ def einsum(
            [ 86, 122]])
     """
     if not matrices:
-        raise ShapeError(f"einsum({subscripts!r}) without matrices")
+        raise_everywhere(ShapeError(f"einsum({subscripts!r}) without matrices"))
     if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
         return _of_stacks(subscripts, matrices, layout, algorithm)
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
@@ -214,7 +220,7 @@ def _of_diagonal(subscripts: Any) -> str | None:
 
 def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
     """Collective: a chain of stacks, multiplied from its beginning."""
-    comm = next(S for S in stacks if isinstance(S, Stack)).grid.comm
+    comm = communicator(stacks)
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in stacks)
     with agreed(comm, f"einsum({in_words(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
         for number, S in enumerate(stacks):

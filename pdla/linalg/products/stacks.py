@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import promoted
-from pdla.comm.agreement import agree, agreed, collective_section
+from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, on_grid, one_communicator
+from pdla.grid import ProcessGrid, communicator_of, meeting, one_communicator
 from pdla.layout import Layout
 from pdla.matmul import checks, plan_matmul
 from pdla.matmul.api import default_layout
@@ -254,8 +254,7 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
     array([[4, 5],
            [6, 7]])
     """
-    on_grid("stack", grid)
-    comm = grid.comm
+    comm = communicator_of("stack", grid)
     with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
         whole = whole_array("stack", comm, array)
         if whole.ndim != 3:
@@ -319,8 +318,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     array([[2., 2.],
            [2., 2.]])
     """
-    known = next((S for S in (A, B) if isinstance(S, Stack)), None)
-    comm = (_stack(A, "A") if known is None else known).grid.comm
+    comm = meeting((A, B)) or raise_everywhere(_no_stack(A, "A"))
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
@@ -338,8 +336,12 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 def _stack(S: Any, name: str) -> Stack:
     """S, or ShapeError where it is no Stack."""
     if not isinstance(S, Stack):
-        raise ShapeError(f"{name} is {kind_of(S)}, not a Stack: make one with pdla.stack")
+        raise _no_stack(S, name)
     return S
+
+
+def _no_stack(S: Any, name: str) -> ShapeError:
+    return ShapeError(f"{name} is {kind_of(S)}, not a Stack: make one with pdla.stack")
 
 
 def _check(A: Stack, B: Stack) -> None:

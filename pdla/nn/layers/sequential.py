@@ -58,9 +58,10 @@ class Sequential(Layer):
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
-        super().__init__(scheme)
-        self.layers = list(layers) if isinstance(layers, Iterable) else layers
-        with arguments_agreed("Sequential", scheme, f"{self.layers}"):
+        layers = list(layers) if isinstance(layers, Iterable) else layers
+        with arguments_agreed("Sequential", scheme, f"{layers}"):
+            super().__init__(scheme)
+            self.layers = layers
             self._check_layers()
             self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
             self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1

@@ -8,7 +8,7 @@ from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, drawn, on, raised, rat
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LayoutError, LinAlgError, ShapeError
-from pdla.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve, solve_triangular, trsm
+from pdla.linalg import cho_factor, cho_solve, inv, lu_factor, lu_solve, matrix_power, solve, solve_triangular, trsm
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -157,6 +157,31 @@ def test_faults_are_the_same_on_every_rank():
     assert "a vector has 12 numbers" in raised(solve(t, np.ones(11)))[1]
     assert raised(solve(t, layout=Layout()))[0] is LayoutError
     assert "lower='upper'" in raised(solve(t, lower="upper"))[1]
+
+
+@pytest.mark.parametrize(("ranks", "shape"), [(2, (1, 1)), (3, (2, 1)), (3, (1, 2)), (5, (2, 2)), (4, (3, 1)), (2, (2, 1))])
+def test_the_next_call_works_after_a_singular_matrix_on_some_of_the_ranks(ranks, shape):
+    """In partial sums too, and in blocks: it is brought where it is worked on by messages in which idle ranks take no part."""
+    ones, zeros = np.ones(4), np.zeros((4, 4))
+    singular = {
+        "solve_triangular": lambda A: solve_triangular(A, ones, lower=True),
+        "trsm": lambda A: trsm(A, A, lower=False, side="right"),
+        "lu_solve": lambda A: lu_solve((A, np.arange(4)), ones), "cho_solve": lambda A: cho_solve((A, True), ones),
+        "gen": lambda A: solve(A, ones), "pos": lambda A: solve(A, ones, assume_a="pos"),
+        "diagonal": lambda A: solve(A, ones, assume_a="diagonal"), "inv": inv,
+        "a triangle's": lambda A: inv(A, assume_a="lower triangular"), "a positive one's": lambda A: inv(A, assume_a="pos"),
+        "a power": lambda A: matrix_power(A, -1),
+    }
+
+    def program(comm):
+        for layout in (Layout(partial=("row", "col")), Layout("row", partial="col"), BLOCKS, Layout(Cyclic("col", 1)), Layout()):
+            A = pdla.zeros((4, 4), pdla.ProcessGrid(shape, comm=comm), layout)
+            for name, call in singular.items():
+                with pytest.raises(LinAlgError):
+                    call(A)
+                assert np.array_equal(A.gather(), zeros), (name, layout)
+
+    pdla.run(ranks, program)
 
 
 def test_integers_are_solved_as_float64():

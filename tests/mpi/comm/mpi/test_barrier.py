@@ -1,7 +1,9 @@
 """Ranks that share memory meet there: what they compare is right, however late each comes, and while the memory grows and goes."""
 
+import signal
 import time
 from contextlib import suppress
+from itertools import product
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -12,9 +14,9 @@ import pdla
 from pdla import config
 from pdla.comm.agreement import agree, collective_section
 from pdla.comm.collectives import broadcast
-from pdla.comm.mpi import futex
+from pdla.comm.mpi import barrier, futex
 from pdla.comm.mpi.barrier import SharedBarrier, nbytes_for
-from pdla.comm.shared_buffer import HALF
+from pdla.comm.shared_buffer import HALF, LANES
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = [
@@ -44,9 +46,9 @@ def turn(comm, size):
 def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
     """MPI does not promise zeros: what another program has left there is not what a rank tells. Each rank clears its own words."""
     memory = np.full(nbytes_for(comm.size), 255, np.uint8)
-    barrier = SharedBarrier(comm, None, memory)
-    told = np.array([barrier.turns, barrier.asleep, *barrier.spare])
-    assert barrier.turn == barrier.word[0] == 0 and len(told) == 8
+    made = SharedBarrier(comm, None, memory)
+    told = np.array([made.turns, made.asleep, *made.spare])
+    assert made.turn == made.word[0] == 0 and len(told) == 8
     assert (told == [0 if rank == comm.rank else -1 for rank in range(comm.size)]).all()
 
 
@@ -242,3 +244,76 @@ def test_ranks_that_wait_at_different_gates_find_it_out_at_once(at_board, late):
     for call in (A.norm, comm.barrier, lambda: plan(A, A.T), lambda: grid["row"].allgather(np.ones(1), [None] * comm.size)):
         with pytest.raises(PdlaError, match="the job"):
             call()
+
+
+# ---------------------------------------------------------------------------------------------- sleepers, and who wakes them
+
+
+@pytest.fixture
+def asleep_for_ever(at_board, monkeypatch):
+    """Ranks that share cores and sleep until they are woken; one that nobody wakes within 8 seconds is an error on it."""
+
+    def nobody_wakes(*_):
+        raise TimeoutError("nobody wakes this rank")
+
+    before = signal.signal(signal.SIGALRM, nobody_wakes)
+    monkeypatch.setattr(barrier, "_SLEEP", 3600)
+    monkeypatch.setattr(barrier, "NEAR", SimpleNamespace(after=lambda polls: 3600))
+    signal.alarm(8)
+    with config.override(crowded=4.0):
+        yield at_board
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def when_others_sleep(board):
+    while sum(board.asleep) < len(board.asleep) - 1:
+        time.sleep(1e-3)
+    time.sleep(0.02)  # from the word that tells of it to the sleep itself
+
+
+def test_one_publication_wakes_all_who_sleep(asleep_for_ever):
+    """Each rank in turn is the one that publishes, in either lane; nobody tells anything else before all have gone on."""
+    comm = asleep_for_ever
+    shared_buffer = comm.shared_buffer()
+    for publisher, lane in product(range(comm.size), range(LANES)):
+        shared_buffer.open(64)
+        if comm.rank == publisher:
+            when_others_sleep(shared_buffer.barrier)
+            shared_buffer.publish(3, lane)
+            while any(shared_buffer.barrier.asleep):
+                time.sleep(1e-3)
+        else:
+            shared_buffer.until("one", lambda: shared_buffer.published(publisher, lane) >= 3)  # noqa: B023
+        shared_buffer.leave()
+        comm.mpi.Barrier()
+
+
+def test_the_last_to_come_wakes_all_who_sleep(asleep_for_ever):
+    comm = asleep_for_ever
+    for last in range(comm.size):
+        if comm.rank == last:
+            when_others_sleep(comm.shared_buffer().meeting)
+        assert comm.same("all have come")
+        comm.mpi.Barrier()
+
+
+@pytest.mark.parametrize("told", ["another rank's word", "its own next word", "of another lane"])
+def test_what_is_told_between_a_look_and_the_sleep_ends_the_sleep_at_once(pair, told, monkeypatch):
+    """Two ranks that publish at once write different words, so that each is seen as a change."""
+    here, _ = pair
+    slept = []
+    monkeypatch.setattr(futex, "sleep", lambda address, word, seconds: slept.append((address, word)) or True)
+
+    def publish(rank, lane, number):
+        here.comm.rank = rank
+        here.publish(lane, number)
+        here.comm.rank = 0
+
+    here._rest(1)
+    publish(1, 0, 7)
+    here._rest(1)  # sees that
+    publish(*{"another rank's word": (0, 0, 7), "its own next word": (1, 0, 8), "of another lane": (1, 1, 7)}[told])
+    here._rest(barrier._RESTLESS + 1)
+    ((address, word),) = slept
+    assert address == here.address + barrier._WORD and word != here.word[1]
