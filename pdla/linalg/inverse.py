@@ -9,6 +9,7 @@ the same way, and is then made symmetric.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -109,25 +110,27 @@ def inv(
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return _inverse(A, dtype, assume_a, lower, overwrite_a, layout=layout or A.layout.summed)
 
         blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A)
 
 
-def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
-    """Collective: the inverse, where the factor lies."""
+def _inverse(
+    A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False, *, layout: Layout
+) -> DistMatrix:
+    """Collective: the inverse, in this layout."""
     if assume_a in ("gen", "sym", "her"):
-        return _by_lu(A, dtype, overwrite)
+        return _by_lu(A, dtype, overwrite, layout)
     if assume_a == "pos":
-        return _by_cholesky(A if lower else A.H, dtype, overwrite)
+        return _by_cholesky(A if lower else A.H, dtype, overwrite, layout)
     if assume_a == "diagonal":
-        return inverse_of_diagonal(A, dtype)
-    return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
+        return inverse_of_diagonal(A, dtype, layout)
+    return _of_lower(A, dtype, layout) if assume_a == "lower triangular" else _of_lower(A.T, dtype, layout.T).T
 
 
-def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool, layout: Layout) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = regular_factors(A, dtype, overwrite)
     X, rows = in_square_blocks(X, dtype), order(pivots, A.shape[0])
@@ -140,7 +143,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
             Substitution(X, Y, False, False).many()
             if Y.stored.size:
                 Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
-        return Y
+        return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
@@ -149,7 +152,7 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     return checked(A.grid.comm, dtype, compute, claim)
 
 
-def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool, layout: Layout) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric."""
     L = in_square_blocks(factored(A, dtype, overwrite), dtype)
 
@@ -162,7 +165,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
             symmetrize(Y, True)
             if dtype.kind == "c":
                 make_real(Y.stored, *Y.indices)
-        return Y
+        return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
@@ -185,17 +188,19 @@ def _claim(A: DistMatrix, steps: Any, rows: Any = ALL) -> Claim:
     return Claim(n, 6 * n, lambda x: x, steps, order=lambda Y: rows)
 
 
-def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+def _of_lower(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
             T = in_square_blocks(A, dtype)
             regular(T)
-            return _forward(T, np.arange(T.shape[0]), ALL, False)
+            Y = _forward(T, np.arange(T.shape[0]), ALL, False)
+        return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
-        return _claim(A, lambda Y: (partial(images.whole, Y), partial(images.whole, A, part=Part(True))))
+        T = partial(images.whole, A, part=Part(True))
+        return replace(_claim(A, lambda Y: (partial(images.whole, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
 
     return checked(A.grid.comm, dtype, compute, claim)
 
@@ -268,5 +273,5 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     layout = A.layout.summed
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=dtype)
-    X = converted(A, layout, A.grid) if n > 0 else as_layout(_inverse(A, dtype), layout, A.grid)
+    X = converted(A, layout, A.grid) if n > 0 else _inverse(A, dtype, layout=layout)
     return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

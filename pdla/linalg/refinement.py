@@ -69,7 +69,7 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
         if A.grid.comm.rank == 0:
             logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)
         if left <= 1:
-            return side.back(X)
+            return side.back(side.placed(X))
         said = f"after {told} the residual is {left:.1e} times what is allowed"
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
@@ -115,13 +115,15 @@ def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistM
     The last is 1 or less, or as far as it has come.
     """
     A = working_copy(A, A.layout.summed, A.grid, B.dtype, True)  # once, not a step
-    allowed = of_columns(A.T, "add").max(initial=0) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
+    looks = 1 + wanted()  # at what ends the refinement: a message may err
+    allowed = np.min([of_columns(A.T, "add").max(initial=0) for _ in range(looks)]) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
 
     def left(R: DistMatrix) -> float:
-        return _worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum"))
+        mine = [_worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum")) for _ in range(looks)]
+        return float(np.max(R.grid.comm.share(mine)))
 
     X, R, before, steps = B * 0, B, inf, 0
     while True:

@@ -164,8 +164,8 @@ def test_what_is_beyond_twice_the_bound_is_found(monkeypatch, name, rank, call):
 
 @pytest.mark.parametrize(("module", "what", "name", "place"), [
     (by_cholesky, "_factored", "cholesky", (30, 12)), (by_cholesky, "_factored", "inv pos", (47, 0)),
-    (by_lu, "_factored", "lu_factor", (20, 12)), (by_lu, "_factored", "lu_factor", (12, 20)), (by_lu, "_factored", "tall", (40, 3)),
-    (by_lu, "_factored", "wide", (2, 41)), (triangular, "substituted", "triangular", (30, 12)),
+    (by_lu, "factors", "lu_factor", (20, 12)), (by_lu, "factors", "lu_factor", (12, 20)), (by_lu, "factors", "tall", (40, 3)),
+    (by_lu, "factors", "wide", (2, 41)), (triangular, "substituted", "triangular", (30, 12)),
 ], ids=str)
 def test_the_block_is_named_by_its_rank_and_place(monkeypatch, module, what, name, place):
     """As often as it is computed: then all ranks raise the same error, and can go on."""

@@ -23,15 +23,15 @@ from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import kernels
-from pdla.linalg.factorizations.block_cyclic import as_layout, block_of, dimensions, on_all_ranks, working_copy
+from pdla.linalg.factorizations.block_cyclic import as_layout, dimensions, on_all_ranks, working_copy
 from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
 from pdla.linalg.products.rank_k import below
-from pdla.linalg.verify import Claim, asked, checked, lost
+from pdla.linalg.verify import Claim, alike, asked, checked, lost, wanted
 from pdla.matmul.checks import communicator
-from pdla.matmul.images import Images, Pair, Part, everywhere
+from pdla.matmul.images import Images, Part
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
@@ -119,7 +119,7 @@ def cholesky(
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return _factor(A, dtype, lower, overwrite_a, layout or A.layout.summed)
 
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -179,9 +179,11 @@ def cho_factor(
         return run(A), lower
 
 
-def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
-    """Collective: L, or U, in square blocks."""
-    return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
+def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool, layout: Layout | None = None) -> DistMatrix:
+    """Collective: L, or U, in this layout; None: in square blocks."""
+    if lower:
+        return factored(A, dtype, overwrite, layout)
+    return factored(A.H, dtype, overwrite, layout if layout is None else layout.T).H
 
 
 def cho_solve(
@@ -239,56 +241,45 @@ def cho_solve(
 def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it."""
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide) -> DistMatrix:
         with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
             T = in_square_blocks(L, side.dtype)
             regular(T)
             Y = substituted(T, side, True, False)
-            return substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
+            X = substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
+        return side.placed(X)
 
-    return side.back(checked(L.grid.comm, side.dtype, compute, side.claim((L, Part(True)), (L.H, Part(False)))))
+    claim = side.claim((L, Part(True)), (L.H, Part(False)), solve=solve)
+    return side.back(checked(L.grid.comm, side.dtype, lambda: solve(side), claim))
 
 
-def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False, layout: Layout | None = None) -> DistMatrix:
+    """Collective: L of A's lower triangle; LinAlgError, on every rank, where there is none.
+
+    layout: in which it is given, by default in square blocks.
+    """
+
+    def compute() -> DistMatrix:
+        L = _factored(A, dtype, overwrite)
+        return L if layout is None else as_layout(L, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         return Claim(
             A.shape[0], 4 * A.shape[0], lambda x: images.reflected(A, x, True),
-            lambda L: (
-                lambda x: everywhere(L.H, _by_inverses(L, images.addends(L.H, x, Part(False)))),
-                partial(images.whole, L, part=Part(True)),
-            ),
-            mirrored=True, lost=lost("A", overwrite),
+            lambda L: (partial(images.whole, L.H, part=Part(False)), partial(images.whole, L, part=Part(True))),
+            zeros=lambda L: ((L, Part(False, "none")),), lost=lost("A", overwrite),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
-
-
-def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
-    """Local: the addends by L^H, with what a panel's product with the inverse of its diagonal block D errs by besides.
-
-    That is |D^H| |D^-H| |D^H| |x|, of each block.
-    """
-    sizes, (rows, cols) = np.zeros(y[1].shape, y[1].dtype), L.indices
-    i, j = rows.meeting(cols)  # this rank's elements of the diagonal
-    numbers, count = rows.indices()[i] // block_of(L), -(-L.shape[0] // block_of(L))
-    for k in set(numbers.tolist()) - {count - 1}:
-        down, across = i[numbers == k], j[numbers == k]
-        inverse = L.stored[down[0] : down[-1] + 1, across[0] : across[-1] + 1].copy()
-        size = abs(inverse).T
-        L.xp.trtri(inverse)
-        sizes[across] = L.xp.host(size @ (abs(inverse).T @ size.sum(axis=1, keepdims=True)))
-    return y[0], y[1] + L.xp.asarray(sizes)
+    return checked(A.grid.comm, dtype, compute, claim)
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
         L = working_copy(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
-        order, pivot = on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER))
+        order, pivot = alike(A.grid.comm, on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER)))
     if order:
-        raise LinAlgError(f"the leading minor of order {int(order)} is not positive definite (pivot {pivot:.3g})")
+        raise LinAlgError(f"the leading minor of order {order:.0f} is not positive definite (pivot {pivot:.3g})")
     return L
 
 
@@ -317,11 +308,12 @@ class Cholesky:
         header, last = np.zeros(HEADER), self.cols.count - 1
         coming, turned = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
-            header, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            told, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            header = header if header[0] else told
             right = self._transposed(k)
             # What the next panel needs comes first: the rest is on its way while this is factored.
             (turned or self._transpose(left, right, k, range(k + 1, k + 2))).wait()
-            if header[0] or k == last:
+            if (header[0] and not wanted()) or k == last:  # a header that erred must not part the ranks of a checked call
                 break
             corner = self._next_corner(left, right, k)
             rest = self._transpose(left, right, k, range(k + 2, last + 1)) if turned is None else None

@@ -33,10 +33,10 @@ from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, spread
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, possible, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
-from pdla.linalg.verify import Claim, asked, checked, lost
+from pdla.linalg.verify import Claim, alike, asked, checked, lost
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Part
 from pdla.matmul.schedules.streams import multiply
@@ -201,16 +201,17 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: X of L U X = P B, as its right-hand side wants it."""
     rows = order(pivots, X.shape[0])
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide) -> DistMatrix:
         with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
             regular(T)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True), None, side.dtype, True)
-            return substituted(T, Y, False, False)
+            Z = substituted(T, Y, False, False)
+        return side.placed(Z)
 
-    claim = side.claim((X, Part(True, "one")), (X, Part(False)), order=rows)
-    return side.back(checked(X.grid.comm, side.dtype, compute, claim))
+    claim = side.claim((X, Part(True, "one")), (X, Part(False)), solve=solve, order=rows)
+    return side.back(checked(X.grid.comm, side.dtype, lambda: solve(side), claim))
 
 
 def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
@@ -218,7 +219,7 @@ def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any
     with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
         T = in_square_blocks(X, side.dtype).H
         Y = RightSide(substituted(T, side, True, False), None, side.dtype)
-        x = side.back(substituted(T, Y, False, True))
+        x = side.back(side.placed(substituted(T, Y, False, True)))
     return x[np.argsort(order(pivots, len(x)))]
 
 
@@ -260,13 +261,15 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
                 partial(images.whole, T, part=part)
                 for T, part in ((made[0][:k, :], Part(False)), (made[0][:, :k], Part(True, "one")))
             ),
-            matrix=lambda made: made[0], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
+            matrices=lambda made: made[:1], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
+            control=lambda made: (made[1].tolist(), made[2]),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+    return checked(A.grid.comm, dtype, lambda: factors(A, dtype, overwrite), claim)
 
 
-def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+def factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: the same, not checked."""
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         layers = Layers.of(X, *dimensions(X))
@@ -296,6 +299,7 @@ class LU:
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
             header, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            header = self._agreed(header, k)
             i, w = k * self.cols.block, self._width(k)
             numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or header[0], header[1:]
             moved.append(self._moves(header, k))
@@ -356,8 +360,8 @@ class LU:
         w, i, first = x.shape[1], self.rows.begins(k), k * self.cols.block
         heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x[i:], self.numbers[i:], heights)
-        told = self._host_header(won, k)
-        header = self._header(pivots_of(told[1:].astype(np.int64), first), int(told[0]), first)
+        told = self._agreed(self._host_header(won, k), k)
+        header = self._header(pivots_of(told[1:], first), told[0], first)
         RowExchange(self.rows, *self._moves(self._host_header(header, k), k)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
@@ -365,6 +369,12 @@ class LU:
             self.xp.copy(block[:w], factors)
         rows_of_l(self.xp, factors, block[after:])
         return header
+
+    def _agreed(self, header: np.ndarray, k: int) -> np.ndarray:
+        """Collective along the grid column: the header, which its ranks act on together, of numbers that can be."""
+        header = alike(self.rows.comm, header, self.rows.owner(k))
+        first, n = k * self.cols.block, self.rows.n
+        return np.array([*possible(header[:1], 0, self.order + 1), *possible(header[1:], first, n)], np.int64)
 
     def _header(self, pivots: np.ndarray, singular: int, first: int) -> Any:
         return self.xp.asarray(np.array([first + singular if singular else 0, *pivots], self.a.dtype))

@@ -180,15 +180,16 @@ def trsm(
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide, alpha: complex = 1) -> DistMatrix:
         with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
             T = in_square_blocks(A, side.dtype, side.shape[1])
             if not unit:
                 regular(T)
-            return substituted(T, side, lower, unit, alpha)
+            X = substituted(T, side, lower, unit, alpha)
+        return side.placed(X)
 
-    claim = side.claim((A, Part(lower, "one" if unit else "own")), alpha=alpha)
-    return side.back(checked(A.grid.comm, side.dtype, compute, claim))
+    claim = side.claim((A, Part(lower, "one" if unit else "own")), solve=solve, alpha=alpha)
+    return side.back(checked(A.grid.comm, side.dtype, lambda: solve(side, alpha), claim))
 
 
 def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) -> DistMatrix:
@@ -226,18 +227,11 @@ def _few(side: RightSide) -> bool:
 def regular(T: DistMatrix) -> None:
     """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
     numbers, elements = diagonal(T)
-    least = _least(T, int(numbers[elements == 0].min(initial=T.shape[0])))
+    least = int(numbers[elements == 0].min(initial=T.shape[0]))
+    if not T.grid.comm.same(f"{least}"):
+        least = min(T.grid.comm.share(least))
     if least < T.shape[0]:
         raise LinAlgError(f"the triangular matrix is singular: element ({least}, {least}) of its diagonal is 0")
-
-
-def _least(T: DistMatrix, number: int) -> int:
-    """Collective: the least of the ranks' numbers."""
-    comm = T.grid.comm
-    mine = comm.xp.asarray(np.array([-float(number)]))
-    for half in comm.halves(mine.copy(), mine, "maximum"):
-        half.wait()
-    return int(-comm.xp.host_or(mine, np.array([-float(T.shape[0])]))[0])
 
 
 class Substitution:

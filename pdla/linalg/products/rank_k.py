@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -31,7 +32,7 @@ from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
 from pdla.linalg.verify import Claim, checked
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
-from pdla.matmul.images import Images, Pair, added, scaled
+from pdla.matmul.images import Images, Pair, Part, added, scaled
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, summed
@@ -168,10 +169,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
         A = summed(A, A.layout.summed) if A.layout.partial else A
     # The upper triangle of C is the lower one of C^T = conj(A) A^T.
     X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
-    fill(X, Y, alpha, 0 if out is None else beta, hermitian, lost=out is not None)
-    if mirror:
-        with collective_section(A.grid.comm, name):
-            symmetrize(Y, hermitian)
+    fill(X, Y, alpha, 0 if out is None else beta, hermitian, mirror, new=out is None)
     return C
 
 
@@ -185,16 +183,21 @@ def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dt
 # ---------------------------------------------------------------------------------------------- the four steps
 
 
-def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, lost: bool = True) -> None:
+def fill(
+    A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, mirror: bool = False, new: bool = False
+) -> None:
     """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
 
-    lost: what was in C cannot be told again, for a triangle that is found wrong.
+    mirror: the upper triangle, too. new: C holds zeros; else what was in C cannot be told again, for a
+    triangle that is found wrong.
     """
     comm, (n, k) = A.grid.comm, A.shape
 
     def compute() -> DistMatrix:
         with collective_section(comm, "a triangle's product"):
             _fill(A, C, alpha, beta, hermitian)
+            if mirror:
+                symmetrize(C, hermitian)
         return C
 
     def claim(images: Images) -> Claim:
@@ -202,8 +205,11 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
             product = scaled(images.whole(A, images.whole(A.H if hermitian else A.T, x)), alpha)
             return added(product, scaled(images.reflected(C, x, hermitian), beta)) if beta != 0 else product
 
-        said = "what was in out is lost" if lost else ""
-        return Claim(n, 4 * (n + k), given, lambda C: (lambda x: images.reflected(C, x, hermitian),), mirrored=True, lost=said)
+        image = partial(images.whole, C) if mirror else partial(images.reflected, C, hermitian=hermitian)
+        return Claim(
+            n, 4 * (n + k), given, lambda C: (image,), zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
+            lost="" if new else "what was in out is lost",
+        )
 
     checked(comm, A.dtype, compute, claim)
 
