@@ -17,11 +17,14 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from pdla.comm.agreement import collective_section
 from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
@@ -33,8 +36,9 @@ from pdla.linalg.factorizations.lu import solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.gmres import KEPT, WORTH, correction, scaled
 from pdla.linalg.products.symmetric import mirrored
-from pdla.linalg.verify import wanted
+from pdla.linalg.verify import Check, wanted
 from pdla.matmul import matmul
+from pdla.matmul.images import Images, Pair
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
 from pdla.matrix.reductions import of_columns
@@ -68,11 +72,40 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
         told = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
             logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)
-        if left <= 1:
-            return side.back(side.placed(X))
         said = f"after {told} the residual is {left:.1e} times what is allowed"
+        if left <= 1:
+            X = side.placed(X)
+            if not (said := _wrong(A if lower else A.H, X, side, positive)):
+                return side.back(X)
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
+
+
+def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, positive: bool) -> str:
+    """Collective: what is wrong with X, where results are checked; "": nothing.
+
+    Its residual may be as large as refinement allows: as |A| times X's columns, in all rows. positive:
+    A's lower triangle is read.
+    """
+    if not wanted():
+        return ""
+    images = Images.of(A.grid.comm, side.dtype)
+
+    def product(x: Pair) -> Pair:
+        return images.reflected(A, x, True) if positive else images.whole(A, x)
+
+    def image(X: DistMatrix, x: Pair) -> Pair:
+        tops = of_columns(X, "maximum").sum()
+        return images.whole(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
+
+    def largest(x: Pair) -> Pair:
+        y = product(x)
+        return y[0], np.full_like(y[1], y[1].max(initial=0))
+
+    claim = replace(side, overwrite=False).claim()(images)
+    with collective_section(A.grid.comm, "the check of a result"), np.errstate(all="ignore"):
+        check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(image, X), largest)))
+    return check.faults(X) and check.faults(X)
 
 
 def _found(

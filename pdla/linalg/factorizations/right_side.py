@@ -70,7 +70,7 @@ class RightSide:
         return counted(DistMatrix(block, self.shape, grid, layout))
 
     def claim(
-        self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix], alpha: complex = 1,
+        self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
         order: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
         """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
@@ -89,7 +89,8 @@ class RightSide:
             parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
             return Claim(
                 self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
-                operands=tuple(T for T, _ in factors), lost=lost("B", self.overwrite), again=lambda b: solve(self._vectors(b)),
+                operands=tuple(T for T, _ in factors), lost=lost("B", self.overwrite),
+                again=None if solve is None else lambda b: solve(self._vectors(b)),
             )
 
         return claim
