@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pdla import config
 from pdla.comm.agreement import collective_section, name, who_said
 from pdla.comm.communicator import Communicator
 from pdla.errors import LinAlgError, PdlaError, VerificationError
+from pdla.layout import axes_of, effective
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.verify import NotFinite, only, twice, warn
 from pdla.matrix.core import DistMatrix
@@ -135,6 +137,11 @@ def lost(matrix: str, overwrite: bool) -> str:
     return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
 
 
+def _copied(X: DistMatrix) -> bool:
+    """Whether several ranks have the same part of X: each multiplies its own copy by its part of the next matrix alone."""
+    return prod(X.grid.sizes[axis] for axis in axes_of(effective((*X.layout.rows, *X.layout.cols), X.grid.sizes))) < X.grid.size
+
+
 class Check:
     """The check of one claim."""
 
@@ -169,18 +176,26 @@ class Check:
         """Collective: the rows in which the images are too far apart, and whether all sizes are small enough to tell."""
         kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
         underflow = float(kind.tiny) / self.images.eps  # in a size so much may be lost, which the next step multiplies
-        filled = self._filled(made, x)
-        for step in self.claim.steps(made):
+        steps, others, copies = self.claim.steps(made), [self._filled(made, x)], any(map(_copied, self.claim.matrices(made)))
+        for number, step in enumerate(steps, 1):
             x = step(x)
             x = x[0], np.maximum(x[1], underflow)
             found, size = self._hosted(x)
             least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
+            if copies and number < len(steps):
+                others.append(self._unlike(found, size))
         order = self.claim.order(made)
         apart, sizes = np.abs(found - expected[0][order]), size + expected[1][order]
         each = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
         known = sizes < float(kind.max) / 4
         wrong = known & ~(apart <= sizes * each + least * float(kind.tiny))
-        return np.union1d(np.flatnonzero(wrong.any(axis=1)), filled), bool(known.all())
+        return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *others])), bool(known.all())
+
+    def _unlike(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Collective: the rows in which this rank's image is not the first rank's, as that of another copy; it keeps its own."""
+        xp, first = self.comm.xp, found.copy()
+        first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
+        return np.flatnonzero((np.abs(found - first) > size * (self.claim.terms + 16) * self.images.eps).any(axis=1))
 
     def _filled(self, made: Any, x: Pair) -> np.ndarray:
         """Local: the rows of this rank's in which something stands where zeros must be, in columns of these vectors."""

@@ -63,7 +63,7 @@ def cholesky(
     verify : bool or "keep", optional
         Compare L (L^H x) with A x for two vectors of 1 and -1, and compute a wrong factor once
         more, with a warning; what was in an A that is overwritten is lost: then it is an error, or
-        "keep" works on a copy. By default as PDLA_VERIFY says.
+        "keep" works on a copy. The other triangle must be zeros. By default as PDLA_VERIFY says.
 
     Returns
     -------

@@ -64,7 +64,9 @@ def lu_factor(
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare L (U x) with P A x, as `cholesky` does for its factor. By default as PDLA_VERIFY
+        Compare L (U x) with P A x, as `cholesky` does for its factor. An element of L that errs by
+        d is missed with probability 1/4 at most, where d times the largest element of its row of U
+        is more than twice what rounding may change in that row of P A. By default as PDLA_VERIFY
         says.
 
     Returns

@@ -165,7 +165,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
-        C = out if out is not None else zeros_in(A, shape, layout or default_layout(A.layout, A.layout.T))
+        C = out if out is not None else _new(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
     # The upper triangle of C is the lower one of C^T = conj(A) A^T.
     X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
@@ -175,9 +175,14 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
 
 def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
     """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
-    block = A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype)
-    A.xp.scale(block, 0)
-    return DistMatrix(block, shape, A.grid, layout)
+    made = _new(A, shape, layout, dtype)
+    A.xp.scale(made.stored, 0)
+    return made
+
+
+def _new(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+    """The same, whose elements are still to be written."""
+    return DistMatrix(A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype), shape, A.grid, layout)
 
 
 # ---------------------------------------------------------------------------------------------- the four steps
@@ -188,13 +193,15 @@ def fill(
 ) -> None:
     """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
 
-    mirror: the upper triangle, too. new: C holds zeros; else what was in C cannot be told again, for a
+    mirror: the upper triangle, too; new: else zeros there. Else what was in C cannot be told again, for a
     triangle that is found wrong.
     """
     comm, (n, k) = A.grid.comm, A.shape
 
     def compute() -> DistMatrix:
         with collective_section(comm, "a triangle's product"):
+            if new:
+                C.xp.scale(C.stored, 0)
             _fill(A, C, alpha, beta, hermitian)
             if mirror:
                 symmetrize(C, hermitian)
