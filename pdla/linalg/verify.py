@@ -195,7 +195,8 @@ class Check:
         """Collective: the rows in which this rank's image is not the first rank's, as that of another copy; it keeps its own."""
         xp, first = self.comm.xp, found.copy()
         first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
-        return np.flatnonzero((np.abs(found - first) > size * (self.claim.terms + 16) * self.images.eps).any(axis=1))
+        near = (np.abs(found - first) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(found)
+        return np.flatnonzero(~(near & (np.isfinite(found) == np.isfinite(first))).all(axis=1))
 
     def _filled(self, made: Any, x: Pair) -> np.ndarray:
         """Local: the rows of this rank's in which something stands where zeros must be, in columns of these vectors."""
