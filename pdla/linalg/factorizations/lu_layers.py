@@ -66,8 +66,8 @@ class RowPlaces:
         """These rows if they are some of those that are left; else, as of a message that erred, as many of those."""
         numbers = possible(rows, 0, self.dimension.n)
         places = self.places[numbers]
-        left = all(place in self.indices[rank][self.pivots[rank] :] for place, rank in zip(places, self.ranks[places], strict=True))
-        return numbers if left and len(set(places.tolist())) == len(places) else self.spread(len(rows))
+        left = self.dimension.places(places) >= np.array(self.pivots)[self.ranks[places]]
+        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.spread(len(rows))
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""

@@ -130,7 +130,13 @@ def test_rows_lie_where_their_moves_bring_them():
         winners = rng.permutation(n)
         for rows in np.array_split(winners, 4):
             spread = places[0].spread(len(rows))
-            assert len(set(spread.tolist())) == len(rows) and set(spread) <= {row for each in places for row in each.left}
+            left = {row for each in places for row in each.left}
+            assert len(set(spread.tolist())) == len(rows) and set(spread) <= left
+            for each in places:
+                assert np.array_equal(each.possible(rows.astype(float)), rows)
+                for wrong in (np.nan, -1, n, 1e300, *set(range(n)) - left, *rows[1:2]):
+                    one = np.array([wrong, *rows[1:]], float)
+                    assert set(each.possible(one)) <= left and len(set(each.possible(one))) == len(one)
             for here, each in enumerate(places):
                 to, was = each.take(rows)
                 lying[here][to] = lying[here][was]
