@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,21 @@ def potrf(a: np.ndarray) -> tuple[int, float]:
     return 0, 0.0
 
 
-def trtri(a: np.ndarray) -> None:
-    """A lower triangular a, which has no zeros on its diagonal, becomes its inverse, in place."""
+def trtri(a: np.ndarray) -> float:
+    """Invert a lower triangular a without zeros on its diagonal, in place; give its mean condition.
+
+    That is |a| |a^-1| / n in Frobenius norms: 1 for the identity. It is infinite or NaN where a
+    norm leaves the dtype's range.
+    """
+    size = frobenius(np, a)
     with in_place(np, a) as (x, how, ld):
         _lapack("trtri", x, (b"U" if how == b"N" else b"L") + b"N", a.shape[:1], ld)
+    return size * frobenius(np, a) / max(1, len(a))
+
+
+def frobenius(module: Any, a: Any) -> float:
+    """The norm of a block; infinite or 0 where squares leave the dtype's range. module: numpy or cupy."""
+    return sqrt(float(module.vdot(a, a).real))
 
 
 def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:

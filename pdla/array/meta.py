@@ -354,8 +354,9 @@ def potrf(a: Meta) -> tuple[int, float]:
     return 0, 0.0
 
 
-def trtri(a: Meta) -> None:
+def trtri(a: Meta) -> float:
     _solve(len(a), len(a), inner(len(a)), a.dtype)
+    return 1.0
 
 
 def getrf(a: Meta) -> tuple[np.ndarray, int]:

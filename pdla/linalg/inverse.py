@@ -88,6 +88,9 @@ def inv(
     pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
     its factor, and the inverse back.
 
+    An inverse of this kind has a small residual on one side, X A - 1 or A X - 1: n eps abs(X)
+    abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3).
+
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
 
     Examples

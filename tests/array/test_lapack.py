@@ -47,8 +47,14 @@ def test_potrf_and_trtri(dtype, how, n):
     assert not np.triu(x, 1).any()
     close(x @ x.conj().T, a, n)
     inverse = lying(x, how)
-    lapack.trtri(inverse)
+    condition = lapack.trtri(inverse)
     close(inverse @ x, np.eye(n, dtype=dtype), n)
+    assert condition == pytest.approx(np.linalg.norm(x) * np.linalg.norm(inverse) / max(1, n), rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_a_condition_beyond_the_numbers_is_not_small(scale):
+    assert not lapack.trtri(scale * np.eye(8)) <= 8
 
 
 @pytest.mark.parametrize("how", ["C", "F"])
@@ -96,7 +102,7 @@ def test_trsm(dtype, lower, unit, conjugate):
 
 def test_arrays_without_data_have_the_same_shapes():
     a = meta.Meta((40, 8))
-    assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) is None
+    assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) == 1
     pivots, singular = meta.getrf(a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
     assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)

@@ -116,11 +116,27 @@ POSITIVE = {
 }
 
 
+def kernel(width, jitter):
+    """Of Gaussians at equally spaced points; jitter, in eps, keeps it positive definite."""
+
+    def made(n, dtype):
+        x = np.linspace(0, 1, n)
+        return np.exp(-((x[:, None] - x) ** 2) / (2 * width**2)) + jitter * np.finfo(dtype).eps * np.eye(n)
+
+    return made
+
+
+KERNELS = {
+    **{f"width {w}, {j:g} eps": kernel(w, j) for w, j in zip((0.05, 0.1, 0.3) * 2, np.geomspace(450, 4.5e6, 6), strict=True)},
+    "hilbert + n eps": lambda n, dtype: hilbert(n) + n * np.finfo(dtype).eps * np.eye(n),
+}
+
+
 def animal(kind, name, n, dtype):
     """The matrix, rounded to the dtype; complex ones of real kinds have phases on rows and columns."""
-    a = (GENERAL if kind == "general" else POSITIVE)[name](n, dtype)
+    a = {"general": GENERAL, "positive": POSITIVE, "kernel": KERNELS}[kind][name](n, dtype)
     if np.dtype(dtype).kind == "c" and not np.iscomplexobj(a):
         phases = np.exp(1j * np.arange(len(a)))
-        a = phases[:, None] * a * (phases.conj() if kind == "positive" else phases)
+        a = phases[:, None] * a * (phases if kind == "general" else phases.conj())
     a = a.astype(dtype)
-    return (a + a.conj().T) / 2 if kind == "positive" else a
+    return a if kind == "general" else (a + a.conj().T) / 2

@@ -235,6 +235,10 @@ def tril(x):
     return _up(np.tril(x._x))
 
 
+def vdot(x, y):
+    return _up(np.asarray(np.vdot(x._x, y._x)))
+
+
 def isfinite(x):
     return _up(np.isfinite(x._x))
 

@@ -54,11 +54,12 @@ def potrf(a: Any) -> tuple[int, float]:
     return 0, 0.0
 
 
-def trtri(a: Any) -> None:
+def trtri(a: Any) -> float:
     """See lapack.py."""
-    inverse = cupy.eye(len(a), dtype=a.dtype)
+    inverse, size = cupy.eye(len(a), dtype=a.dtype), lapack.frobenius(cupy, a)
     trsm(a, inverse, True)
     a[...] = inverse
+    return size * lapack.frobenius(cupy, inverse) / max(1, len(a))
 
 
 def getrf(a: Any) -> tuple[np.ndarray, int]:

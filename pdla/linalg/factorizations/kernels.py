@@ -20,10 +20,10 @@ def potrf(xp: Any, a: Any) -> tuple[int, float]:
         return xp.potrf(a)
 
 
-def trtri(xp: Any, a: Any) -> None:
+def trtri(xp: Any, a: Any) -> float:
     """See pdla.array.lapack; n^3 / 3 operations."""
     with timed("trtri", flops=_flops(len(a) ** 3 // 3, a)):
-        xp.trtri(a)
+        return xp.trtri(a)
 
 
 def getrf(xp: Any, a: Any) -> tuple[np.ndarray, int]:

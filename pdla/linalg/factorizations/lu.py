@@ -100,6 +100,9 @@ def lu_factor(
     Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
     tournament, and depend on the grid.
 
+    L U differs from P A by n eps abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical
+    Algorithms (2002), theorem 9.3).
+
     Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
     Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
 
@@ -311,8 +314,8 @@ class LU:
             self._update(panel, k, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
             exchange.run(self.xp, self.a[:, ahead:])
-            self._update(panel, k, slice(ahead, None))
             self.along.release()
+            self._update(panel, k, slice(ahead, None))
         self._exchange_left(moved)
         return numbers
 

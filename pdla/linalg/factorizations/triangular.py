@@ -89,7 +89,9 @@ def solve_triangular(
     about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, n m (1 + 1/pc) for up
     to 32.
 
-    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
+    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3. X is the solution of
+    a system whose A differs by n eps abs(A) or less, element by element (Higham, Accuracy and
+    Stability of Numerical Algorithms (2002), theorem 8.5).
 
     Examples
     --------

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers.systems import KINDS, drawn, layered, lu_ratio, planned_and_limited, ratio
+from helpers.systems import KINDS, drawn, layered, lu_ratio, planned_and_limited, raised, ratio
 
 import pdla
+from pdla.errors import LinAlgError
 from pdla.linalg import lu_factor, lu_words, plan_lu, plan_solve, solve
 from pdla.linalg.factorizations.block_cyclic import Dimension, in_blocks
 from pdla.linalg.factorizations.lu_layers import RowPlaces
@@ -43,6 +44,15 @@ def test_dtypes_and_what_is_checked_where_it_lies(kind):
         return lu_ratio(a, X.gather(), pivots)
 
     assert max(max(pdla.run(12, program, shape)) for shape in ((50, 50), (50, 33), (33, 50))) < 30
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 2), (3, 2, 2), (6, 1, 2), (2, 2, 5)], ids=str)
+@pytest.mark.parametrize("zeros", [(2, 3), (9, 22), (14, 15), (5, 28)], ids=str)
+def test_the_first_pivot_that_is_0_is_named(grid, zeros):
+    a = drawn((29, 29), "float64")
+    a[:, zeros] = 0
+    said = raised(lambda comm: solve(layered(grid, 4, a, comm), np.ones(29)), int(np.prod(grid)) + 1)
+    assert said == (LinAlgError, f"the matrix is singular: element ({zeros[0]}, {zeros[0]}) of U is 0 or NaN")
 
 
 def test_integers_come_exactly_and_in_place():
