@@ -14,10 +14,10 @@ from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_below
-from pdla.linalg.factorizations.block_cyclic import diagonal
+from pdla.linalg.factorizations.block_cyclic import as_layout, diagonal
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
-from pdla.linalg.verify import Claim, checked
+from pdla.linalg.verify import Claim, alike, checked
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
@@ -39,7 +39,7 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
-    found = whole_diagonal(A, dtype)
+    found = alike(A.grid.comm, whole_diagonal(A, dtype))
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
@@ -53,18 +53,19 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
     """Collective: X of A X = B, as its right-hand side wants it."""
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide) -> DistMatrix:
         numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
         X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
         mine = numbers[X.indices[0].indices()].reshape(-1, 1)
         X.xp.copy(X.stored, divided(X.stored, mine, X.xp.asarray))
-        return X
+        return side.placed(X)
 
-    return side.back(checked(A.grid.comm, side.dtype, compute, lambda images: _claim(A, images, side.claim()(images))))
+    claim = side.claim(solve=solve)
+    return side.back(checked(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _claim(A, images, claim(images))))
 
 
-def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: the inverse, where A lies."""
+def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
+    """Collective: the inverse, in this layout."""
 
     def compute() -> DistMatrix:
         numbers = regular_diagonal(A, dtype)
@@ -72,18 +73,20 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
         rows, cols = made.indices
         i, j = rows.meeting(cols)
         made.xp.place(made.stored, i, j, made.xp.asarray(divided(dtype.type(1), numbers[rows.indices()[i]])))
-        return made
+        return as_layout(made, layout, A.grid)
 
-    n = A.shape[0]
-    return checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, Claim(n, 2 * n, lambda x: x, lambda X: ())))
+    def zeros(X: DistMatrix) -> tuple[tuple[DistMatrix, Part], ...]:
+        return (X, Part(True, "none")), (X, Part(False, "none"))
+
+    claim = Claim(A.shape[0], 2 * A.shape[0], lambda x: x, lambda X: (), zeros=zeros)
+    return checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, claim))
 
 
 def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
-    """Collective: what holds of an X that the diagonal multiplies to what is there before."""
-    numbers = whole_diagonal(A, images.wide)[:, None]
+    """What holds of an X that the diagonal multiplies to what is there before."""
 
     def times(x: Pair) -> Pair:
-        xp = namespace(x[0])
+        numbers, xp = whole_diagonal(A, images.wide)[:, None], namespace(x[0])
         return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
 
     return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=((A, Part(True, "alone")),))

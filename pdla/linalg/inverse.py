@@ -9,6 +9,7 @@ the same way, and is then made symmetric.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import ShapeError
+from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
@@ -116,32 +118,34 @@ def inv(
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return _inverse(A, dtype, assume_a, lower, overwrite_a, layout=layout or A.layout.summed)
 
         blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
         return run(A)
 
 
-def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
-    """Collective: the inverse, where the factor lies."""
+def _inverse(
+    A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False, *, layout: Layout
+) -> DistMatrix:
+    """Collective: the inverse, in this layout."""
     if ROUTINES[assume_a] == "lu":
         X, pivots, power = regular_factors(A, dtype, overwrite, checks.part_of(assume_a, lower))
         X = in_square_blocks(X, dtype)
         heed(X, of_lu, dtype)
-        return _by_lu(X, pivots, power, dtype)
+        return _by_lu(X, pivots, power, layout, A.grid)
     if assume_a == "pos":
         L = in_square_blocks(factored(A if lower else A.H, dtype, overwrite), dtype)
         heed(L, of_cholesky, dtype)
-        return _by_cholesky(L, dtype)
+        return _by_cholesky(L, layout, A.grid)
     if assume_a == "diagonal":
-        return inverse_of_diagonal(A, dtype)
+        return inverse_of_diagonal(A, dtype, layout)
     lower = assume_a == "lower triangular"
     heed(A, of_lower if lower else of_upper, dtype)
-    return _of_lower(A, dtype) if lower else _of_lower(A.T, dtype).T
+    return _of_lower(A, dtype, layout) if lower else _of_lower(A.T, dtype, layout.T).T
 
 
-def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, dtype: np.dtype) -> DistMatrix:
+def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
     rows = order(pivots, X.shape[0])
 
@@ -154,26 +158,26 @@ def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, dtype: np.dtype) -> 
             Substitution(X, Y, False, False).many()
             if Y.stored.size:
                 Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
-        return Y
+        return as_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
         return _claim(X, lambda Y: (partial(images.whole, Y), U, L), rows, power)
 
-    return checked(X.grid.comm, dtype, compute, claim)
+    return checked(X.grid.comm, X.dtype, compute, claim)
 
 
-def _by_cholesky(L: DistMatrix, dtype: np.dtype) -> DistMatrix:
+def _by_cholesky(L: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
 
     def compute() -> DistMatrix:
         with collective_section(L.grid.comm, "an inverse by Cholesky"), within(Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
-            Y = working_copy(Y, T.layout, T.grid, dtype, True)
+            Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
             Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
             reflect(Y, True, True)
-        return Y
+        return as_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
@@ -187,7 +191,7 @@ def _by_cholesky(L: DistMatrix, dtype: np.dtype) -> DistMatrix:
 
         return _claim(L, lambda Y: (partial(inverse, Y), product))
 
-    return checked(L.grid.comm, dtype, compute, claim)
+    return checked(L.grid.comm, L.dtype, compute, claim)
 
 
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: float = 1) -> Claim:
@@ -196,16 +200,18 @@ def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: float = 1) -> Clai
     return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, order=lambda Y: rows)
 
 
-def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+def _of_lower(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
             T = in_square_blocks(A, dtype)
-            return _forward(T, np.arange(T.shape[0]), ALL, False)
+            Y = _forward(T, np.arange(T.shape[0]), ALL, False)
+        return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
-        return _claim(A, lambda Y: (partial(images.whole, Y), partial(images.whole, A, part=Part(True))))
+        T = partial(images.whole, A, part=Part(True))
+        return replace(_claim(A, lambda Y: (partial(images.whole, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
 
     return checked(A.grid.comm, dtype, compute, claim)
 
@@ -278,5 +284,5 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     layout = A.layout.summed
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=dtype)
-    X = converted(A, layout, A.grid) if n > 0 else as_layout(_inverse(A, dtype), layout, A.grid)
+    X = converted(A, layout, A.grid) if n > 0 else _inverse(A, dtype, layout=layout)
     return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

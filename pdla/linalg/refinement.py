@@ -18,12 +18,15 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from pdla.array.dtypes import near_one
+from pdla.comm.agreement import collective_section
 from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
@@ -32,12 +35,13 @@ from pdla.linalg.condition import heed, of_cholesky, of_lu
 from pdla.linalg.factorizations.block_cyclic import counted, working_copy
 from pdla.linalg.factorizations.cholesky import factored, solved_by
 from pdla.linalg.factorizations.lu import factored as factored_by_lu
-from pdla.linalg.factorizations.lu import solved_by_lu
+from pdla.linalg.factorizations.lu import image, solved_by_lu
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.gmres import KEPT, WORTH, correction, scaled
 from pdla.linalg.products.symmetric import mirrored
-from pdla.linalg.verify import wanted
+from pdla.linalg.verify import Check, wanted
 from pdla.matmul import matmul
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
 from pdla.matrix.reductions import of_columns
@@ -72,11 +76,37 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: 
         told = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
             logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)
-        if left <= 1:
-            return side.back(X)
         said = f"after {told} the residual is {left:.1e} times what is allowed"
+        if left <= 1:
+            X = side.placed(X)
+            if not (said := _wrong(A, X, side, checks.part_of(assumed, lower))):
+                return side.back(X)
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
+
+
+def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> str:
+    """Collective: what is wrong with X, where results are checked; "": nothing.
+
+    Its residual may be as large as refinement allows: as |A| times X's columns, in all rows. part: of
+    A, that is read; None: all of it.
+    """
+    if not wanted():
+        return ""
+    images = Images.of(A.grid.comm, side.dtype)
+
+    def by_tops(X: DistMatrix, x: Pair) -> Pair:
+        tops = of_columns(X, "maximum").sum()
+        return images.whole(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
+
+    def largest(x: Pair) -> Pair:
+        y = image(images, A, part, x)
+        return y[0], np.full_like(y[1], y[1].max(initial=0))
+
+    claim = replace(side, overwrite=False).claim()(images)
+    with collective_section(A.grid.comm, "the check of a result"), np.errstate(all="ignore"):
+        check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(by_tops, X), largest)))
+    return check.faults(X) and check.faults(X)
 
 
 def _found(
@@ -143,13 +173,15 @@ def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistM
 
     The last is 1 or less, or as far as it has come.
     """
-    allowed = _row_sums(A) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
+    looks = 1 + wanted()  # at what ends the refinement: a message may err
+    allowed = min(_row_sums(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
 
     def left(R: DistMatrix) -> float:
-        return _worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum"))
+        mine = [_worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum")) for _ in range(looks)]
+        return float(np.max(R.grid.comm.share(mine)))
 
     X, R, before, steps = B * 0, B, inf, 0
     while True:

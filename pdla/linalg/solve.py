@@ -68,7 +68,8 @@ def solve(
         Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
         for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
         A or B that is overwritten is lost: then it is an error, or "keep" works on copies. By
-        default as PDLA_VERIFY says. A diagonal A has nothing to check.
+        default as PDLA_VERIFY says. The guide on checked results says what is found, and how
+        probably.
 
     Returns
     -------

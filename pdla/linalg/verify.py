@@ -5,6 +5,9 @@ L (U x), for solutions B x and A (X x), by A's factors. How far rounding may tak
 from it is, for each row, at most the number of terms times |L| (|U| |x|): Higham, Accuracy and
 Stability of Numerical Algorithms (2002), theorems 8.5, 9.3, 9.4 and 10.3. What the claim takes of
 A is computed before A is overwritten.
+
+Ranks act together on what messages tell them: pivots, or that a minor fails. So where results are
+checked they compare that first (`alike`), and what they find, or raise, before it is checked.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from pdla import config
-from pdla.comm.agreement import collective_section, name
+from pdla.comm.agreement import collective_section, name, who_said
 from pdla.comm.communicator import Communicator
-from pdla.errors import LinAlgError
+from pdla.errors import LinAlgError, PdlaError, VerificationError
+from pdla.layout import axes_of, effective
 from pdla.matmul.images import Images, Pair, Part, not_finite
 from pdla.matmul.verify import NotFinite, only, twice, warn
 from pdla.matrix.core import DistMatrix
@@ -47,6 +52,13 @@ def wanted() -> bool:
     return bool(config.settings.verify if _asked.get() is None else _asked.get())
 
 
+def alike(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
+    """Collective, where results are checked: what these ranks have been told, and act on together; the root's, if they differ."""
+    if comm is None or comm.xp.name == "meta" or not wanted() or comm.same(f"{numbers.tolist()}"):
+        return numbers
+    return comm.share(numbers)[root]
+
+
 @dataclass(frozen=True)
 class Claim:
     """What holds of a right result: the images of n vectors by `given` are those by the steps that `steps` makes of the result.
@@ -54,21 +66,25 @@ class Claim:
     terms     how many roundings lead to each row
     given     the image by what is there before; a row of it is that of `order` of the result
     steps     of the result: its parts' images, the first applied first
-    matrix    of the result: whose blocks are named
+    matrices  of the result: whose blocks are named
+    zeros     of the result: parts of matrices that must be 0
+    control   of the result: what all ranks must have alike
     operands  that must be finite, in these parts, besides those of `given`
-    mirrored  the matrix is a lower triangle, which says what is above
     lost      why it cannot be computed again; "": it can
+    again     what is lost, computed for images of vectors instead; None: a right result is about as large as these
     """
 
     n: int
     terms: int
     given: Callable[[Pair], Pair]
     steps: Callable[[Any], tuple[Callable[[Pair], Pair], ...]]
-    matrix: Callable[[Any], DistMatrix] = lambda made: made
+    matrices: Callable[[Any], tuple[DistMatrix, ...]] = lambda made: (made,)
+    zeros: Callable[[Any], tuple[tuple[DistMatrix, Part], ...]] = lambda made: ()
     order: Callable[[Any], Any] = lambda made: ALL
+    control: Callable[[Any], Any] = lambda made: None
     operands: tuple[tuple[DistMatrix, Part], ...] = ()
-    mirrored: bool = False
     lost: str = ""
+    again: Callable[[np.ndarray], Any] | None = None
 
 
 def checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
@@ -82,22 +98,48 @@ def checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], cla
     images = Images.of(comm, dtype)
     with collective_section(comm, "the check of a result"), np.errstate(all="ignore"):
         check = Check(comm, images, claim(images))
-    wrong = ""
-    try:
-        made = compute()
-    except LinAlgError as error:
+    made, wrong = _together(comm, compute, check.claim)
+    if wrong is not None:
         if check.claim.lost:
-            raise
-        wrong, made = str(error), compute()
-    made = twice(comm, made, check.faults, lambda made: compute(), check.claim.lost)
-    if wrong:
-        warn(comm, wrong)
+            raise wrong
+        made = _again(comm, compute, check.claim)
+    made = twice(comm, made, check.faults, lambda made: _again(comm, compute, check.claim), check.claim.lost)
+    if wrong is not None:
+        warn(comm, f"{wrong}")
+    return made
+
+
+def _together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> tuple[Any, PdlaError | None]:
+    """Collective: what is computed, and the error that all ranks have: theirs or, where they differ, VerificationError."""
+    made, error = None, None
+    try:
+        with np.errstate(invalid="ignore"):  # a wrong number of a row may be NaN
+            made = compute()
+    except LinAlgError as raised:
+        error = raised
+    told = f"{claim.control(made)}" if error is None else f"{error}"
+    if comm.same(told):
+        return made, error
+    found = who_said(comm.share(told)).values()
+    return None, VerificationError(f"{' and '.join(map(name, found))} have found different pivots or errors")
+
+
+def _again(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
+    """Collective: what is computed, or the error that all ranks have."""
+    made, error = _together(comm, compute, claim)
+    if error is not None:
+        raise error
     return made
 
 
 def lost(matrix: str, overwrite: bool) -> str:
     """Why a result cannot be computed again: a matrix may have been overwritten; "": it can."""
     return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
+
+
+def _copied(X: DistMatrix) -> bool:
+    """Whether several ranks have the same part of X: each multiplies its own copy by its part of the next matrix alone."""
+    return prod(X.grid.sizes[axis] for axis in axes_of(effective((*X.layout.rows, *X.layout.cols), X.grid.sizes))) < X.grid.size
 
 
 class Check:
@@ -107,54 +149,99 @@ class Check:
         """Collective: before the result is computed."""
         self.comm, self.images, self.claim = comm, images, claim
         self.x = images.vectors(claim.n)
-        self.expected = self._hosted(claim.given(self.x))
+        self.expected = self._expected(self.x)
 
     def faults(self, made: Any) -> str:
-        """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
+        """Collective: what is wrong, in words that are the same on every rank; "": nothing.
+
+        Then what was expected, which a message may have spoilt, is computed again, if it can be.
+        """
         with collective_section(self.comm, "the check of a result"), np.errstate(all="ignore"):
-            rows, finite = self._wrong(made, self.x, self.expected)
-            text = f"{rows}" if len(rows) or not finite else ""
+            rows, known = self._wrong(made, self.x, self.expected)
+            text = f"{rows}" if len(rows) or not known else ""
             if self.comm.same(text) and not text:
                 return ""
-            return self._named(made, rows, finite)
+            said = self._named(made, rows, known)
+            if said and not self.claim.lost:
+                self.expected = self._expected(self.x)
+            return said
+
+    def _expected(self, x: Pair) -> Pair:
+        return self._hosted(self.claim.given(x))
 
     def _hosted(self, pair: Pair) -> Pair:
         return self.comm.xp.host(pair[0]), self.comm.xp.host(pair[1])
 
     def _wrong(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
-        """Collective: the rows in which the images are too far apart, and whether the sizes are finite."""
+        """Collective: the rows in which the images are too far apart, and whether all sizes are small enough to tell."""
         kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
         underflow = float(kind.tiny) / self.images.eps  # in a size so much may be lost, which the next step multiplies
-        for step in self.claim.steps(made):
+        steps, others, copies = self.claim.steps(made), [self._filled(made, x)], any(map(_copied, self.claim.matrices(made)))
+        for number, step in enumerate(steps, 1):
             x = step(x)
             x = x[0], np.maximum(x[1], underflow)
             found, size = self._hosted(x)
             least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
+            if copies and number < len(steps):
+                others.append(self._unlike(found, size))
         order = self.claim.order(made)
         apart, sizes = np.abs(found - expected[0][order]), size + expected[1][order]
         each = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
         known = sizes < float(kind.max) / 4
         wrong = known & ~(apart <= sizes * each + least * float(kind.tiny))
-        return np.flatnonzero(wrong.any(axis=1)), bool(np.isfinite(size).all())
+        return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *others])), bool(known.all())
 
-    def _named(self, made: Any, rows: np.ndarray, finite: bool) -> str:
+    def _unlike(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Collective: the rows in which this rank's image is not the first rank's, as that of another copy; it keeps its own."""
+        xp, first = self.comm.xp, found.copy()
+        first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
+        near = (np.abs(found - first) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(found)
+        return np.flatnonzero(~(near & (np.isfinite(found) == np.isfinite(first))).all(axis=1))
+
+    def _filled(self, made: Any, x: Pair) -> np.ndarray:
+        """Local: the rows of this rank's in which something stands where zeros must be, in columns of these vectors."""
+        found = [np.zeros(0, np.int64)]
+        for X, part in self.claim.zeros(made):
+            size = self.comm.xp.host(self.images.addends(X, x, part)[1])
+            found.append(X.indices[0].indices()[np.flatnonzero(size != 0)])
+        return np.concatenate(found)
+
+    def _named(self, made: Any, rows: np.ndarray, known: bool) -> str:
         """Collective: what is wrong, in words; nothing, if an operand is infinite or NaN."""
-        comm, X = self.comm, self.claim.matrix(made)
+        comm, matrices = self.comm, self.claim.matrices(made)
         odd = any(not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
         given = bool(np.isfinite(self.expected[1]).all()) and not odd
-        operands, results = zip(*comm.share((given, finite or bool(X.xp.finite(X.stored)))), strict=True)
+        operands, results = zip(*comm.share((given, known or all(X.xp.finite(X.stored) for X in matrices))), strict=True)
+        found = np.unique(np.concatenate(comm.share(rows)))
         if not all(operands):
             return ""
-        if not all(results):
+        if not all(results) or not len(found):
+            if self.claim.lost and self._near_overflow():
+                return ""
+            if all(results):
+                return NotFinite("elements are too large to be checked")
             return NotFinite(f"{_have(results, False)} elements that are not finite")
-        found = np.unique(np.concatenate(comm.share(rows)))
-        if not len(found):
-            return ""
         place = None if self.claim.lost else self._place(made)
-        i, j = (each.indices() for each in X.indices)
-        held = np.isin(found, i).any() and len(j) if place is None else place[0] in i and place[1] in j
-        who = f"{_have(comm.share(bool(held)), True)} wrong elements"
+        who = f"{_have(comm.share(any(self._holds(X, found, place) for X in matrices)), True)} wrong elements"
         return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
+
+    def _holds(self, X: DistMatrix, found: np.ndarray, place: tuple[int, int] | None) -> bool:
+        """Local: whether this rank has the element at this place, or else some of these rows."""
+        i, j = (each.indices() for each in X.indices)
+        return bool(np.isin(found, i).any() and len(j)) if place is None else place[0] in i and place[1] in j
+
+    def _near_overflow(self) -> bool:
+        """Collective: whether a right result may be infinite, by what is expected, or by what that leads to."""
+        sizes = self.expected[1]
+        if self.claim.again is not None:
+            made = self.claim.again(np.hstack(self.expected))
+            x = np.ones((sizes.shape[1] + self.expected[0].shape[1], 1), self.images.wide)
+            pair: Pair = x, x.real
+            for step in self.claim.steps(made):
+                pair = step(pair)
+                sizes = np.append(sizes, self.comm.xp.host(pair[1]))
+        near = not (sizes < np.finfo(self.images.real).max * self.images.eps).all()
+        return any(self.comm.share(near))
 
     def _place(self, made: Any) -> tuple[int, int] | None:
         """Collective: row and column of a wrong element, by halving the columns; None where errors of several cancel."""
@@ -162,17 +249,15 @@ class Check:
         while hi > lo + 1:
             half = (lo + hi) // 2
             lo, hi = (lo, half) if len(self._rows(made, lo, half)) else (half, hi)
-        if not len(rows := self._rows(made, lo, hi)):
-            return None
-        i, j = int(rows[0]), lo
-        return (max(i, j), min(i, j)) if self.claim.mirrored else (i, j)
+        rows = self._rows(made, lo, hi)
+        return (int(rows[0]), lo) if len(rows) else None
 
     def _rows(self, made: Any, lo: int, hi: int) -> np.ndarray:
         """Collective: the rows that any rank finds wrong for vectors that are 0 but from lo to hi."""
         kept = np.zeros((self.claim.n, 1), bool)
         kept[lo:hi] = True
         x = only(kept, self.x)
-        return np.unique(np.concatenate(self.comm.share(self._wrong(made, x, self._hosted(self.claim.given(x)))[0])))
+        return np.unique(np.concatenate(self.comm.share(self._wrong(made, x, self._expected(x))[0])))
 
 
 def _have(said: Sequence[bool], value: bool) -> str:

@@ -68,9 +68,13 @@ class NotFinite(str):
 def twice(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Callable[[Any], Any], lost: str) -> Any:
     """Collective: what was made, if it has no faults; else what is made again, with a warning; VerificationError if that has some.
 
-    lost: why it cannot be made again; "": it can
+    It is looked at a second time first: a message of the check may have been wrong. lost: why it
+    cannot be made again; "": it can
     """
     if not (wrong := faults(made)):
+        return made
+    if not faults(made):
+        warn(comm, wrong, "looked at again")
         return made
     if lost:
         raise VerificationError(f"{wrong}; {lost}")
@@ -82,10 +86,10 @@ def twice(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Ca
     return made
 
 
-def warn(comm: Communicator, wrong: str) -> None:
+def warn(comm: Communicator, wrong: str, mended: str = "computed again") -> None:
     """Tell, on rank 0, what was mended."""
     if comm.rank == 0:
-        warnings.warn(f"{wrong}; computed again, it was right", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{wrong}; {mended}, it was right", RuntimeWarning, stacklevel=4)
 
 
 @dataclass

@@ -13,11 +13,32 @@ from helpers.systems import BLOCKS, cyclic, drawn, on, positive, sums
 import pdla
 from pdla import Layout, config
 from pdla.array import numpy as host
+from pdla.comm.threads import ThreadComm
 from pdla.errors import PlanError, VerificationError
-from pdla.linalg import cho_factor, cho_solve, cholesky, diagonal, inv, lu, lu_factor, lu_solve, solve, solve_triangular, trsm
+from pdla.linalg import (
+    cho_factor,
+    cho_solve,
+    cholesky,
+    diagonal,
+    inv,
+    inverse,
+    lu,
+    lu_factor,
+    lu_solve,
+    refinement,
+    solve,
+    solve_triangular,
+    trsm,
+)
+from pdla.linalg import verify as of_results
 from pdla.linalg.factorizations import cholesky as by_cholesky
 from pdla.linalg.factorizations import lu as by_lu
-from pdla.linalg.factorizations import triangular
+from pdla.linalg.factorizations import lu_split, right_side, triangular
+from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.factorizations.row_exchange import order
+from pdla.linalg.products import rank_k
+from pdla.linalg.verify import Check
 
 N = 48
 EPS = np.finfo(float).eps
@@ -34,6 +55,10 @@ class Errs:
         self.mine, self.done = threading.local(), False
         monkeypatch.setattr(host, kernel, self)
 
+    def where(self, x):
+        i, j = (at % n for at, n in zip(self.element, x.shape, strict=True))
+        return (max(i, j), min(i, j)) if self.written == 0 else (i, j)
+
     def __call__(self, *args, **named):
         found = self.right(*args, **named)
         x = args[self.written]
@@ -41,8 +66,7 @@ class Errs:
             self.left -= 1
             if self.left < 0:
                 self.done = True
-                i, j = (at % n for at, n in zip(self.element, x.shape, strict=True))
-                x[max(i, j) if self.written == 0 else i, min(i, j) if self.written == 0 else j] += self.error
+                x[self.where(x)] += self.error
         return found
 
 
@@ -166,8 +190,8 @@ def test_what_is_beyond_twice_the_bound_is_found(monkeypatch, name, rank, call):
 
 @pytest.mark.parametrize(("module", "what", "name", "place"), [
     (by_cholesky, "_factored", "cholesky", (30, 12)), (by_cholesky, "_factored", "inv pos", (47, 0)),
-    (by_lu, "_factored", "lu_factor", (20, 12)), (by_lu, "_factored", "lu_factor", (12, 20)), (by_lu, "_factored", "tall", (40, 3)),
-    (by_lu, "_factored", "wide", (2, 41)), (triangular, "substituted", "triangular", (30, 12)),
+    (by_lu, "factors", "lu_factor", (20, 12)), (by_lu, "factors", "lu_factor", (12, 20)), (by_lu, "factors", "tall", (40, 3)),
+    (by_lu, "factors", "wide", (2, 41)), (triangular, "substituted", "triangular", (30, 12)),
 ], ids=str)
 def test_the_block_is_named_by_its_rank_and_place(monkeypatch, module, what, name, place):
     """As often as it is computed: then all ranks raise the same error, and can go on."""
@@ -423,6 +447,257 @@ def test_a_wrong_copy_of_a_triangle_that_is_added_to_is_named(monkeypatch, hermi
     assert errs.done
 
 
+class Spoils:
+    """An element of one message on one rank, once: of those within checks (within=True), or of the others."""
+
+    def __init__(self, monkeypatch, rank, number, to, at=-1, within=False):
+        self.rank, self.left, self.to, self.at, self.within = rank, number, to, at, within
+        self.mine, self.done, copy = threading.local(), False, ThreadComm._copy
+
+        def copied(comm, out, *message):
+            copy(comm, out, *message)
+            if getattr(self.mine, "rank", None) != self.rank or self.done or not out.size:
+                return
+            if getattr(self.mine, "checks", False) != self.within:
+                return
+            self.left -= 1
+            if self.left < 0:
+                self.done = True
+                out[np.unravel_index(self.at % out.size, out.shape)] = self.to
+
+        monkeypatch.setattr(ThreadComm, "_copy", copied)
+        for name in ("__init__", "faults"):
+            monkeypatch.setattr(Check, name, self.marked(getattr(Check, name)))
+
+    def marked(self, right):
+        def marked(*args):
+            self.mine.checks = True
+            try:
+                return right(*args)
+            finally:
+                self.mine.checks = False
+
+        return marked
+
+
+def outcome(call, spoils, so=list):
+    """What is given, or the error, after which ranks still go on together."""
+    try:
+        found, error = call(), ""
+    except (VerificationError, pdla.errors.LinAlgError) as raised:
+        found, error = [], f"{type(raised).__name__}: {raised}"
+    spoils.mine.rank = None
+    return error or gathered(so(found))
+
+
+def remade(found):
+    """A by its factors, which depend on the pivots of a tournament, in which a wrong row may win."""
+    x, rows = found[0].gather(), order(found[1], len(found[1]))
+    return [((np.tril(x, -1) + np.eye(len(x))) @ np.triu(x))[np.argsort(rows)]]
+
+
+PRODUCTS = {
+    "lu_factor": lambda found: found and remade(found),
+    "lu": lambda found: found and [(np.tril(found[1].gather()) @ np.triu(found[2].gather()))[found[0]]],
+}
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (2, 1), (2, 2), (2, 3), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "lu", "vector", "pos", "inv lower"])
+def test_a_message_that_errs_is_mended_or_an_error_of_all_ranks(monkeypatch, grid, name):
+    """Its last element, which is a pivot or another number that ranks act on, too."""
+    ranks = int(np.prod(grid))
+
+    def program(comm, spoils):
+        comm.shared_limit = (spoils.left % 2) << 24  # panels are sent, or read in place
+        given = [on(grid, a[:20, :20], in_blocks(grid, 4), comm) for a in (GENERAL, B, POSITIVE, TRIANGLE)]
+        comm.barrier()
+        spoils.mine.rank = comm.rank
+        vector = {"vector": lambda A, *_, **o: [solve(A, np.arange(20.0), **o)]}
+        with np.errstate(all="ignore"):
+            return outcome(lambda: {**CALLS, **vector}[name](*given, verify=True), spoils, PRODUCTS.get(name, list))
+
+    with monkeypatch.context() as patch:
+        right = pdla.run(ranks + 1, program, Spoils(patch, -1, 0, 0))[0]
+    for turn, (to, at) in enumerate([(np.nan, -1), (2.0, -2), (-1e7, -1), (np.inf, 0), (2.0, -1), (np.nan, 0)]):
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said = pdla.run(ranks + 1, program, Spoils(patch, turn % ranks, turn * 7 // 3, to, at))
+        assert len({type(each) for each in said}) == 1
+        if isinstance(said[0], str):
+            assert len(set(said)) == 1
+        else:
+            for found in said:
+                np.testing.assert_allclose(found, right, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "lu", "vector", "pos", "triangular", "inv", "inv pos"])
+@pytest.mark.parametrize(("rank", "number", "to"), [(0, 0, np.nan), (1, 1, 1e300), (2, 2, 2.0), (3, 4, np.inf), (1, 3, 2.0)])
+def test_a_check_that_errs_is_made_again(monkeypatch, name, rank, number, to):
+    """Nothing is computed again: the result was right."""
+    computed = []
+    monkeypatch.setattr(of_results, "_again", lambda *_: computed.append(True))
+
+    def program(comm, spoils):
+        given = factors(comm)
+        comm.barrier()
+        spoils.mine.rank = comm.rank
+        with np.errstate(all="ignore"):
+            return gathered(CALLS[name](*given, verify=True))
+
+    right, spoils = right_ones(name), Spoils(monkeypatch, rank, number, to, 3, within=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        np.testing.assert_array_equal(pdla.run(4, program, spoils)[0], right)
+    assert spoils.done and not computed
+    assert all(str(w.message).endswith("; looked at again, it was right") for w in said)
+
+
+ELSEWHERE = Layout("col", "row")
+
+
+@pytest.mark.parametrize(("module", "function", "call"), [
+    (by_cholesky, "as_layout", lambda A, B, S, T, **o: [cholesky(S, layout=ELSEWHERE, **o)]),
+    (by_cholesky, "as_layout", lambda A, B, S, T, **o: [cholesky(S, lower=False, layout=ELSEWHERE, **o)]),
+    (lu_split, "triangle", CALLS["lu"]), (lu_split, "as_layout", CALLS["lu"]),
+    (right_side, "as_layout", CALLS["triangular"]), (right_side, "as_layout", CALLS["few"]),
+    (right_side, "converted", CALLS["vector"]),
+    (right_side, "as_layout", lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", layout=ELSEWHERE, **o)]),
+    (inverse, "as_layout", CALLS["inv"]), (inverse, "as_layout", CALLS["inv pos"]), (inverse, "as_layout", CALLS["inv lower"]),
+    (diagonal, "as_layout", lambda A, B, S, T, **o: [inv(T, assume_a="diagonal", layout=ELSEWHERE, **o)]),
+    (refinement.RightSide, "placed", CALLS["refined"]),
+])
+@pytest.mark.parametrize("element", [(0, 1), (5, 2), (2, 7)])
+def test_all_that_is_given_is_checked(monkeypatch, module, function, call, element):
+    """Zeros of the other triangle, and what comes of a result in another layout."""
+    right, left = getattr(module, function), [1]
+
+    def wrong(*args):
+        made = right(*args)
+        if made.grid.comm.rank == 2 and left and made.dtype == float:  # the solution, not one by low factors
+            left.clear()
+            made.stored[tuple(at % n for at, n in zip(element, made.stored.shape, strict=True))] += 1.0
+        return made
+
+    def program(comm, verify):
+        return gathered(call(*factors(comm), verify=verify))
+
+    expected = pdla.run(4, program, False)[0]
+    monkeypatch.setattr(module, function, wrong)
+    with pytest.warns(RuntimeWarning, match=r"it was right|factored again"):
+        found = pdla.run(4, program, True)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("element", [(0, 3), (6, 7)])
+def test_an_element_above_the_diagonal_is_named(monkeypatch, rank, element):
+    errs = Errs(monkeypatch, rank, 0, 5.0, "potrf", element)
+    errs.where = lambda x: element
+
+    def program(comm):
+        A = 8 * pdla.eye(32, pdla.ProcessGrid((2, 2), comm=comm), cyclic(8))
+        errs.mine.rank = comm.rank
+        return cholesky(A, verify=True).gather()
+
+    i, j = (at + 8 * (rank == 3) for at in element)
+    with pytest.warns(RuntimeWarning, match=f"rank {rank} has wrong elements, one in row {i}, column {j}; computed again"):
+        np.testing.assert_allclose(pdla.run(4, program)[0], np.sqrt(8) * np.eye(32), rtol=1e-15)
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+@pytest.mark.parametrize("lower", [False, True])
+def test_the_other_triangle_of_a_product_is_checked(monkeypatch, mirror, lower):
+    fill, left = rank_k.symmetrize if mirror else rank_k._fill, [1]
+
+    def wrong(*args):
+        fill(*args)
+        C = args[0] if mirror else args[1]
+        if left and C.grid.comm.rank == (1 if lower else 2):
+            left.clear()
+            C.stored[:] += np.triu(np.ones((24, 24)), 1)[np.ix_(*(held.indices() for held in C.indices))]
+
+    monkeypatch.setattr(rank_k, "symmetrize" if mirror else "_fill", wrong)
+
+    def program(comm):
+        A = on((2, 2), drawn((24, 10), float), BLOCKS, comm)
+        return pdla.syrk(A, lower=lower, mirror=mirror).gather()
+
+    with config.override(verify=True), pytest.warns(RuntimeWarning, match="wrong elements, one in row"):
+        found = pdla.run(4, program)[0]
+    np.testing.assert_allclose(found, pdla.run(4, program)[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("grid", "ranks"), [((1, 1), 2), ((1, 2), 2), ((2, 1), 3), ((2, 2), 4)])
+@pytest.mark.parametrize("name", ["trsm", "triangular", "diagonal", "cho_solve", "lu_solve", "vectors"])
+def test_a_right_result_may_be_infinite_though_what_it_is_of_is_overwritten(grid, ranks, name):
+    """Where images of vectors overflow, too; what is infinite where they do not is wrong."""
+    a = np.eye(6)
+    a[2, 2] = 1e-300
+
+    def program(comm, b):
+        A, B = on(grid, a, cyclic(2), comm), on(grid, np.full((6, 2), b), Layout("row", "col"), comm)
+        over = {"overwrite_b": True, "verify": True}
+        with np.errstate(all="ignore"):
+            return {
+                "trsm": lambda: trsm(A, B.T, lower=True, side="right", **over).T,
+                "triangular": lambda: solve_triangular(A, B, lower=False, **over),
+                "diagonal": lambda: solve(A, B, assume_a="diagonal", **over),
+                "cho_solve": lambda: cho_solve((A, True), B, **over), "lu_solve": lambda: lu_solve((A, np.arange(6)), B, **over),
+                "vectors": lambda: solve(A, B, overwrite_a=True, **over),
+            }[name]().gather()
+
+    found = pdla.run(ranks, program, 1e300)[0]
+    assert not np.isfinite(found[2]).any()
+    assert np.isfinite(pdla.run(ranks, program, 1e-305)[0]).all()
+
+
+@pytest.mark.parametrize("to", [np.inf, np.nan, 1e200])
+@pytest.mark.parametrize(("name", "over"), [
+    ("cholesky", "overwrite_a"), ("lu_factor", "overwrite_a"), ("triangular", "overwrite_b"),
+])
+def test_what_cannot_be_infinite_is_refused_where_it_is_lost(monkeypatch, name, over, to):
+    """1e200 in the last element of L, whose square overflows, and which no other row shows."""
+    ways = {"cholesky": (by_cholesky, "_factored"), "lu_factor": (by_lu, "factors"), "triangular": (triangular, "substituted")}
+    module, what = ways[name]
+    right, left = getattr(module, what), [1]
+
+    def wrong(*args):
+        made = right(*args)
+        X = made[0] if isinstance(made, tuple) else made
+        if X.grid.comm.rank == 3 and left:
+            left.clear()
+            X.stored[-1, -1] = to
+        return made
+
+    monkeypatch.setattr(module, what, wrong)
+
+    def program(comm):
+        with np.errstate(all="ignore"), pytest.raises(VerificationError, match=r"not finite|too large|wrong elements"):
+            CALLS[name](*factors(comm), verify=True, **{over: True})
+        comm.barrier()
+
+    pdla.run(4, program)
+
+
+def test_ranks_end_a_refinement_together(monkeypatch):
+    """Though one of them hears of a residual that is small enough."""
+    right, left = refinement.of_columns, [3]
+
+    def wrong(X, op):
+        found = right(X, op)
+        if X.grid.comm.rank == 1 and op == "maximum" and left[0]:
+            left[0] -= 1
+            found = found * 0
+        return found
+
+    monkeypatch.setattr(refinement, "of_columns", wrong)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = pdla.run(4, lambda comm: gathered(CALLS["refined"](*factors(comm), verify=True)))[0]
+    np.testing.assert_allclose(found, right_ones("refined"), rtol=1e-9, atol=1e-9)
+
+
 def test_a_check_receives_a_few_vectors():
     def program(comm, n):
         A, received = 4.0 * pdla.eye(n, pdla.ProcessGrid((2, 2), comm=comm), cyclic(n // 8)), []
@@ -450,10 +725,10 @@ def test_what_is_no_way_to_verify():
 @pytest.mark.parametrize(("who", "said"), [([1], "rank 1 has"), ([0, 1], "ranks 0, 1 have"), ([0, 2, 3], "ranks 0, 2, 3 have")])
 def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said):
     """Blocks that err at the first computation alone are told of in the warning."""
-    right, done = triangular.substituted, [False] * 4
+    right, done = RightSide.placed, [False] * 4
 
-    def wrong(T, *given):
-        X, rank = right(T, *given), T.grid.comm.rank
+    def wrong(side, X):
+        X, rank = right(side, X), X.grid.comm.rank
         if rank in who and not done[rank]:
             done[rank] = True
             X.stored[...] = np.nan
@@ -463,6 +738,32 @@ def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said
         T = on((4, 1), TRIANGLE, Layout("row"), comm)
         trsm(T, on((4, 1), B, Layout("row"), comm), lower=True, verify=True)
 
-    monkeypatch.setattr(triangular, "substituted", wrong)
+    monkeypatch.setattr(RightSide, "placed", wrong)
     with pytest.warns(RuntimeWarning, match=f"^{said} elements that are not finite"):
         pdla.run(4, program)
+
+
+@pytest.mark.parametrize("to", [1.0, np.inf, np.nan])
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("row", [3, 30, 47])
+def test_each_copy_of_a_result_is_checked(monkeypatch, to, rank, row):
+    """A rank multiplies its copy by its own part of the factors alone, in which a wrong element may meet zeros."""
+    right, left = right_side.converted, [1]
+
+    def wrong(*args):
+        made = right(*args)
+        if left and made.grid.comm.rank == rank:
+            left.clear()
+            made.stored[row] += to
+        return made
+
+    monkeypatch.setattr(right_side, "converted", wrong)
+
+    def program(comm):
+        with np.errstate(all="ignore"):
+            return gathered(CALLS["vector"](*factors(comm), verify=True))
+
+    with pytest.warns(RuntimeWarning, match="computed again, it was right"):
+        found = pdla.run(4, program)
+    for each in found:
+        np.testing.assert_allclose(each, right_ones("vector"), rtol=1e-9)

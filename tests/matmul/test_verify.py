@@ -11,7 +11,9 @@ from helpers.matmuls import op
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid, config
 from pdla.array import numpy as host
+from pdla.comm.threads import ThreadComm
 from pdla.errors import PlanError, VerificationError
+from pdla.matmul.verify import Check
 
 LAYOUT = Layout("row", "col")
 WAYS = [
@@ -282,3 +284,39 @@ def test_what_is_rounded_to_16_bits_is_no_fault(dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pdla.run(4, lambda comm: pdla.matmul(*factors(ProcessGrid((2, 2)), dtype, (24, 16, 200)), verify=True))
+
+
+@pytest.mark.parametrize("to", [np.nan, 1e300, 2.0])
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("beta", [0, 1])
+def test_a_message_of_the_check_that_errs_is_looked_at_again(monkeypatch, to, rank, beta):
+    """Also where the product was added to what is lost: it was right, and is not computed again."""
+    mine, left, copy, right = threading.local(), [2], ThreadComm._copy, Check.faults
+
+    def copied(comm, out, *message):
+        copy(comm, out, *message)
+        if getattr(mine, "rank", None) == rank and out.size and left[0]:
+            left[0] -= 1
+            if not left[0]:
+                out[np.unravel_index(1 % out.size, out.shape)] = to
+
+    def faults(check, C):
+        mine.rank = C.grid.comm.rank
+        try:
+            return right(check, C)
+        finally:
+            mine.rank = None
+
+    monkeypatch.setattr(ThreadComm, "_copy", copied)
+    monkeypatch.setattr(Check, "faults", faults)
+
+    def program(comm):
+        A, B = factors(ProcessGrid((2, 2), comm=comm))
+        C = pdla.zeros((24, 16), A.grid, LAYOUT)
+        with np.errstate(all="ignore"):
+            return pdla.matmul(A, B, out=C, beta=beta, verify=True).gather() - (A @ B).gather()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert abs(pdla.run(4, program)[0]).max() < 1e-12
+    assert not left[0] and all(str(w.message).endswith("; looked at again, it was right") for w in said)

@@ -32,7 +32,7 @@ from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.factorizations.triangular import in_square_blocks, regular, substituted
 from pdla.linalg.products.rank_k import below
-from pdla.linalg.verify import Claim, asked, checked, lost
+from pdla.linalg.verify import Claim, alike, asked, checked, lost, wanted
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Part
 from pdla.matmul.schedules.streams import multiply
@@ -68,7 +68,7 @@ def cholesky(
     verify : bool or "keep", optional
         Compare L (L^H x) with A x for two vectors of 1 and -1, and compute a wrong factor once
         more, with a warning; what was in an A that is overwritten is lost: then it is an error, or
-        "keep" works on a copy. By default as PDLA_VERIFY says.
+        "keep" works on a copy. The other triangle must be zeros. By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def cholesky(
         overwrite_a = overwrite_a and verify != "keep"
 
         def run(A: DistMatrix) -> DistMatrix:
-            return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+            return _factor(A, dtype, lower, overwrite_a, layout or A.layout.summed)
 
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -186,9 +186,11 @@ def cho_factor(
         return run(A), lower
 
 
-def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
-    """Collective: L, or U, in square blocks."""
-    return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
+def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool, layout: Layout | None = None) -> DistMatrix:
+    """Collective: L, or U, in this layout; None: in square blocks."""
+    if lower:
+        return factored(A, dtype, overwrite, layout)
+    return factored(A.H, dtype, overwrite, layout if layout is None else layout.T).H
 
 
 def cho_solve(
@@ -247,35 +249,44 @@ def cho_solve(
 def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it. L's diagonal has no zero."""
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide) -> DistMatrix:
         with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
             T = in_square_blocks(L, side.dtype)
             Y = substituted(T, side, True, False)
-            return substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
+            X = substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
+        return side.placed(X)
 
-    return side.back(checked(L.grid.comm, side.dtype, compute, side.claim((L, Part(True)), (L.H, Part(False)))))
+    claim = side.claim((L, Part(True)), (L.H, Part(False)), solve=solve)
+    return side.back(checked(L.grid.comm, side.dtype, lambda: solve(side), claim))
 
 
-def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False, layout: Layout | None = None) -> DistMatrix:
+    """Collective: L of A's lower triangle; LinAlgError, on every rank, where there is none.
+
+    layout: in which it is given, by default in square blocks.
+    """
+
+    def compute() -> DistMatrix:
+        L = _factored(A, dtype, overwrite)
+        return L if layout is None else as_layout(L, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         return Claim(
             A.shape[0], 4 * A.shape[0], lambda x: images.reflected(A, x, True),
             lambda L: (partial(images.whole, L.H, part=Part(False)), partial(images.whole, L, part=Part(True))),
-            mirrored=True, lost=lost("A", overwrite),
+            zeros=lambda L: ((L, Part(False, "none")),), lost=lost("A", overwrite),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite), claim)
+    return checked(A.grid.comm, dtype, compute, claim)
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
         L = working_copy(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
-        order, pivot = on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER))
+        order, pivot = alike(A.grid.comm, on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER)))
     if order:
-        raise LinAlgError(f"the leading minor of order {int(order)} is not positive definite (pivot {pivot:.3g})")
+        raise LinAlgError(f"the leading minor of order {order:.0f} is not positive definite (pivot {pivot:.3g})")
     return L
 
 
@@ -304,11 +315,12 @@ class Cholesky:
         header, last = np.zeros(HEADER), self.cols.count - 1
         coming, turned = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
-            header, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            told, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            header = header if header[0] else told
             right = self._transposed(k)
             # What the next panel needs comes first: the rest is on its way while this is factored.
             (turned or self._transpose(left, right, k, range(k + 1, k + 2))).wait()
-            if header[0] or k == last:
+            if (header[0] and not wanted()) or k == last:  # a header that erred must not part the ranks of a checked call
                 break
             corner = self._next_corner(left, right, k)
             rest = self._transpose(left, right, k, range(k + 2, last + 1)) if turned is None else None

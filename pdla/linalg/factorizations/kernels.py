@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.ledger import timed
+from pdla.linalg.factorizations.row_exchange import possible
 
 
 def _flops(real: int, x: Any) -> int:
@@ -29,7 +30,8 @@ def getrf(xp: Any, a: Any, before: Any) -> tuple[np.ndarray, int]:
     """See pdla.array.lapack; of an m x n block, n <= m, m n^2 - n^3 / 3 operations."""
     (m, n), k = a.shape, min(a.shape)
     with timed("getrf", flops=_flops(2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3, a)):
-        return xp.getrf(a, before)
+        pivots, fault = xp.getrf(a, before)
+    return possible(pivots, 0, m), fault
 
 
 def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:

@@ -18,18 +18,23 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.linalg.factorizations.block_cyclic import Dimension, depth_of
+from pdla.linalg.verify import wanted
 from pdla.matrix.core import DistMatrix
 
 
 class Layers:
     """One rank's place in a layer.
 
-    a      the layer's rows and columns: of its own panels what is in the matrix, elsewhere addends
-    steps  the panels that this layer works on
+    a         the layer's rows and columns: of its own panels what is in the matrix, elsewhere addends
+    steps     the panels that this layer works on
+    everyone  the communicator of the ranks of all layers
     """
 
-    def __init__(self, X: DistMatrix, axis: str, comm: Communicator, rows: Dimension, cols: Dimension) -> None:
+    def __init__(
+        self, X: DistMatrix, axis: str, comm: Communicator, everyone: Communicator, rows: Dimension, cols: Dimension
+    ) -> None:
         self.xp, self.rows, self.cols, self.stored, self.comm = X.xp, rows, cols, X.stored, comm
+        self.everyone = everyone
         self.steps = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
         self.a = buffer(X.xp, (len(X.stored), cols.begins(cols.count)), X.dtype)
         self.going: list[Pending] = []
@@ -41,8 +46,10 @@ class Layers:
     def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
         """Collective: of a matrix whose panels lie on layers; None where there is one, and on idle ranks."""
         axis = depth_of(X)
-        comm = None if axis is None else X.grid[axis]
-        return None if axis is None or comm is None else Layers(X, axis, comm, rows, cols)
+        if axis is None:
+            return None
+        comm, everyone = X.grid[axis], X.grid[(axis, *(cuts[0].axis for cuts in (X.layout.rows, X.layout.cols)))]
+        return None if comm is None or everyone is None else Layers(X, axis, comm, everyone, rows, cols)
 
     @property
     def count(self) -> int:
@@ -62,6 +69,10 @@ class Layers:
                 w, j = self.cols.width(k), self.cols.begins(k)
                 yield k, self.stored[:, first : first + w], self.a[:, j : j + w]
                 first += w
+
+    def root(self, k: int) -> int:
+        """The rank, of `everyone`, that has diagonal block k in its turn."""
+        return (k % self.count * self.rows.parts + self.rows.owner(k)) * self.cols.parts + self.cols.owner(k)
 
     def earlier(self, k: int) -> list[int]:
         """The layers that have addends to panel k."""
@@ -102,8 +113,8 @@ class Layers:
         return header
 
     def until(self, count: int, header: np.ndarray) -> int:
-        """How many panels are worked on: behind one that fails each layer takes one, to hear of it."""
-        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] else count
+        """How many panels are worked on: behind one that fails each layer takes one, to hear of it; all, if results are checked."""
+        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not wanted() else count
 
     def sent(self) -> None:
         """Wait until the addends have gone."""

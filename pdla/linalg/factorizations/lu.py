@@ -33,11 +33,11 @@ from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, spread
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, possible, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
 from pdla.linalg.products.symmetrize import reflect
-from pdla.linalg.verify import Claim, asked, checked, lost
+from pdla.linalg.verify import Claim, alike, asked, checked, lost
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.schedules.streams import multiply
@@ -67,7 +67,9 @@ def lu_factor(
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare L (U x) with P A x, as `cholesky` does for its factor. By default as PDLA_VERIFY
+        Compare L (U x) with P A x, as `cholesky` does for its factor. An element of L that errs by
+        d is missed with probability 1/4 at most, where d times the largest element of its row of U
+        is more than twice what rounding may change in that row of P A. By default as PDLA_VERIFY
         says.
 
     Returns
@@ -209,15 +211,16 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide, alpha: floa
     """Collective: X of L U X = alpha P B, as its right-hand side wants it. U's diagonal has no zero."""
     rows = order(pivots, X.shape[0])
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide) -> DistMatrix:
         with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
             T = in_square_blocks(X, side.dtype)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True, alpha), None, side.dtype, True)
-            return substituted(T, Y, False, False)
+            Z = substituted(T, Y, False, False)
+        return side.placed(Z)
 
-    claim = side.claim((X, Part(True, "one")), (X, Part(False)), alpha=alpha, order=rows)
-    return side.back(checked(X.grid.comm, side.dtype, compute, claim))
+    claim = side.claim((X, Part(True, "one")), (X, Part(False)), solve=solve, alpha=alpha, order=rows)
+    return side.back(checked(X.grid.comm, side.dtype, lambda: solve(side), claim))
 
 
 def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
@@ -275,25 +278,28 @@ def factored(
 
     def claim(images: Images) -> Claim:
         return Claim(
-            n, 2 * (n + k), partial(_image, images, A, part),
+            n, 2 * (n + k), partial(image, images, A, part),
             lambda made: tuple(
                 partial(images.whole, T, part=part)
                 for T, part in ((made[0][:k, :], Part(False)), (made[0][:, :k], Part(True, "one")))
             ),
-            matrix=lambda made: made[0], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
+            matrices=lambda made: made[:1], order=lambda made: order(made[1], m), lost=lost("A", overwrite),
+            control=lambda made: (made[1].tolist(), made[2]),
         )
 
-    return checked(A.grid.comm, dtype, lambda: _factored(A, dtype, overwrite, part), claim)
+    return checked(A.grid.comm, dtype, lambda: factors(A, dtype, overwrite, part), claim)
 
 
-def _image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+def image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+    """Collective: A x, of an A of which this part is read, and the rest reflected; None: all of A is read."""
     if part is None:
         return images.whole(A, x)
     view = A if part.lower else A.H if part.hermitian else A.T
     return images.reflected(view, x, part.hermitian)
 
 
-def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None) -> tuple[DistMatrix, np.ndarray, int]:
+def factors(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None = None) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: the same, not checked."""
     # Elements of U that leave the range are a fault, which the header tells.
     silent = np.errstate(over="ignore", invalid="ignore")
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()), silent:
@@ -327,6 +333,7 @@ class LU:
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
             header, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            header = self._agreed(header, k)
             i, w = k * self.cols.block, self._width(k)
             numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or header[0], header[1:]
             moved.append(self._moves(header, k))
@@ -387,8 +394,8 @@ class LU:
         w, i, first = x.shape[1], self.rows.begins(k), k * self.cols.block
         heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x[i:], self.numbers[i:], heights)
-        told = self._host_header(won, k)
-        header = self._header(pivots_of(told[1:].astype(np.int64), first), int(told[0]), first)
+        told = self._agreed(self._host_header(won, k), k)
+        header = self._header(pivots_of(told[1:], first), told[0], first)
         RowExchange(self.rows, *self._moves(self._host_header(header, k), k)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
@@ -396,6 +403,12 @@ class LU:
             self.xp.copy(block[:w], factors)
         rows_of_l(self.xp, factors, block[after:])
         return header
+
+    def _agreed(self, header: np.ndarray, k: int) -> np.ndarray:
+        """Collective along the grid column: the header, which its ranks act on together, of numbers that can be."""
+        header = alike(self.rows.comm, header, self.rows.owner(k))
+        first, n = k * self.cols.block, self.rows.n
+        return np.array([*possible(header[:1], -self.order, self.order + 1), *possible(header[1:], first, n)], np.int64)
 
     def _header(self, pivots: np.ndarray, fault: int, first: int) -> Any:
         return self.xp.asarray(np.array([fault + np.sign(fault) * first, *pivots], self.a.dtype))

@@ -22,8 +22,9 @@ from pdla.comm.slots import Slots
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension
 from pdla.linalg.factorizations.layers import Layers
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of, spread
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of, possible, spread
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
+from pdla.linalg.verify import alike
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
@@ -60,6 +61,13 @@ class RowPlaces:
         """So many rows of those that are left, evenly spread over all ranks."""
         rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
         return rows[spread(count, len(rows))]
+
+    def possible(self, rows: np.ndarray) -> np.ndarray:
+        """These rows if they are some of those that are left; else, as of a message that erred, as many of those."""
+        numbers = possible(rows, 0, self.dimension.n)
+        places = self.places[numbers]
+        left = self.dimension.places(places) >= np.array(self.pivots)[self.ranks[places]]
+        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.spread(len(rows))
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""
@@ -108,7 +116,7 @@ class Panel:
         return Panel(rows.reshape(w, height).T, factors.reshape(w, w), header)
 
 
-Known = tuple[Panel | None, np.ndarray, Moves]  # of a panel: itself, in its layer; its header; and this rank's moves of rows
+Known = tuple[Panel | None, np.ndarray, Moves | None]  # of a panel: itself, in its layer; its header; and this rank's moves of rows
 
 
 class LayeredLU:
@@ -145,6 +153,8 @@ class LayeredLU:
             known = self._panel(k, going)
         self._continue(self._due(k))
         panel, header, moves = known or self._told(k, going)
+        header = alike(self.layers.everyone, header, self.layers.root(k))
+        moves = self._take(header) if moves is None else moves
         self.numbers[0], self.numbers[1 + k * self.cols.block :][: self._width(k)] = self.numbers[0] or header[0], header[1:]
         first = self._move(*moves)
         self._subtract(slice(first, self.first), self.cols.count)
@@ -233,7 +243,7 @@ class LayeredLU:
         x, panel = self._column(k), Panel.of(message, height, w)
         self._add(x, self.layers.earlier(k))
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x, self.places.left, self.places.heights)
-        header = self._host(won, k)
+        header = self._possible(alike(self.rows.comm, self._host(won, k), self.rows.owner(k)))
         header[0] += np.sign(header[0]) * k * self.cols.block
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
         going.append(self.layers.comm.bcast(panel.header, self.layers.here))
@@ -251,6 +261,10 @@ class LayeredLU:
         """The header; of arrays without data as of random elements."""
         return self.xp.host_or(header, np.array([0, *self.places.spread(self._width(k))])).real.astype(float)
 
+    def _possible(self, header: np.ndarray) -> np.ndarray:
+        """The header, of numbers that can be."""
+        return np.array([*possible(header[:1], -self.order, self.order + 1), *self.places.possible(header[1:])], float)
+
     def _take(self, header: np.ndarray) -> Moves:
         return self.places.take(header[1:].astype(np.int64))
 
@@ -262,7 +276,7 @@ class LayeredLU:
         message = buffer(self.xp, (1 + w,), self.a.dtype) if panel is None else panel.header
         going.append(self.layers.comm.bcast(message, k % self.layers.count))
         header = self._host(message if panel else going[0].wait(), k)
-        return panel, header, self._take(header)
+        return panel, header, None
 
     def _move(self, to: np.ndarray, was: np.ndarray) -> int:
         """Put the new pivot rows before those that are left; gives where they begin."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from pdla.comm.agreement import agreed
@@ -10,11 +12,12 @@ from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.factorizations.block_cyclic import as_layout, counted
 from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.lu import factored
+from pdla.linalg.factorizations.lu import factors
 from pdla.linalg.factorizations.row_exchange import order
 from pdla.linalg.products.triangle import triangle
-from pdla.linalg.verify import asked
+from pdla.linalg.verify import Claim, asked, checked, lost
 from pdla.matmul.checks import communicator
+from pdla.matmul.images import Images, Part
 from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 
@@ -84,7 +87,7 @@ def lu(
             checks.result(A, shape, dtype, None, lying)
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-            return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
+            return _checked(A, dtype, overwrite_a, *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(blocking), asked(verify):
@@ -99,6 +102,23 @@ def _default(A: DistMatrix, shape: Shape) -> Layout:
         for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
     )
     return Layout.trusted(rows, cols)
+
+
+def _checked(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool, lower: Layout, upper: Layout
+) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective: the permutation, L and U, checked as they are given, zeros and ones too."""
+    n = A.shape[1]
+
+    def claim(images: Images) -> Claim:
+        return Claim(
+            n, 2 * (n + min(A.shape)), partial(images.whole, A),
+            lambda made: (partial(images.whole, made[2], part=Part(False)), partial(images.whole, made[1], part=Part(True))),
+            matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
+            order=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=lost("A", overwrite),
+        )
+
+    return checked(A.grid.comm, dtype, lambda: _parts(A, *factors(A, dtype, overwrite)[:2], lower, upper), claim)
 
 
 def _parts(

@@ -70,9 +70,13 @@ class RightSide:
         return counted(DistMatrix(block, self.shape, grid, layout))
 
     def claim(
-        self, *factors: tuple[DistMatrix, Part], alpha: complex = 1, order: np.ndarray | slice = slice(None)
+        self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
+        order: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
-        """What holds of X, before it is brought back: the factors' product times X is alpha B, whose rows are in this order."""
+        """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
+
+        solve: gives it for another right-hand side, and alpha = 1.
+        """
         terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
 
         def given(images: Images, x: Pair) -> Pair:
@@ -86,13 +90,23 @@ class RightSide:
             return Claim(
                 self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
                 operands=factors, lost=lost("B", self.overwrite),
+                again=None if solve is None else lambda b: solve(self._vectors(b)),
             )
 
         return claim
 
-    def back(self, X: DistMatrix) -> Any:
-        """Collective: X as it is asked for."""
+    def _vectors(self, b: np.ndarray) -> RightSide:
+        """The same system's, of other columns, which all ranks have."""
+        comm = self.B.grid.comm
+        everyone = ProcessGrid.trusted((comm.size,), comm, None)
+        return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)
+
+    def placed(self, X: DistMatrix) -> DistMatrix:
+        """Collective: X where it is asked for; a vector on every rank."""
         if isinstance(self.B, DistMatrix):
             return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
-        everyone = ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None)
-        return converted(X, Layout(), everyone).local.reshape(len(self.B))
+        return converted(X, Layout(), ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None))
+
+    def back(self, X: DistMatrix) -> Any:
+        """Local: X as B is."""
+        return X if isinstance(self.B, DistMatrix) else X.local.reshape(len(self.B))

@@ -35,6 +35,11 @@ def moves_by(exchanges: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarr
     return np.array([*lying], np.int64), np.array([*lying.values()], np.int64)
 
 
+def possible(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Numbers from first on, before end: what is none, as of a message that erred, becomes the nearest one."""
+    return np.clip(np.nan_to_num(numbers), first, end - 1).astype(np.int64)
+
+
 def order(pivots: np.ndarray, m: int) -> np.ndarray:
     """Which row of an A of m rows is row i of P A."""
     rows = list(range(m))

@@ -28,7 +28,7 @@ from pdla.linalg.factorizations.blocking import where
 from pdla.linalg.factorizations.price import FEW
 from pdla.linalg.factorizations.right_side import RightSide
 from pdla.linalg.products.rank_k import below
-from pdla.linalg.verify import asked, checked
+from pdla.linalg.verify import alike, asked, checked
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.images import Part
 from pdla.matmul.schedules.streams import multiply
@@ -187,12 +187,13 @@ def trsm(
 def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
     """Collective: X of A X = alpha B, as its right-hand side wants it. A's diagonal has no zero, or is not read."""
 
-    def compute() -> DistMatrix:
+    def solve(side: RightSide, alpha: complex = 1) -> DistMatrix:
         with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
-            return substituted(in_square_blocks(A, side.dtype, side.shape[1]), side, lower, unit, alpha)
+            X = substituted(in_square_blocks(A, side.dtype, side.shape[1]), side, lower, unit, alpha)
+        return side.placed(X)
 
-    claim = side.claim((A, Part(lower, "one" if unit else "own")), alpha=alpha)
-    return side.back(checked(A.grid.comm, side.dtype, compute, claim))
+    claim = side.claim((A, Part(lower, "one" if unit else "own")), solve=solve, alpha=alpha)
+    return side.back(checked(A.grid.comm, side.dtype, lambda: solve(side, alpha), claim))
 
 
 def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) -> DistMatrix:
@@ -242,7 +243,7 @@ def regular(T: DistMatrix) -> float:
         told = comm.xp.asarray(mine)
         for half in comm.halves(told.copy(), told, "maximum"):
             half.wait()
-    first, least, largest = (abs(each) for each in comm.xp.host_or(told, np.array([n, 1, 1])).tolist())
+    first, least, largest = np.abs(alike(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
     return (least / largest if largest < np.inf else np.nan) if n else 1.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -31,7 +32,7 @@ from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
 from pdla.linalg.verify import Claim, checked
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
-from pdla.matmul.images import Images, Pair, added, scaled
+from pdla.matmul.images import Images, Pair, Part, added, scaled
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, summed
@@ -164,37 +165,46 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
-        C = out if out is not None else zeros_in(A, shape, layout or default_layout(A.layout, A.layout.T))
+        C = out if out is not None else _new(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
     # The upper triangle of C is the lower one of C^T = conj(A) A^T.
     X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
-    fill(X, Y, alpha, 0 if out is None else beta, hermitian, lost=out is not None)
-    if mirror:
-        with collective_section(A.grid.comm, name):
-            symmetrize(Y, hermitian)
+    fill(X, Y, alpha, 0 if out is None else beta, hermitian, mirror, new=out is None)
     return C
 
 
 def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
     """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
-    block = A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype)
-    A.xp.scale(block, 0)
-    return DistMatrix(block, shape, A.grid, layout)
+    made = _new(A, shape, layout, dtype)
+    A.xp.scale(made.stored, 0)
+    return made
+
+
+def _new(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+    """The same, whose elements are still to be written."""
+    return DistMatrix(A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype), shape, A.grid, layout)
 
 
 # ---------------------------------------------------------------------------------------------- the four steps
 
 
-def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, lost: bool = True) -> None:
+def fill(
+    A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, mirror: bool = False, new: bool = False
+) -> None:
     """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
 
-    lost: what was in C cannot be told again, for a triangle that is found wrong.
+    mirror: the upper triangle, too; new: else zeros there. Else what was in C cannot be told again, for a
+    triangle that is found wrong.
     """
     comm, (n, k) = A.grid.comm, A.shape
 
     def compute() -> DistMatrix:
         with collective_section(comm, "a triangle's product"):
+            if new:
+                C.xp.scale(C.stored, 0)
             _fill(A, C, alpha, beta, hermitian)
+            if mirror:
+                symmetrize(C, hermitian)
         return C
 
     def claim(images: Images) -> Claim:
@@ -202,8 +212,11 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
             product = scaled(images.whole(A, images.whole(A.H if hermitian else A.T, x)), alpha)
             return added(product, scaled(images.reflected(C, x, hermitian), beta)) if beta != 0 else product
 
-        said = "what was in out is lost" if lost else ""
-        return Claim(n, 4 * (n + k), given, lambda C: (lambda x: images.reflected(C, x, hermitian),), mirrored=True, lost=said)
+        image = partial(images.whole, C) if mirror else partial(images.reflected, C, hermitian=hermitian)
+        return Claim(
+            n, 4 * (n + k), given, lambda C: (image,), zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
+            lost="" if new else "what was in out is lost",
+        )
 
     checked(comm, A.dtype, compute, claim)
 

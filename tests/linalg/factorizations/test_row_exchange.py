@@ -6,7 +6,7 @@ from helpers.systems import cyclic, on
 
 import pdla
 from pdla.linalg.factorizations.block_cyclic import dimensions
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of
+from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, possible
 
 
 def exchanged(pivots, first, m):
@@ -50,3 +50,10 @@ def test_rows_move_over_a_grid_column(grid):
         return ledger.messages
 
     assert pdla.run(grid[0] * grid[1], program) == [0] * (grid[0] * grid[1])
+
+
+def test_numbers_that_cannot_be_become_some_that_can():
+    assert possible(np.array([3, 8, 5.0]), 3, 9).tolist() == [3, 8, 5]
+    assert possible(np.array([np.nan, -np.inf, np.inf, 2, 9, 1e300, 4.5]), 3, 9).tolist() == [3, 3, 8, 3, 8, 8, 4]
+    with np.errstate(all="raise"):
+        moves(possible(np.full(3, np.nan), 4, 9), 4)
