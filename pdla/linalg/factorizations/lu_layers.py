@@ -22,7 +22,7 @@ from pdla.comm.slots import Slots
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension
 from pdla.linalg.factorizations.layers import Layers
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of, spread
+from pdla.linalg.factorizations.row_exchange import ANY, RowExchange, as_of_random, deviating, moves_by, order, pivots_of
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -47,7 +47,9 @@ class RowPlaces:
 
     @property
     def heights(self) -> list[int]:
-        """How many rows of each rank are left."""
+        """How many rows of each rank are left; in a dry run for any pivots at most."""
+        if deviating.get() == ANY:
+            return [len(indices) for indices in self.indices]
         return [len(indices) - pivots for indices, pivots in zip(self.indices, self.pivots, strict=True)]
 
     @property
@@ -56,10 +58,15 @@ class RowPlaces:
         here = self.dimension.here
         return self.rows[self.indices[here][self.pivots[here] :]]
 
-    def spread(self, count: int) -> np.ndarray:
-        """So many rows of those that are left, evenly spread over all ranks."""
-        rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
-        return rows[spread(count, len(rows))]
+    def as_of_random(self, count: int) -> np.ndarray:
+        """So many rows of those that are left, as pivots of random elements lie.
+
+        In a dry run for any pivots those of other ranks: rows that are left travel in all later
+        panels.
+        """
+        left = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
+        places, sign = np.concatenate(left), -1 if deviating.get() == ANY else 1
+        return as_of_random(self.rows[places], self.ranks[places], count, self.dimension.here, sign)
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""
@@ -250,7 +257,8 @@ class LayeredLU:
 
     def _host(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data as of random elements."""
-        return self.xp.host_or(header, np.array([0, *self.places.spread(self._width(k))])).real.astype(float)
+        told = self.xp.host_or(header, None)
+        return np.array([0.0, *self.places.as_of_random(self._width(k))]) if told is None else told.real.astype(float)
 
     def _take(self, header: np.ndarray) -> Moves:
         return self.places.take(header[1:].astype(np.int64))
@@ -318,7 +326,7 @@ class LayeredLU:
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
                 was, w, i = self.places.places[rows[to]], self._width(k), self.rows.begins(k)
-                RowExchange(self.rows, to[to != was], was[to != was]).run(self.xp, there[:, :w])
+                RowExchange.to_order(self.rows, to, was).run(self.xp, there[:, :w])
                 self.xp.copy(here[i:, :w], there[i:, :w])
         self._land()
 
