@@ -137,7 +137,7 @@ def _determinant(
             return whole_diagonal(X, dtype), pivots
 
         blocking = limited("lu", A, dtype, limit, run, said=said)
-    with to(blocking):
+    with to(blocking, limit):
         diagonal, pivots = run(A)
     value, exponent = _product(diagonal.tolist())
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.ledger import take
+from pdla.comm.workspace import bounded, within
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -37,6 +38,7 @@ from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
 
 ALL = slice(None)
+STRIPS = 8  # of rows, whose columns are sorted one strip after another
 
 
 def inv(
@@ -112,7 +114,7 @@ def inv(
             return as_layout(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
         blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 
@@ -134,12 +136,14 @@ def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+        with collective_section(A.grid.comm, "an inverse by LU"), within(bounded()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Substitution(X, Y, False, False).many()
-            if Y.stored.size:
-                Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
+            sorted_back, height = np.argsort(ascending), max(1, -(-len(Y.stored) // STRIPS))
+            for first in range(0, len(Y.stored), height):
+                part = Y.stored[first : first + height]
+                Y.xp.copy(part, take(Y.xp, part, ALL, sorted_back))
         return Y
 
     def claim(images: Images) -> Claim:
@@ -154,7 +158,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     L = in_square_blocks(factored(A, dtype, overwrite), dtype)
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+        with collective_section(A.grid.comm, "an inverse by Cholesky"), within(bounded()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, dtype, True)
@@ -189,7 +193,7 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(bounded()):
             T = in_square_blocks(A, dtype)
             regular(T)
             return _forward(T, np.arange(T.shape[0]), ALL, False)

@@ -59,6 +59,8 @@ class FactorPlan:
         The next cheapest blockings.
     call : callable
         What it runs.
+    limit : float, optional
+        Bytes of workspace a rank, at most.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class FactorPlan:
     stays: bool
     rivals: tuple[str, ...]
     call: Callable[..., Any] = field(compare=False)
+    limit: float | None = None
 
     @property
     def blocking(self) -> Blocking:
@@ -114,7 +117,7 @@ class FactorPlan:
         except BaseException as error:
             failed(comm, "a plan's call", error)
             raise
-        with to(self.blocking):
+        with to(self.blocking, self.limit):
             return self.call(*matrices)
 
     def _check(self, matrices: tuple[Any, ...]) -> None:
@@ -419,7 +422,7 @@ def _plan(
     tasks = (first, *sides)
     rivals = [_priced(other, tasks) for other in found if other != blocking][:NEXT]
     operands = tuple(map(Operand.of, matrices))
-    return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(rivals), call)
+    return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(rivals), call, limit)
 
 
 def _priced(blocking: Blocking, tasks: tuple[Task, ...]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from pdla import config
 from pdla.array.meta import Meta
 from pdla.comm.cache import cached
+from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
 from pdla.linalg.factorizations.block_cyclic import block_of, depth_of, square_blocks, working
@@ -29,17 +30,23 @@ _chosen: ContextVar[Blocking | None] = ContextVar("pdla_linalg_blocking", defaul
 
 
 class to:
-    """Bring matrices to this blocking, for the length of a with-block; None: as before, at first to the cheapest."""
+    """Bring matrices to this blocking, for the length of a with-block; None: as before, at first to the cheapest.
 
-    __slots__ = ("token",)
+    limit  bytes, or None: with one, all buffers come from one workspace, which keeps none beyond the peak of those in use
+    """
 
-    def __init__(self, blocking: Blocking | None) -> None:
+    __slots__ = ("bound", "token")
+
+    def __init__(self, blocking: Blocking | None, limit: float | None = None) -> None:
         self.token = _chosen.set(blocking or _chosen.get())
+        self.bound = None if limit is None else within(Workspace(spare=0))
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *failure: object) -> None:
         _chosen.reset(self.token)
+        if self.bound is not None:
+            self.bound.__exit__()
 
 
 def by(blocking: Blocking | None, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -122,7 +122,7 @@ def cholesky(
             return as_layout(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 
@@ -175,7 +175,7 @@ def cho_factor(
         overwrite_a = overwrite_a and verify != "keep"
         run = partial(_factor, dtype=dtype, lower=lower, overwrite=overwrite_a)
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A), lower
 
 
@@ -240,7 +240,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it."""
 
     def compute() -> DistMatrix:
-        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
+        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(bounded()):
             T = in_square_blocks(L, side.dtype)
             regular(T)
             Y = substituted(T, side, True, False)
@@ -283,7 +283,7 @@ def _by_inverses(L: DistMatrix, y: Pair) -> Pair:
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
+    with collective_section(A.grid.comm, "a Cholesky factorization"), within(bounded()):
         L = working_copy(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
         order, pivot = on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER))

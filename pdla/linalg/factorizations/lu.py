@@ -24,7 +24,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -124,7 +124,7 @@ def lu_factor(
         overwrite_a = overwrite_a and verify != "keep"
         run = partial(factored, dtype=dtype, overwrite=overwrite_a)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         X, pivots, singular = run(A)
     if singular:
         warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
@@ -203,7 +203,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     rows = order(pivots, X.shape[0])
 
     def compute() -> DistMatrix:
-        with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        with collective_section(X.grid.comm, "a solution by LU"), within(bounded()):
             T = in_square_blocks(X, side.dtype)
             regular(T)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
@@ -216,7 +216,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
 
 def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
     """Collective: x of A^H x = b from the factors of A, b a vector."""
-    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+    with collective_section(X.grid.comm, "a solution by LU"), within(bounded()):
         T = in_square_blocks(X, side.dtype).H
         Y = RightSide(substituted(T, side, True, False), None, side.dtype)
         x = side.back(substituted(T, Y, False, True))
@@ -268,7 +268,7 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatri
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
-    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
+    with collective_section(A.grid.comm, "an LU factorization"), within(bounded()):
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         layers = Layers.of(X, *dimensions(X))
         steps = LU(X) if layers is None else LayeredLU(X, layers)

@@ -87,7 +87,7 @@ def lu(
             return _parts(A, *factored(A, dtype, overwrite_a)[:2], *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 

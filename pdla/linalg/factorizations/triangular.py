@@ -17,7 +17,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending, done
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
@@ -181,7 +181,7 @@ def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: compl
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+        with collective_section(A.grid.comm, "a triangular system"), within(bounded()):
             T = in_square_blocks(A, side.dtype, side.shape[1])
             if not unit:
                 regular(T)
