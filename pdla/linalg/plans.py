@@ -144,7 +144,7 @@ class FactorPlan:
 
     @cached_property
     def at_most(self) -> int:
-        """Bytes that any of the sampled ranks receives at most, whatever the pivots of an LU factorization are.
+        """Bytes that any of the sampled ranks receives at most, whatever the pivots of an LU are.
 
         Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
         than one rank's row would bring.

@@ -128,3 +128,20 @@ def test_memory_made_elsewhere_counts_while_a_view_of_it_lives(xp):
         assert counting.take(xp, x, slice(1, 3), slice(None)).shape == (2, 5) and ledger.workspace == 96
         del more
     assert ledger.workspace == workspace.held == 0 and ledger.peak_workspace == 216
+
+
+def test_without_spare_nothing_is_kept_beyond_the_peak_of_what_is_in_use_and_copies_count():
+    mb = 2**20
+    for spare, held in ((0, 2 * mb), (mb, 3 * mb)):
+        own = Workspace(spare=spare)
+        with within(own):
+            assert (workspace.bounded() is own) == (spare == 0)
+            counting.buffer(numpy, (mb,), np.uint8)  # given back at once
+            y = counting.buffer(numpy, (2 * mb,), np.uint8)
+            assert own.held == held
+            x = np.empty(mb, np.uint8)
+            counting.count(x)
+            with counting.held(mb):
+                assert own.used == 4 * mb == own.peak
+            del x
+            assert own.used == y.nbytes

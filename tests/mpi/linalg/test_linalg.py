@@ -107,8 +107,8 @@ def real(*names):
 @pytest.mark.parametrize("name", LIMITED)
 def test_real_memory_keeps_to_a_memory_limit(comm, name):
     """In a second call what grows, less the result, is at most the least limit that is accepted, and 2 MB; pages are 4 kB."""
-    n, call = 1200, LIMITED[name]
-    layout = BLOCKS if name == "solve" else Layout(Cyclic("row", 64), Cyclic("col", 64))
+    n, call = 2000, LIMITED[name]
+    layout = BLOCKS if name in ("solve", "lu_factor") else Layout(Cyclic("row", 64), Cyclic("col", 64))
     A = lain(comm, n, layout)
     A = A + n * pdla.eye(n, A.grid, layout)
     B = lain(comm, n, BLOCKS, 2)
