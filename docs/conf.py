@@ -47,7 +47,7 @@ MEMBERS = {
                        "redistribute, shared, gather, diagonal, norm, sum, mean, max, min, trace, check_copies",
     "pdla.scalapack.Descriptor": "read, shape, words, layout",
     "pdla.Plan": "__call__, free, predicted, explain",
-    "pdla.linalg.FactorPlan": "__call__, predicted, explain",
+    "pdla.linalg.FactorPlan": "__call__, predicted, at_most, explain",
     "pdla.Machine": "load, known, text, seconds",
     "pdla.Stack": "indices, T, H, conj, matrices, gather",
     "pdla.Ledger": "bytes_received, bytes_from_far, messages, flops, by_axis, by_verb, by_tag, total, save_trace",

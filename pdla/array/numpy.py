@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from math import gcd, prod
 from typing import Any
 
@@ -42,6 +42,17 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def memory(size: int) -> np.ndarray:
     """`size` bytes, for arrays to be laid over: see `over` and `look`."""
     return np.empty(size, np.uint8)
+
+
+def give_back() -> None:
+    """Give the system back what the allocator keeps of freed arrays, as glibc's does of those below 32 MB."""
+    if (trim := getattr(_libc(), "malloc_trim", None)) is not None:
+        trim(0)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
 
 
 def over(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -87,7 +98,8 @@ def host_or(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
 
 def finite(x: np.ndarray) -> bool:
     """Whether no element is infinite or NaN."""
-    return bool(np.isfinite(x).all())
+    rows = max(1, AT_ONCE // max(1, x[:1].size))
+    return all(bool(np.isfinite(x[lo : lo + rows]).all()) for lo in range(0, len(x), rows))
 
 
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:

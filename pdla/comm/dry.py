@@ -43,7 +43,7 @@ class DryBuffer(SharedBuffer):
         return maxsize
 
     def until(self, call: str, ready: Callable[[], bool]) -> None:
-        pass
+        ready()
 
     def leave(self) -> None:
         pass
@@ -174,7 +174,7 @@ class DryComm(Communicator):
         here, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
         made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
-        made.adds, made.name, made.alive = self.adds, (*self.name, number), self.alive
+        made.adds, made.publishes, made.name, made.alive = self.adds, self.publishes, (*self.name, number), self.alive
         return made
 
     def shared_buffer(self) -> SharedBuffer | None:

@@ -334,19 +334,18 @@ def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
 
 def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
     """xp.takes, where copies count as workspace."""
-    workspace, ledger, parts = opened(), _open.get(), xp.takes(x, places)
+    parts = xp.takes(x, places)
     for part, (rows, cols) in zip(parts, places, strict=True):
         if not (isinstance(rows, slice) and isinstance(cols, slice)):
-            if workspace is not None:
-                workspace.count(part)
-            if ledger is not None:
-                ledger._count(part)
+            count(part)
     return parts
 
 
 def count(x: Any) -> None:
     """Count an array that was made elsewhere as workspace, for as long as it or a view of it lives."""
-    ledger = _open.get()
+    workspace, ledger = opened(), _open.get()
+    if workspace is not None:
+        workspace.count(x)
     if ledger is not None:
         ledger._count(x)
 
@@ -354,18 +353,20 @@ def count(x: Any) -> None:
 class held:
     """Count `size` bytes of workspace that are not in a buffer, for the length of a with-block."""
 
-    __slots__ = ("ledger", "size")
+    __slots__ = ("size", "tellers")
 
     def __init__(self, size: int) -> None:
-        self.ledger, self.size = _open.get(), size
+        workspace, ledger = opened(), _open.get()
+        told = workspace and workspace.hold, ledger and ledger._hold
+        self.size, self.tellers = size, [hold for hold in told if hold]
 
     def __enter__(self) -> None:
-        if self.ledger is not None:
-            self.ledger._hold(self.size)
+        for hold in self.tellers:
+            hold(self.size)
 
     def __exit__(self, *failure: object) -> None:
-        if self.ledger is not None:
-            self.ledger._hold(-self.size)
+        for hold in self.tellers:
+            hold(-self.size)
 
 
 def note_read(axis: str, size: int, messages: int) -> None:

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.numpy import give_back
+
 _ALIGN = 64
 KEPT = 64 * 2**20  # bytes that calls without a plan keep for the next one: with none 1000 x 1000 on 4 ranks takes 2.5 times as long
+LARGE = 2**20  # bytes of an array for which a workspace without spare has the allocator give back what it keeps
 SPARE = 16 * 2**20  # bytes that may be kept for the next run beyond the peak of what was in use at once
 
 
@@ -31,11 +34,11 @@ class Workspace:
     `used` those in use, `peak` the most at once.
 
     Before it would hold more than `most` bytes (inf: more than the peak, which is what plans
-    foretell, and SPARE) it frees memory that is not in use; a later call allocates it again.
+    foretell, and `spare`) it frees memory that is not in use; a later call allocates it again.
     """
 
-    def __init__(self) -> None:
-        self.held, self.used, self.peak, self.most = 0, 0, 0, inf
+    def __init__(self, spare: int = SPARE) -> None:
+        self.held, self.used, self.peak, self.most, self.spare = 0, 0, 0, inf, spare
         self._free: dict[tuple[int, int], list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -56,14 +59,20 @@ class Workspace:
 
     def count(self, x: Any) -> None:
         """Count an array that was made elsewhere, for as long as it or any view of it lives."""
-        self._make_room(x.nbytes)
-        self.held += x.nbytes
-        self._use(x.nbytes)
-        weakref.finalize(x if x.base is None else x.base, self._uncount, x.nbytes)
+        self.hold(x.nbytes)
+        weakref.finalize(x if x.base is None else x.base, self.hold, -x.nbytes)
+
+    def hold(self, change: int) -> None:
+        """Count so many bytes more that are in use elsewhere, or fewer; before there are more, make room for them."""
+        self._make_room(max(0, change))
+        self.held += change
+        self._use(change)
 
     def _make_room(self, size: int) -> None:
-        most = max(self.peak, self.used + size) + SPARE if self.most == inf else self.most
+        most = max(self.peak, self.used + size) + self.spare if self.most == inf else self.most
         self.trim(most - size)
+        if not self.spare and size >= LARGE:
+            give_back()
 
     def _use(self, size: int) -> None:
         self.used += size
@@ -72,10 +81,6 @@ class Workspace:
     def _give_back(self, memory: Any, kind: tuple[int, int]) -> None:
         self._free[kind].append(memory)
         self.used -= kind[0]
-
-    def _uncount(self, size: int) -> None:
-        self.held -= size
-        self.used -= size
 
     def trim(self, keep: float) -> None:
         """Free memory that is not in use, largest pieces first, until no more than `keep` bytes are held."""
@@ -89,6 +94,12 @@ _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
 
 
 opened = _open.get  # the workspace that buffers of this rank come from, if any
+
+
+def bounded() -> Workspace:
+    """The workspace of a call with a memory limit, if one is open; else a new one."""
+    workspace = opened()
+    return Workspace() if workspace is None or workspace.spare else workspace
 
 
 class within:

@@ -148,7 +148,7 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True, memory_limit
             raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
         run = partial(_estimated, p=p, dtype=dtype)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking):
+    with to(blocking, memory_limit):
         return run(A)
 
 

@@ -138,7 +138,7 @@ def _determinant(
             return (diagonal if fault >= 0 else np.full_like(diagonal, np.nan)), pivots, power
 
         blocking = limited("lu", A, dtype, limit, run, said=said)
-    with to(blocking):
+    with to(blocking, limit):
         diagonal, pivots, power = run(A)
     value, exponent = _product(diagonal.tolist())
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2

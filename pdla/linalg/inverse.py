@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.ledger import take
+from pdla.comm.workspace import bounded, within
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
@@ -40,6 +41,7 @@ from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
 
 ALL = slice(None)
+STRIPS = 8  # of rows, whose columns are sorted one strip after another
 
 
 def inv(
@@ -121,7 +123,7 @@ def inv(
             return _inverse(A, dtype, assume_a, lower, overwrite_a, layout=layout or A.layout.summed)
 
         blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 
@@ -151,13 +153,15 @@ def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, layout: Layout, grid
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(X.grid.comm, "an inverse by LU"), within(Workspace()):
+        with collective_section(X.grid.comm, "an inverse by LU"), within(bounded()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
             Substitution(X, Y, False, False).many()
-            if Y.stored.size:
-                Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
+            sorted_back, height = np.argsort(ascending), max(1, -(-len(Y.stored) // STRIPS))
+            for first in range(0, len(Y.stored), height):
+                part = Y.stored[first : first + height]
+                Y.xp.copy(part, take(Y.xp, part, ALL, sorted_back))
         return as_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
@@ -171,7 +175,7 @@ def _by_cholesky(L: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix
     """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
 
     def compute() -> DistMatrix:
-        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(bounded()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
@@ -204,7 +208,7 @@ def _of_lower(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(bounded()):
             T = in_square_blocks(A, dtype)
             Y = _forward(T, np.arange(T.shape[0]), ALL, False)
         return as_layout(Y, layout, A.grid)

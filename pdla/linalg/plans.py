@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.blocking import blockings, by, limited, stays, task, to
+from pdla.linalg.factorizations.blocking import blockings, by, columns, limited, stays, task, to
 from pdla.linalg.factorizations.cholesky import cholesky
-from pdla.linalg.factorizations.dry import figures
+from pdla.linalg.factorizations.dry import figures, most_received
 from pdla.linalg.factorizations.lu import lu_factor
 from pdla.linalg.factorizations.price import Blocking, Task
 from pdla.linalg.factorizations.right_side import RightSide
@@ -58,6 +59,8 @@ class FactorPlan:
         The next cheapest blockings.
     call : callable
         What it runs.
+    limit : float, optional
+        Bytes of workspace a rank, at most.
 
     Examples
     --------
@@ -78,6 +81,7 @@ class FactorPlan:
     stays: bool
     rivals: tuple[str, ...]
     call: Callable[..., Any] = field(compare=False)
+    limit: float | None = None
 
     @property
     def blocking(self) -> Blocking:
@@ -113,7 +117,7 @@ class FactorPlan:
         except BaseException as error:
             failed(comm, "a plan's call", error)
             raise
-        with to(self.blocking):
+        with to(self.blocking, self.limit):
             return self.call(*matrices)
 
     def _check(self, matrices: tuple[Any, ...]) -> None:
@@ -137,6 +141,17 @@ class FactorPlan:
         """
         told = figures(self.operands, by(self.blocking, self.call), self.machine)
         return replace(told, seconds=max(told.seconds, sum(price.seconds(task, self.shape, self.block) for task in self.tasks)))
+
+    @cached_property
+    def at_most(self) -> int:
+        """Bytes that any of the sampled ranks receives at most, whatever the pivots of an LU are.
+
+        Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
+        than one rank's row would bring.
+        """
+        told = most_received(self.operands, by(self.blocking, self.call))
+        rows, cols = price.shares(self.tasks[0], self.shape, self.block)
+        return told + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
 
     @property
     def bound(self) -> float:
@@ -397,16 +412,17 @@ def _plan(
     name: str, routine: str, matrices: tuple[DistMatrix, ...], dtype: np.dtype, call: Callable[..., Any], limit: float | None,
     said: str,
 ) -> FactorPlan:
-    A, cols = matrices[0], matrices[-1].shape[1]
-    limited_to = limited(routine, A, dtype, limit, call, *matrices[1:], said=said)
+    A, *others = matrices
+    cols = columns(routine, A, *others)
+    limited_to = limited(routine, A, dtype, limit, call, *others, said=said)
     found = blockings(routine, A, cols, dtype)
     blocking = limited_to or found[0]
-    first = task(routine, A, cols if routine == "triangular" else A.shape[1], dtype)
-    sides = [replace(first, routine="triangular", m=A.shape[0], n=cols)] * (2 if name == "solve" and routine != "triangular" else 0)
+    first = task(routine, A, cols, dtype)
+    sides = [replace(first, routine="triangular", n=B.shape[1]) for B in 2 * others if routine != "triangular"]
     tasks = (first, *sides)
-    others = [_priced(other, tasks) for other in found if other != blocking][:NEXT]
+    rivals = [_priced(other, tasks) for other in found if other != blocking][:NEXT]
     operands = tuple(map(Operand.of, matrices))
-    return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(others), call)
+    return FactorPlan(name, operands, dtype, tasks, blocking.shape, blocking.block, stays(routine, A), tuple(rivals), call, limit)
 
 
 def _priced(blocking: Blocking, tasks: tuple[Task, ...]) -> str:

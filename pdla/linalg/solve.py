@@ -137,7 +137,7 @@ def solve(
             return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
 
         blocking = limited(ROUTINES[assume_a], A, side.dtype, memory_limit, partial(run, both=True), side.B, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A, side.B)
 
 

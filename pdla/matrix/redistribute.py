@@ -190,6 +190,8 @@ class Places:
         for giver, sizes in enumerate(comm.share(mine)):
             for taker, size in sizes.items():
                 begins[giver, taker], words = words, words + size
+        for p in route.recvs:
+            begins.setdefault((p.peer, comm.rank), 0)  # a dry rank hears of its own pieces alone
         return Places(shares, begins, words)
 
 

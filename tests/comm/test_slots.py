@@ -111,6 +111,18 @@ def test_slots_hold_so_many_arrays_that_nobody_has_released():
     assert pdla.run(3, program) == [[0.0, 1.0, 2.0, 3.0]] * 3
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_rank_counts_its_share_of_memory_that_ranks_share(ranks):
+    def program(comm, limit):
+        comm.shared_limit = limit
+        with pdla.record() as ledger, Slots(comm, comm.xp, 24, np.dtype(float)):
+            pass
+        return ledger.peak_workspace, ledger.workspace
+
+    assert pdla.run(ranks, program, 2**30) == [(COUNT * 192 // ranks, 0)] * ranks
+    assert [peak for peak, _ in pdla.run(ranks, program, 0)] == [COUNT * 192] * ranks
+
+
 @SEEN
 def test_the_same_words_as_in_a_dry_run(limit):
     def program(comm):

@@ -24,20 +24,18 @@ steps = st.lists(st.one_of(st.integers(0, 2000), st.none()), max_size=40)  # byt
 
 @given(steps=steps, limit=st.sampled_from((None, 0, 1000, 3000)), spare=st.sampled_from((0, 1000)), data=st.data())
 def test_no_more_is_held_than_was_in_use_at_once(steps, limit, spare, data):
-    room, live, most = Workspace(), [], 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workspace, "SPARE", spare)
-        if limit is not None:
-            room.most = limit
-        for size in steps:
-            if size is not None:
-                live.append(room.take(xp, (size,), np.uint8))
-            elif live:
-                del live[data.draw(st.integers(0, len(live) - 1))]
-            used = sum(aligned(x.nbytes) for x in live)
-            most = max(most, used)
-            assert room.used == used <= room.held <= (most + spare if limit is None else max(most, limit))
-            assert len({x.ctypes.data for x in live if x.size}) == sum(1 for x in live if x.size)
+    room, live, most = Workspace(spare), [], 0
+    if limit is not None:
+        room.most = limit
+    for size in steps:
+        if size is not None:
+            live.append(room.take(xp, (size,), np.uint8))
+        elif live:
+            del live[data.draw(st.integers(0, len(live) - 1))]
+        used = sum(aligned(x.nbytes) for x in live)
+        most = max(most, used)
+        assert room.used == used <= room.held <= (most + spare if limit is None else max(most, limit))
+        assert len({x.ctypes.data for x in live if x.size}) == sum(1 for x in live if x.size)
 
 
 def test_memory_is_kept_beyond_the_peak_for_what_comes_next():
@@ -81,9 +79,8 @@ def test_memory_that_is_not_to_be_had_is_not_counted():
     assert room.held == room.used == 0
 
 
-def test_a_plan_holds_what_it_foretold(monkeypatch):
+def test_a_plan_holds_what_it_foretold():
     """Where A and B come from elsewhere, buffers of many sizes follow one another."""
-    monkeypatch.setattr(workspace, "SPARE", 0)
 
     def program(comm):
         grid = pdla.ProcessGrid((2, 2))
@@ -91,6 +88,7 @@ def test_a_plan_holds_what_it_foretold(monkeypatch):
             A, B, C = (pdla.ones(shape, grid, CYCLIC) for shape in ((m, k), (k, n), (m, n)))
             for algorithm in ("gather", "summa", "3d", "2.5d", "tesseract"):
                 plan = pdla.plan_matmul(A, B, out=C, algorithm=algorithm)
+                plan.workspace.spare = 0
                 for _ in range(3):
                     plan(A, B, out=C)
                     assert plan.workspace.held <= plan.workspace.peak <= plan.predicted.peak_workspace + 64 * 40  # rounded up
@@ -128,3 +126,20 @@ def test_memory_made_elsewhere_counts_while_a_view_of_it_lives(xp):
         assert counting.take(xp, x, slice(1, 3), slice(None)).shape == (2, 5) and ledger.workspace == 96
         del more
     assert ledger.workspace == workspace.held == 0 and ledger.peak_workspace == 216
+
+
+def test_without_spare_nothing_is_kept_beyond_the_peak_of_what_is_in_use_and_copies_count():
+    mb = 2**20
+    for spare, held in ((0, 2 * mb), (mb, 3 * mb)):
+        own = Workspace(spare=spare)
+        with within(own):
+            assert (workspace.bounded() is own) == (spare == 0)
+            counting.buffer(numpy, (mb,), np.uint8)  # given back at once
+            y = counting.buffer(numpy, (2 * mb,), np.uint8)
+            assert own.held == held
+            x = np.empty(mb, np.uint8)
+            counting.count(x)
+            with counting.held(mb):
+                assert own.used == 4 * mb == own.peak
+            del x
+            assert own.used == y.nbytes

@@ -1,5 +1,7 @@
 """Plans of factorizations and solutions: what they foretell is counted, memory limits are kept, other matrices refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised
@@ -22,6 +24,8 @@ from pdla.linalg import (
     slogdet,
     solve,
 )
+from pdla.linalg.factorizations import price
+from pdla.linalg.factorizations.block_cyclic import in_blocks
 
 PLANS = {
     "cholesky": lambda A, **named: plan_cholesky(A, **named),
@@ -157,3 +161,51 @@ def test_a_memory_limit_is_kept_where_all_rows_are_exchanged(grid):
         return ledger.peak_workspace / needed
 
     assert max(pdla.run(4, program)) < 1.01
+
+
+@pytest.mark.parametrize("columns", [1, 4, 40, 4096])
+def test_systems_are_planned_and_solved_in_the_blocks_that_are_cheapest_for_the_factor(columns):
+    """Cheapest by brute force: of all candidates those within 5%."""
+
+    def program(comm):
+        grid = pdla.ProcessGrid((4, 4), comm=comm)
+        A, B = pdla.zeros((4096, 4096), grid, BLOCKS), pdla.zeros((4096, columns), grid, BLOCKS)
+        for assumed, routine in (("gen", "lu"), ("pos", "cholesky")):
+            plan = plan_solve(A, B, assume_a=assumed)
+            factor = price.Task(routine, 4096, 4096, np.dtype(float), plan.machine)
+            seconds = [price.seconds(factor, shape, block) for shape in price.shapes(16) for block in price.BLOCKS]
+            assert price.seconds(factor, plan.shape, plan.block) <= 1.05 * min(seconds)
+            assert plan.blocking == (plan_lu if routine == "lu" else plan_cholesky)(A).blocking
+            counted = []
+            for run in (plan, partial(solve, assume_a=assumed), partial(solve, assume_a=assumed, memory_limit=10**12)):
+                with pdla.record() as ledger:
+                    run(A, B)
+                counted.append((ledger.bytes_received, ledger.messages, ledger.flops))
+            assert counted == 3 * counted[:1]
+
+    pdla.dry_run(16, program)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (4, 1), (1, 4), (3, 2), (2, 2, 2), (2, 1, 4)], ids=str)
+def test_no_pivots_bring_more_than_a_plan_says_at_most(shape):
+    n, b = 48, 4
+    a = drawn((n, n), "float64")
+    far = np.roll(np.eye(n), b, 0)  # all rows are exchanged with those of the next rank
+    graded = np.diag(2.0 ** np.arange(n)) @ a  # all pivots are among the last rows
+    one = np.where(np.arange(n)[:, None] // (b * (shape[2] if len(shape) > 2 else 1)) % shape[0] == shape[0] - 1, 1e3, 1) * a
+
+    def program(comm):
+        found = []
+        for given in (a, far, graded, one, np.flipud(np.eye(n)), np.eye(n)):
+            A = on(shape, given, in_blocks(shape, b), comm)
+            with pdla.record() as ledger:
+                plan_lu(A)(A)
+            found.append(ledger.bytes_received)
+            with pdla.record() as ledger:
+                plan_solve(A, A)(A, A)
+            found.append(ledger.bytes_received)
+        return [plan_lu(A).at_most, plan_solve(A, A).at_most], plan_lu(A).predicted.bytes_received, found
+
+    told, foretold, found = zip(*pdla.run(int(np.prod(shape)), program), strict=True)
+    most = np.array(found).max(0).reshape(-1, 2).max(0)
+    assert (most <= told[0]).all() and foretold[0] <= told[0][0] < 2.5 * foretold[0]

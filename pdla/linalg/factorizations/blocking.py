@@ -15,10 +15,11 @@ import numpy as np
 from pdla import config
 from pdla.array.meta import Meta
 from pdla.comm.cache import cached
+from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
 from pdla.linalg.factorizations.block_cyclic import block_of, depth_of, square_blocks, working
-from pdla.linalg.factorizations.dry import figures, fitting
+from pdla.linalg.factorizations.dry import fitting, workspace
 from pdla.linalg.factorizations.price import LAYERED, Blocking, Task, cheapest, worked
 from pdla.matmul import checks
 from pdla.matmul.choose.problem import Operand
@@ -29,17 +30,23 @@ _chosen: ContextVar[Blocking | None] = ContextVar("pdla_linalg_blocking", defaul
 
 
 class to:
-    """Bring matrices to this blocking, for the length of a with-block; None: as before, at first to the cheapest."""
+    """Bring matrices to this blocking, for the length of a with-block; None: as before, at first to the cheapest.
 
-    __slots__ = ("token",)
+    limit  bytes, or None: with one, all buffers come from one workspace, which keeps none beyond the peak of those in use
+    """
 
-    def __init__(self, blocking: Blocking | None) -> None:
+    __slots__ = ("bound", "token")
+
+    def __init__(self, blocking: Blocking | None, limit: float | None = None) -> None:
         self.token = _chosen.set(blocking or _chosen.get())
+        self.bound = None if limit is None else within(Workspace(spare=0))
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *failure: object) -> None:
         _chosen.reset(self.token)
+        if self.bound is not None:
+            self.bound.__exit__()
 
 
 def by(blocking: Blocking | None, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,6 +62,12 @@ def by(blocking: Blocking | None, run: Callable[..., Any]) -> Callable[..., Any]
 def task(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> Task:
     """The routine's work on A; cols: A's, or those of the right-hand sides of a triangular system."""
     return Task(routine, A.shape[0], cols, dtype, Machine.chosen())
+
+
+def columns(routine: str, A: DistMatrix, *sides: Any) -> int:
+    """Those by which a blocking is chosen: A's, which is factored; of a triangular system those of its right-hand side."""
+    shape = sides[0].shape if sides and routine == "triangular" else A.shape
+    return shape[1] if len(shape) > 1 else 1
 
 
 def stays(routine: str, A: DistMatrix) -> bool:
@@ -94,12 +107,9 @@ def limited(
     others = [Meta(X.shape, X.dtype) for X in more if not isinstance(X, DistMatrix)]
 
     def found() -> Blocking:
-        sides = more[0].shape[1:] if more and routine == "triangular" else A.shape[1:]
-        cols = sides[0] if sides else 1
-        machine = Machine.chosen()
         return fitting(
-            blockings(routine, A, cols, dtype), limit,
-            lambda blocking: figures(operands, by(blocking, lambda *ghosts: run(*ghosts, *others)), machine).peak_workspace,
+            blockings(routine, A, columns(routine, A, *more), dtype), limit,
+            lambda blocking: workspace(operands, by(blocking, lambda *ghosts: run(*ghosts, *others))),
         )
 
     key = ("factored within", said, limit, *operands, config.settings.machine)

@@ -21,7 +21,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -129,7 +129,7 @@ def cholesky(
             return _factor(A, dtype, lower, overwrite_a, layout or A.layout.summed)
 
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 
@@ -182,7 +182,7 @@ def cho_factor(
         overwrite_a = overwrite_a and verify != "keep"
         run = partial(_factor, dtype=dtype, lower=lower, overwrite=overwrite_a)
         blocking = limited("cholesky", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A), lower
 
 
@@ -250,7 +250,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
     """Collective: X of L L^H X = B, as its right-hand side wants it. L's diagonal has no zero."""
 
     def solve(side: RightSide) -> DistMatrix:
-        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
+        with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(bounded()):
             T = in_square_blocks(L, side.dtype)
             Y = substituted(T, side, True, False)
             X = substituted(T.H, RightSide(Y, None, side.dtype, True), False, False)
@@ -281,7 +281,7 @@ def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False, layout: La
 
 
 def _factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
-    with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
+    with collective_section(A.grid.comm, "a Cholesky factorization"), within(bounded()):
         L = working_copy(A, *where("cholesky", A, A.shape[1], dtype), dtype, overwrite)
         steps = Cholesky(L)
         order, pivot = alike(A.grid.comm, on_all_ranks(L.grid, steps.run() if L.grid.active else np.zeros(HEADER)))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.dry import DryComm, dry_run
+from pdla.comm.ledger import Ledger
 from pdla.errors import PlanError
 from pdla.linalg.factorizations.price import Blocking
+from pdla.linalg.factorizations.row_exchange import ANY, RARE, deviating
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures, ghost
 from pdla.model.machine import Machine
@@ -26,9 +29,19 @@ def figures(operands: Sequence[Operand], run: Run, machine: Machine) -> Figures:
 
     run  what is done with matrices like the operands
     """
-    told = [_dry(operands, run, machine, rank) for rank in _sample(operands[0].grid.comm.size)]
-    received, messages, peak, seconds = (max(each) for each in zip(*told, strict=True))
-    return Figures(received, messages, peak, seconds)
+    ran = _ledgers(operands, run, machine=machine)
+    received, messages, seconds = (max(map(attrgetter(name), ran)) for name in ("bytes_received", "messages", "seconds"))
+    return Figures(received, messages, workspace(operands, run), seconds)
+
+
+def workspace(operands: Sequence[Operand], run: Run) -> int:
+    """The most bytes of buffers that any of the sampled ranks has at once, for pivots as of random elements. Not collective."""
+    return max(ledger.peak_workspace for ledger in _ledgers(operands, run, deviations=RARE))
+
+
+def most_received(operands: Sequence[Operand], run: Run) -> int:
+    """The most bytes that any of the sampled ranks receives in exchanges of any rows. Not collective."""
+    return max(ledger.bytes_received for ledger in _ledgers(operands, run, deviations=ANY))
 
 
 def _sample(ranks: int) -> Sequence[int]:
@@ -36,16 +49,22 @@ def _sample(ranks: int) -> Sequence[int]:
     return range(ranks) if ranks <= EVERY_RANK else sorted({0, 1, side - 1, side, ranks // 2, ranks - 1})
 
 
-def _dry(operands: Sequence[Operand], run: Run, machine: Machine, rank: int) -> tuple[int, int, int, float]:
+def _ledgers(operands: Sequence[Operand], run: Run, deviations: float = 0.0, machine: Machine | None = None) -> list[Ledger]:
+    """What the sampled ranks count. With a machine they send messages; without, they share memory as the ranks here do.
+
+    deviations  by how many standard deviations a rank exchanges more rows than in the mean
+    """
     here = operands[0].grid.comm
 
     def program(comm: DryComm) -> None:
+        deviating.set(deviations)
         comm.homes, comm.shared_limit = here.homes, here.shared_limit  # on which figures depend
+        if machine is None:
+            comm.publishes, comm.adds = here.publishes, here.adds
         grids = {X.grid: X.grid.over(comm) for X in operands}
         run(*(ghost(replace(X, grid=grids[X.grid]), grids[X.grid], X.dtype or np.dtype(float)) for X in operands))
 
-    _, ledger = dry_run(here.size, program, rank=rank, machine=machine)
-    return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.seconds
+    return [dry_run(here.size, program, rank=rank, machine=machine)[1] for rank in _sample(here.size)]
 
 
 def fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:

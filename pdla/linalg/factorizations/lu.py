@@ -13,6 +13,7 @@ number of ranks. Where it is cut over several, they are those of a tournament.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -23,7 +24,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -33,7 +34,7 @@ from pdla.linalg.factorizations.blocking import limited, to, where
 from pdla.linalg.factorizations.layers import Layers
 from pdla.linalg.factorizations.lu_layers import LayeredLU
 from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves, order, pivots_of, possible, spread
+from pdla.linalg.factorizations.row_exchange import RowExchange, as_of_random, moves, order, pivots_of, possible
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.factorizations.triangular import in_square_blocks, lying, regular, substituted
 from pdla.linalg.products.symmetrize import reflect
@@ -131,7 +132,7 @@ def lu_factor(
         overwrite_a = overwrite_a and verify != "keep"
         run = partial(factored, dtype=dtype, overwrite=overwrite_a)
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         X, pivots, fault = run(A)
     if fault:
         warnings.warn(f"lu_factor: {_told(fault)}", RuntimeWarning, stacklevel=2)
@@ -212,7 +213,7 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide, alpha: floa
     rows = order(pivots, X.shape[0])
 
     def solve(side: RightSide) -> DistMatrix:
-        with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        with collective_section(X.grid.comm, "a solution by LU"), within(bounded()):
             T = in_square_blocks(X, side.dtype)
             Y = RightSide(_exchanged(T, rows, side), None, side.dtype, True)
             Y = RightSide(substituted(T, Y, True, True, alpha), None, side.dtype, True)
@@ -230,8 +231,8 @@ def _exchanged(X: DistMatrix, rows: np.ndarray, side: RightSide) -> DistMatrix:
     """
     Y = side.working_copy(lying(X, side), X.grid)
     if X.grid.active:
-        to, down, count = np.flatnonzero(rows != np.arange(len(rows))), dimensions(X)[0], Y.stored.shape[1]
-        exchange, width = RowExchange(down, to, rows[to]), max(down.block, -(-count // STRIPS))
+        down, count = dimensions(X)[0], Y.stored.shape[1]
+        exchange, width = RowExchange.to_order(down, np.arange(len(rows)), rows), max(down.block, -(-count // STRIPS))
         for first in range(0, count, width):
             exchange.run(Y.xp, Y.stored[:, first : first + width])
     return Y
@@ -302,7 +303,7 @@ def factors(A: DistMatrix, dtype: np.dtype, overwrite: bool, part: Part | None =
     """Collective: the same, not checked."""
     # Elements of U that leave the range are a fault, which the header tells.
     silent = np.errstate(over="ignore", invalid="ignore")
-    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()), silent:
+    with collective_section(A.grid.comm, "an LU factorization"), within(bounded()), silent:
         X = working_copy(A, *where("lu", A, A.shape[1], dtype), dtype, overwrite)
         if part is not None:
             reflect(X, part.lower, part.hermitian)
@@ -343,8 +344,8 @@ class LU:
             self._update(panel, k, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
             exchange.run(self.xp, self.a[:, ahead:])
-            self.along.release()
             self._update(panel, k, slice(ahead, None))
+            self.along.release()
         self._exchange_left(moved)
         return numbers
 
@@ -354,9 +355,8 @@ class LU:
         was = rows.copy()  # of block column k: which row, as panel k left them, becomes row i
         for k in reversed(range(self.count)):
             if self.cols.here == self.cols.owner(k):
-                j, to = self.cols.begins(k), np.flatnonzero(was != rows)
-                part = self.a[:, j : j + self._width(k)]
-                RowExchange(self.rows, to, was[to]).run(self.xp, part)
+                i, j, w = (k + 1) * self.cols.block, self.cols.begins(k), self._width(k)
+                RowExchange.to_order(self.rows, rows[i:], was[i:]).run(self.xp, self.a[:, j : j + w])
             step = rows.copy()
             step[moved[k][0]] = moved[k][1]
             was = step[was]
@@ -394,15 +394,15 @@ class LU:
         w, i, first = x.shape[1], self.rows.begins(k), k * self.cols.block
         heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
         won, factors = corner(self.xp, self.rows, self.rows.owner(k), x[i:], self.numbers[i:], heights)
-        told = self._agreed(self._host_header(won, k), k)
-        header = self._header(pivots_of(told[1:], first), told[0], first)
-        RowExchange(self.rows, *self._moves(self._host_header(header, k), k)).run(self.xp, x)
+        told = self._agreed(self._host(won, lambda: self._drawn(k)), k)
+        pivots = pivots_of(told[1:], first)
+        RowExchange(self.rows, *moves(pivots, first)).run(self.xp, x)
         after = self._after(self.rows, k) - i
         self.xp.copy(block[after:], x[i + after :])
         if after:
             self.xp.copy(block[:w], factors)
         rows_of_l(self.xp, factors, block[after:])
-        return header
+        return self._header(pivots, told[0], first)
 
     def _agreed(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column: the header, which its ranks act on together, of numbers that can be."""
@@ -413,15 +413,22 @@ class LU:
     def _header(self, pivots: np.ndarray, fault: int, first: int) -> Any:
         return self.xp.asarray(np.array([fault + np.sign(fault) * first, *pivots], self.a.dtype))
 
-    def _host_header(self, header: Any, k: int) -> np.ndarray:
-        """The header; of arrays without data pivots as of random elements, spread over the rows that are left."""
-        i, w = k * self.cols.block, self._width(k)
-        return self.xp.host_or(header, np.array([0, *(i + spread(w, self.rows.n - i))])).real.astype(float)
+    def _host(self, header: Any, unknown: Callable[[], np.ndarray]) -> np.ndarray:
+        """The header; of arrays without data what else tells rows."""
+        told = self.xp.host_or(header, None)
+        return np.array([0.0, *unknown()]) if told is None else told.real.astype(float)
+
+    def _drawn(self, k: int) -> np.ndarray:
+        """Pivot rows of panel k as of random elements."""
+        left = np.arange(k * self.cols.block, self.rows.n)
+        sign = -1 if self.rows.here == self.rows.owner(k) else 1
+        return as_of_random(left, self.rows.owners(left), self._width(k), self.rows.here, sign)
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
         """The header, and the panel."""
-        w = self._width(k)
-        return self._host_header(panel[-1 - w :], k), panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
+        w, first = self._width(k), k * self.cols.block
+        header = self._host(panel[-1 - w :], lambda: pivots_of(self._drawn(k), first))
+        return header, panel[: -1 - w].reshape(w, len(self.a) - self.rows.begins(k)).T
 
     def _moves(self, header: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         return moves(header[1:].astype(np.int64), k * self.cols.block)

@@ -22,7 +22,16 @@ from pdla.comm.slots import Slots
 from pdla.linalg.factorizations import kernels
 from pdla.linalg.factorizations.block_cyclic import Dimension
 from pdla.linalg.factorizations.layers import Layers
-from pdla.linalg.factorizations.row_exchange import RowExchange, moves_by, order, pivots_of, possible, spread
+from pdla.linalg.factorizations.row_exchange import (
+    ANY,
+    RowExchange,
+    as_of_random,
+    deviating,
+    moves_by,
+    order,
+    pivots_of,
+    possible,
+)
 from pdla.linalg.factorizations.tournament import corner, rows_of_l
 from pdla.linalg.verify import alike
 from pdla.matmul.schedules.streams import multiply
@@ -48,7 +57,9 @@ class RowPlaces:
 
     @property
     def heights(self) -> list[int]:
-        """How many rows of each rank are left."""
+        """How many rows of each rank are left; in a dry run for any pivots at most."""
+        if deviating.get() == ANY:
+            return [len(indices) for indices in self.indices]
         return [len(indices) - pivots for indices, pivots in zip(self.indices, self.pivots, strict=True)]
 
     @property
@@ -57,17 +68,22 @@ class RowPlaces:
         here = self.dimension.here
         return self.rows[self.indices[here][self.pivots[here] :]]
 
-    def spread(self, count: int) -> np.ndarray:
-        """So many rows of those that are left, evenly spread over all ranks."""
-        rows = np.concatenate([self.rows[indices[pivots:]] for indices, pivots in zip(self.indices, self.pivots, strict=True)])
-        return rows[spread(count, len(rows))]
+    def as_of_random(self, count: int) -> np.ndarray:
+        """So many rows of those that are left, as pivots of random elements lie.
+
+        In a dry run for any pivots those of other ranks: rows that are left travel in all later
+        panels.
+        """
+        left = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
+        places, sign = np.concatenate(left), -1 if deviating.get() == ANY else 1
+        return as_of_random(self.rows[places], self.ranks[places], count, self.dimension.here, sign)
 
     def possible(self, rows: np.ndarray) -> np.ndarray:
         """These rows if they are some of those that are left; else, as of a message that erred, as many of those."""
         numbers = possible(rows, 0, self.dimension.n)
         places = self.places[numbers]
         left = self.dimension.places(places) >= np.array(self.pivots)[self.ranks[places]]
-        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.spread(len(rows))
+        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.as_of_random(len(rows))
 
     def take(self, rows: np.ndarray) -> Moves:
         """Make these rows the next pivots; gives this rank's moves: positions that are written, and those that they get."""
@@ -259,7 +275,8 @@ class LayeredLU:
 
     def _host(self, header: Any, k: int) -> np.ndarray:
         """The header; of arrays without data as of random elements."""
-        return self.xp.host_or(header, np.array([0, *self.places.spread(self._width(k))])).real.astype(float)
+        told = self.xp.host_or(header, None)
+        return np.array([0.0, *self.places.as_of_random(self._width(k))]) if told is None else told.real.astype(float)
 
     def _possible(self, header: np.ndarray) -> np.ndarray:
         """The header, of numbers that can be."""
@@ -331,7 +348,7 @@ class LayeredLU:
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
                 was, w, i = self.places.places[rows[to]], self._width(k), self.rows.begins(k)
-                RowExchange(self.rows, to[to != was], was[to != was]).run(self.xp, there[:, :w])
+                RowExchange.to_order(self.rows, to, was).run(self.xp, there[:, :w])
                 self.xp.copy(here[i:, :w], there[i:, :w])
         self._land()
 

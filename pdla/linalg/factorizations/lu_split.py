@@ -90,7 +90,7 @@ def lu(
             return _checked(A, dtype, overwrite_a, *wanted)
 
         blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking), asked(verify):
+    with to(blocking, memory_limit), asked(verify):
         return run(A)
 
 

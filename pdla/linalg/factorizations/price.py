@@ -199,6 +199,12 @@ def _share(length: int, block: int, parts: int) -> int:
     return turns * block + min(block, rest)
 
 
+def shares(task: Task, shape: Shape, block: int) -> tuple[int, int]:
+    """The most rows and columns that a rank has, in square blocks of so many rows; of a layer, where there are some."""
+    wide = block * prod(shape[2:])
+    return _share(task.m, wide, shape[0]), _share(task.n, wide, shape[1])
+
+
 @lru_cache(maxsize=4096)
 def seconds(task: Task, shape: Shape, block: int) -> float:
     """On a grid of this shape, in square blocks of so many rows."""

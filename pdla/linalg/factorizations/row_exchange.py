@@ -7,15 +7,19 @@ one message a peer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
+from contextvars import ContextVar
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, take
 from pdla.linalg.factorizations.block_cyclic import Dimension
 
 ALL = slice(None)
+GOLDEN = (sqrt(5) - 1) / 2  # multiples of which, less their whole parts, are spread evenly, however many
+RARE, ANY = 3.0, 1e9  # standard deviations: what random pivots hardly ever exceed, and no pivots at all
+deviating: ContextVar[float] = ContextVar("pdla_deviating", default=0.0)  # by how many a rank exchanges more rows in a dry run
 
 
 def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +41,9 @@ def moves_by(exchanges: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarr
 
 def possible(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
     """Numbers from first on, before end: what is none, as of a message that erred, becomes the nearest one."""
-    return np.clip(np.nan_to_num(numbers), first, end - 1).astype(np.int64)
+    if not first <= numbers.min(initial=first) <= numbers.max(initial=first) < end:
+        numbers = np.clip(np.nan_to_num(numbers), first, end - 1)
+    return numbers.astype(np.int64)
 
 
 def order(pivots: np.ndarray, m: int) -> np.ndarray:
@@ -60,9 +66,33 @@ def pivots_of(winners: np.ndarray, first: int) -> np.ndarray:
     return pivots
 
 
-def spread(count: int, n: int) -> np.ndarray:
-    """So many of n rows, each in the middle of its share: as pivots of random elements lie, in the mean."""
-    return (2 * np.arange(count) + 1) * n // (2 * count)
+def as_of_random(rows: np.ndarray, owners: np.ndarray, count: int, here: int, sign: int = 1) -> np.ndarray:
+    """So many of these rows, each with the rank that has it, as pivot rows of random elements lie: for arrays without data.
+
+    In the mean each rank has its share of them, rounded up in turns; all ranks take the same.
+
+    sign  1: this rank exchanges more rows where more of them are its own; -1: where fewer are
+    """
+    by_rank, deviations = np.argsort(owners, kind="stable"), deviating.get()
+    mine, theirs = (rows[by_rank[there]] for there in (owners[by_rank] == here, owners[by_rank] != here))
+    number = _number(count, len(mine), len(rows), sign * deviations)
+    stay = _number(number, min(count, len(mine)), len(mine), -deviations)  # of the rows with which pivot rows are exchanged
+    phase, apart = len(rows) * GOLDEN % 1, [(theirs, count - number), (mine[count:], number - stay), (mine[:count], stay)]
+    if deviations:
+        return np.concatenate([_spread(part, wanted, phase) for part, wanted in apart])[::-1]
+    return np.random.default_rng(len(rows)).permutation(_spread(rows[by_rank], count, phase))
+
+
+def _number(count: int, part: int, whole: int, deviations: float) -> int:
+    """Of so many random ones those that are in a part, by so many standard deviations more than in the mean."""
+    share = part / max(1, whole)
+    variance = count * share * (1 - share) * (whole - count) / max(1, whole - 1)
+    return min(max(ceil(count * share + deviations * sqrt(max(0.0, variance))), count - whole + part, 0), count, part)
+
+
+def _spread(rows: np.ndarray, count: int, phase: float) -> np.ndarray:
+    """One of each of so many equal parts of the rows, at this place in it."""
+    return rows[((np.arange(count) + phase) * len(rows) / max(1, count)).astype(np.int64)]
 
 
 class RowExchange:
@@ -85,35 +115,25 @@ class RowExchange:
         self.sends = {int(peer): was[gives & (takers == peer)] for peer in np.unique(takers[gives & ~takes])}
         self.recvs = {int(peer): to[takes & (givers == peer)] for peer in np.unique(givers[takes & ~gives])}
 
-    def run(self, xp: Any, *parts: Any) -> None:
-        """Collective along the grid column: move the rows of several parts of a matrix, each of some columns."""
-        parts = tuple(x for x in parts if x.shape[1])
-        if self.comm is None or not parts:
-            self._own(xp, parts)
+    @staticmethod
+    def to_order(rows: Dimension, to: np.ndarray, was: np.ndarray) -> RowExchange:
+        """Rows get what others had, some of them what they have; in a dry run for ANY pivots all that can come from other ranks."""
+        if deviating.get() == ANY:
+            mine, theirs = to[rows.owners(to) == rows.here], np.flatnonzero(rows.owners(np.arange(rows.n)) != rows.here)
+            pairs = [*zip(mine, theirs, strict=False)]
+            to, was = np.array([*pairs, *((j, i) for i, j in pairs)], np.int64).reshape(-1, 2).T
+        moved = to != was
+        return RowExchange(rows, to[moved], was[moved])
+
+    def run(self, xp: Any, x: Any) -> None:
+        """Collective along the grid column: move the rows of a matrix, or of some of its columns."""
+        if not x.shape[1]:
             return
-        sends = {peer: _box(xp, len(rows), parts) for peer, rows in self.sends.items()}
-        boxes = {peer: _box(xp, len(rows), parts) for peer, rows in self.recvs.items()}
-        for peer, rows in self.sends.items():
-            for x, piece in zip(parts, _pieces(sends[peer], parts), strict=True):
-                xp.copy(piece, xp.take(x, rows, ALL))
-        coming = self.comm.alltoall(sends, boxes)
-        self._own(xp, parts)
-        for peer in coming:
-            for x, piece in zip(parts, _pieces(boxes[peer], parts), strict=True):
-                xp.put(x, self.recvs[peer], ALL, piece)
-
-    def _own(self, xp: Any, parts: tuple[Any, ...]) -> None:
+        sends = {peer: take(xp, x, rows, ALL) for peer, rows in self.sends.items()}
+        boxes = {peer: buffer(xp, (len(rows), x.shape[1]), x.dtype) for peer, rows in self.recvs.items()}
+        coming = self.comm.alltoall(sends, boxes) if self.comm is not None else ()
         to, was = self.own
-        for x in parts if len(to) else ():
-            xp.put(x, to, ALL, xp.take(x, was, ALL))
-
-
-def _box(xp: Any, count: int, parts: tuple[Any, ...]) -> Any:
-    """Room for so many rows of all parts."""
-    return buffer(xp, (count * sum(x.shape[1] for x in parts),), parts[0].dtype)
-
-
-def _pieces(box: Any, parts: tuple[Any, ...]) -> list[Any]:
-    """What of it is of each part."""
-    count, ends = box.size // sum(x.shape[1] for x in parts), np.cumsum([0, *(x.shape[1] for x in parts)]).tolist()
-    return [box[count * lo : count * hi].reshape(count, hi - lo) for lo, hi in pairwise(ends)]
+        if len(to):
+            xp.put(x, to, ALL, take(xp, x, was, ALL))
+        for peer in coming:
+            xp.put(x, self.recvs[peer], ALL, boxes[peer])

@@ -17,7 +17,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.pending import Pending, done
 from pdla.comm.slots import Slots
-from pdla.comm.workspace import Workspace, within
+from pdla.comm.workspace import bounded, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
@@ -188,7 +188,7 @@ def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: compl
     """Collective: X of A X = alpha B, as its right-hand side wants it. A's diagonal has no zero, or is not read."""
 
     def solve(side: RightSide, alpha: complex = 1) -> DistMatrix:
-        with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+        with collective_section(A.grid.comm, "a triangular system"), within(bounded()):
             X = substituted(in_square_blocks(A, side.dtype, side.shape[1]), side, lower, unit, alpha)
         return side.placed(X)
 

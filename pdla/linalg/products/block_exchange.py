@@ -206,6 +206,8 @@ def _in_rounds(
             if me in (giver, taker):
                 begins[giver, taker] = size
             size += most
+    for giver in recvs:
+        begins.setdefault((giver, me), 0)  # a dry rank hears of its own words alone
     return rounds, begins, size
 
 

@@ -139,7 +139,7 @@ def test_rows_lie_where_their_moves_bring_them():
         lying = [np.flatnonzero(places[0].ranks == here) for here in range(parts)]
         winners = rng.permutation(n)
         for rows in np.array_split(winners, 4):
-            spread = places[0].spread(len(rows))
+            spread = places[0].as_of_random(len(rows))
             left = {row for each in places for row in each.left}
             assert len(set(spread.tolist())) == len(rows) and set(spread) <= left
             for each in places:
