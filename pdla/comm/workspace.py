@@ -64,7 +64,8 @@ class Workspace:
 
     def hold(self, change: int) -> None:
         """Count so many bytes more that are in use elsewhere, or fewer; before there are more, make room for them."""
-        self._make_room(max(0, change))
+        if change > 0:
+            self._make_room(change)
         self.held += change
         self._use(change)
 

@@ -41,7 +41,6 @@ from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
 
 ALL = slice(None)
-STRIPS = 8  # of rows, whose columns are sorted one strip after another
 
 
 def inv(
@@ -158,7 +157,7 @@ def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, layout: Layout, grid
             Y = _forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
             Substitution(X, Y, False, False).many()
-            sorted_back, height = np.argsort(ascending), max(1, -(-len(Y.stored) // STRIPS))
+            sorted_back, height = np.argsort(ascending), max(1, X.xp.AT_ONCE // max(1, Y.stored.shape[1]))
             for first in range(0, len(Y.stored), height):
                 part = Y.stored[first : first + height]
                 Y.xp.copy(part, take(Y.xp, part, ALL, sorted_back))
