@@ -155,8 +155,10 @@ def meeting(operands: Iterable[Any]) -> Communicator | None:
     It is that of most operands and, of several such, the largest.
     """
     comms = [X.grid.comm for X in operands if isinstance(getattr(X, "grid", None), ProcessGrid)]
+    if all(comm is comms[0] for comm in comms):
+        return comms[0] if comms else None
     identities = [comm.identity for comm in comms]
-    return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size), default=None)
+    return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
 
 
 def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
