@@ -20,7 +20,7 @@ from pdla.array.blas import _address, _routine, gemm, orientation, scalars
 from pdla.array.dtypes import near_one
 
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
-DIVISORS = {char: (float(np.finfo(char).tiny), float(np.finfo(char).max / 2)) for char in PREFIXES}  # sizes: see `reciprocal`
+DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # sizes: see `reciprocal`
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
@@ -69,7 +69,7 @@ def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
     with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
     pivots -= 1
-    if not reciprocal(a.diagonal()):
+    if not (reciprocal(a.diagonal()) and a.diagonal().all()):  # where it takes a number for 0, rows are not exchanged
         a[...] = before
         pivots = _eliminated(a)
     return pivots, fault(a.diagonal())
@@ -134,9 +134,11 @@ def _substituted(t: np.ndarray, b: np.ndarray, lower: bool) -> None:
 def reciprocal(d: np.ndarray) -> bool:
     """Whether BLAS can divide by each of these numbers: it multiplies by 1 / d, which must be finite, as the sums that lead to it.
 
-    OpenBLAS's getrf does not divide by subnormal numbers at all. Zero and NaN are the caller's.
+    OpenBLAS's getrf neither divides by a number of which both parts are subnormal nor brings it to
+    the diagonal, where one is left that is at most twice as large. Zero and NaN are the caller's.
     """
-    sizes, (least, most) = np.abs(d), DIVISORS[d.dtype.char]
+    sizes = np.maximum(np.abs(d.real), np.abs(d.imag)) if d.dtype.kind == "c" else np.abs(d)
+    least, most = DIVISORS[d.dtype.char]
     return not (sizes.max(initial=0) > most or (sizes.min(initial=1) < least and (sizes[sizes > 0] < least).any()))
 
 

@@ -95,7 +95,8 @@ def inv(
     its factor, and the inverse back.
 
     An inverse of this kind has a small residual on one side, X A - 1 or A X - 1: n eps abs(X)
-    abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3).
+    abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3). For
+    "pos" half of X is reflected, and it may be n eps abs(X) abs(L) abs(L^H) abs(X) times norm(A).
 
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
 

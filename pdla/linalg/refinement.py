@@ -132,7 +132,9 @@ def _found(
             return _converged(A, B, solve)
         scales = _scales(B)
         X, steps, more, left = _converged(A, scaled(B, scales), solve)
-        return scaled(X * factor, 1 / scales), steps, more, left
+        exponents = np.log2(factor) - np.log2(scales)
+        first = np.floor(exponents / 2)  # in two steps, neither of which leaves the range
+        return scaled(scaled(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
 
 
 def _factor(A: DistMatrix) -> float:

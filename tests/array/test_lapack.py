@@ -152,6 +152,23 @@ def test_getrf_divides_by_subnormal_pivots(dtype, how):
         assert np.array_equal(found @ (np.triu(x[:k]) * (1 / kind.tiny) * 2**12), a[order])
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_getrf_of_elements_next_to_the_least_normal_number(dtype):
+    """Multiples of it, and sums in which it cancels: pivots are subnormal in both parts, or beside a zero."""
+    rng, tiny = np.random.default_rng(0), np.finfo(dtype).tiny
+    for _ in range(300):
+        a = (rng.integers(-3, 4, (5, 5)) * (rng.random((5, 5)) < 0.6)).astype(dtype)
+        if a.dtype.kind == "c":
+            a += 1j * rng.integers(-3, 4, (5, 5)) * (rng.random((5, 5)) < 0.6)
+        x, order = np.array(a * tiny, order="F"), np.arange(5)
+        pivots, fault = lapack.getrf(x, a * tiny)
+        for i, j in enumerate(pivots):
+            order[[i, j]] = order[[j, i]]
+        l, u = np.tril(x, -1) + np.eye(5), np.triu(x) / tiny
+        assert np.abs(l @ u - a[order]).max() < 100 * np.finfo(dtype).eps and np.abs(l).max() <= 1.5
+        assert fault == 0 or np.linalg.cond(a) > 1e6
+
+
 def test_a_fault_is_the_first_of_its_kind():
     assert [lapack.fault(np.array(d)) for d in ([], [1, 2], [1, 0, np.nan], [1j, complex(0, np.inf), 0])] == [0, 0, 2, -2]
 

@@ -120,6 +120,16 @@ def test_far_from_1_there_are_factors_in_float32(power):
             np.testing.assert_allclose(y, x, rtol=0, atol=1e5 * eps * np.abs(x).max())
 
 
+@pytest.mark.parametrize(("size", "of_b"), [(4e-310, 1e-29), (4e-310, 1e-3), (1e305, 1e30), (1e-300, 1e-300), (1e300, 1e300)])
+def test_what_scales_a_and_b_leaves_the_range_on_neither_way_back(size, of_b):
+    a, b = np.array([[2.0, 1], [1, 3]]), np.array([1.0, 2])
+
+    def program(comm):
+        return solve(on((1, 2), a * size, BLOCKS, comm), b * of_b, refine="float32")
+
+    np.testing.assert_allclose(pdla.run(2, program)[0] / (of_b / size), np.linalg.solve(a, b), rtol=1e-12)
+
+
 def test_each_column_is_refined():
     """The first one, of large elements, is right at once."""
     a = np.eye(40) * 2
