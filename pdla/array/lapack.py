@@ -69,7 +69,8 @@ def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
     with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
     pivots -= 1
-    if not (reciprocal(a.diagonal()) and a.diagonal().all()):  # where it takes a number for 0, rows are not exchanged
+    zero = a.diagonal() == 0  # also where a pivot that counts as 0 was not brought there
+    if not reciprocal(a.diagonal()) or (zero & (pivots != np.arange(len(pivots)))).any():
         a[...] = before
         pivots = _eliminated(a)
     return pivots, fault(a.diagonal())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -187,24 +188,33 @@ def of_upper(T: DistMatrix) -> Factors:
     return ((T, Part(False)),)
 
 
-def heed(X: DistMatrix, of: Callable[[DistMatrix], Factors], dtype: np.dtype, depth: int = 6) -> None:
+def heed(X: DistMatrix, of: Callable[[DistMatrix], Factors], dtype: np.dtype) -> None:
     """Collective: warn, on every rank, where the factors in X are of a matrix that is singular to this dtype's precision.
 
     LinAlgError where X has a zero on its diagonal. All ranks learn the least and the largest pivot
-    with that; the condition is estimated only where they make it suspect. depth: see warn_below
+    with that; the condition is estimated only where they make it suspect.
     """
     eps = float(np.finfo(dtype).eps)
     pivots = regular(X) ** sum(part.diagonal == "own" for _, part in of(X))
     if pivots < SUSPECT * sqrt(X.shape[0]) * eps:
-        warn_below(_reciprocal(X, of), eps, depth)
+        warn_below(_reciprocal(X, of), eps)
 
 
-def warn_below(rcond: float, eps: float, depth: int) -> None:
-    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, so many calls below the user's."""
+def warn_below(rcond: float, eps: float) -> None:
+    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, at the user's line."""
     if rcond < eps:
         from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla
 
-        warnings.warn(f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate", LinAlgWarning, depth)
+        said = f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate"
+        warnings.warn(said, LinAlgWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """How many calls above the caller's the first function is that is not pdla's: the stacklevel of a warning."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _reciprocal(X: DistMatrix, of: Callable[[DistMatrix], Factors]) -> float:

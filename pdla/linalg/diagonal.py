@@ -46,7 +46,7 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     if found.size and np.isfinite(found).all():
         with np.errstate(over="ignore", under="ignore"):
             sizes = np.abs(found)
-            warn_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps), 9)
+            warn_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps))
     return found
 
 

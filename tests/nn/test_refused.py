@@ -9,6 +9,7 @@ from helpers.nets import CUBE, SERIAL, SUMMA, P, X, layer_of, on, refusal, run
 import pdla
 from pdla import nn
 from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.matrix import reductions
 
 
 def forward(scheme, x, layer=None):
@@ -298,8 +299,18 @@ def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("what", ["a loss", "clipping"])
-def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what):
+@pytest.mark.parametrize("what", ["a loss", "norm"])
+def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what, monkeypatch):
+    """As where elements overflow, which a norm scales: there another error is made."""
+    right = reductions._largest
+
+    def largest(A):
+        if A.grid.comm.rank:
+            raise FloatingPointError
+        return right(A)
+
+    monkeypatch.setattr(reductions, "_largest", largest)
+
     def program(comm):
         layer, targets = nn.Linear(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)), 2, 2), np.array([0])
         logits = layer.forward(layer.scheme.shard(np.ones((1, 2))))
