@@ -175,6 +175,21 @@ def test_an_error_on_one_rank_is_an_error_on_all_and_the_next_call_works(limit):
             pdla.run(3, program)
 
 
+def test_a_writer_that_waits_for_a_reader_hears_that_it_has_left_by_an_error():
+    def program(comm):
+        comm.shared_limit = 2**30
+        with pytest.raises((ValueError, PdlaError)) as raised, Slots(comm, comm.xp, 1, np.dtype(float)) as slots:
+            if comm.rank == 1:
+                when_others_wait(comm)
+                raise ValueError("amid")
+            for _ in range(COUNT + 1):
+                slots.take(1, True)
+        comm.barrier()
+        return str(raised.value)
+
+    assert pdla.run(2, program) == ["writing to a slot on 'all': rank 1 of 2 has left this call by an error", "amid"]
+
+
 def test_factors_have_the_same_bits_in_memory_that_ranks_share():
     a = np.random.default_rng(0).uniform(-1, 1, (90, 90)) + 90 * np.eye(90)
 

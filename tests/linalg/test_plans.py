@@ -175,6 +175,7 @@ def test_systems_are_planned_and_solved_in_the_blocks_that_are_cheapest_for_the_
             factor = price.Task(routine, 4096, 4096, np.dtype(float), plan.machine)
             seconds = [price.seconds(factor, shape, block) for shape in price.shapes(16) for block in price.BLOCKS]
             assert price.seconds(factor, plan.shape, plan.block) <= 1.05 * min(seconds)
+            assert plan.tasks == (factor, *2 * [price.Task("triangular", 4096, columns, np.dtype(float), plan.machine)])
             assert plan.blocking == (plan_lu if routine == "lu" else plan_cholesky)(A).blocking
             counted = []
             for run in (plan, partial(solve, assume_a=assumed), partial(solve, assume_a=assumed, memory_limit=10**12)):

@@ -97,6 +97,25 @@ def test_it_goes_on_as_long_as_each_step_halves_what_is_left(share):
     assert (left <= 1) == (share < 0.5)
 
 
+def test_a_step_that_leads_away_is_taken_back_before_gmres(monkeypatch):
+    """One of -2 times the solution, after half of X: of the residual it makes three times as much."""
+    monkeypatch.setattr(refinement, "WORTH", 0)
+    a, b = drawn((20, 20), "float64") + 9 * np.eye(20), drawn((20, 2), "float64", 1)
+
+    def program(comm):
+        A, B = on((2, 1), a, BLOCKS, comm), on((2, 1), b, Layout("row"), comm)
+        shares = iter((0.5, -2.0))
+
+        def solve(R):
+            return on((2, 1), next(shares, 1.0) * np.linalg.solve(a, R.gather()), R.layout, comm)
+
+        X, *counts = refinement._converged(A, B, solve)
+        return ratio(a, X.gather(), b), *counts
+
+    worst, steps, more, left = pdla.run(2, program)[0]
+    assert worst < 3 and (steps, more) == (1, 1) and left <= 1
+
+
 @pytest.mark.parametrize("power", [-1040, -130, -70, 70, 130, 1020])
 def test_far_from_1_there_are_factors_in_float32(power):
     """Which scaled matrices have; the solutions are those of the matrix as it is, to the last bit."""

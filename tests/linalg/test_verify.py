@@ -553,6 +553,14 @@ def test_a_check_that_errs_is_made_again(monkeypatch, name, rank, number, to):
     assert all(str(w.message).endswith("; looked at again, it was right") for w in said)
 
 
+def test_where_ranks_were_told_different_numbers_those_of_who_told_them_hold():
+    def program(comm, verify):
+        with of_results.asked(verify):
+            return of_results.alike(comm, np.array([7, comm.rank]), 2).tolist()
+
+    assert pdla.run(3, program, True) == 3 * [[7, 2]] and pdla.run(3, program, False) == [[7, rank] for rank in range(3)]
+
+
 ELSEWHERE = Layout("col", "row")
 
 
@@ -587,6 +595,22 @@ def test_all_that_is_given_is_checked(monkeypatch, module, function, call, eleme
     with pytest.warns(RuntimeWarning, match=r"it was right|factored again"):
         found = pdla.run(4, program, True)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_element_below_the_diagonal_of_u_is_named(monkeypatch):
+    right, left = lu_split.triangle, [1]
+
+    def wrong(A, lower, unit=False):
+        made = right(A, lower, unit)
+        if left and not lower and made.grid.comm.rank == 2:
+            left.clear()
+            made.stored[5, 2] = 1.0  # of rows 8 to 15, columns 0 to 7
+        return made
+
+    monkeypatch.setattr(lu_split, "triangle", wrong)
+    with pytest.warns(RuntimeWarning, match="rank 2 has wrong elements, one in row 13, column 2; computed again"):
+        found = pdla.run(4, lambda comm: gathered(lu(factors(comm)[0], verify=True)))[0]
+    np.testing.assert_array_equal(found, right_ones("lu"))
 
 
 @pytest.mark.parametrize("rank", [0, 3])

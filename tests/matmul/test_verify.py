@@ -82,6 +82,26 @@ def test_a_wrong_element_is_found_and_mended(monkeypatch, way, rank, error):
     assert errs.done
 
 
+@pytest.mark.parametrize("alpha", [1e-8, -1e8])
+def test_of_a_multiple_the_bound_is_so_many_times_as_large(monkeypatch, alpha):
+    errs = Errs(monkeypatch, None, 0, 0)
+
+    def program(comm, rank=None):
+        A, B = factors(ProcessGrid((2, 2)))
+        a, b = A.gather(), B.gather()
+        if comm.rank == 0:
+            errs.rank, errs.error = rank, abs(alpha) * bound(a, b)
+        comm.barrier()
+        errs.of(comm)
+        pdla.matmul(A, B, alpha=alpha, schedule="gather", verify=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pdla.run(4, program)
+    with pytest.warns(RuntimeWarning, match=r"rank 3 has wrong elements in rows .*; computed again, it was right"):
+        pdla.run(4, program, 3)
+
+
 @words
 def test_in_whichever_call_and_element_it_is(monkeypatch, way):
     """Until the calls of rank 1 are over: then nothing is wrong, and nothing is said."""

@@ -112,6 +112,13 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
         largest = max(largest, int(np.prod(shape)))
         return empty(shape, dtype)
 
+    def seen(*given):
+        found = scores(*given)
+        sizes.append(found.size)
+        return found
+
+    scores, sizes = nn.SelfAttention._scores, []
+    monkeypatch.setattr(nn.SelfAttention, "_scores", seen)
     monkeypatch.setattr("pdla.array.numpy.empty", watched)
     monkeypatch.setattr("pdla.array.numpy.AT_ONCE", 2 * 64)
 
@@ -122,6 +129,7 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
 
     pdla.run(1, program)
     assert largest == 64 * 24 < 2 * 64 * 64
+    assert sizes == 2 * 2 * [2 * keys for keys in range(2, 65, 2)]  # two queries at a time of two heads, forward and backward
 
 
 def test_an_mlp_holds_no_more_between_its_linears_than_goes_on_or_is_kept():
