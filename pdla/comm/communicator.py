@@ -83,8 +83,9 @@ class Communicator(Group):
     def _number(self) -> int:
         """The number of the verb that begins now: the next one, or the one that was set aside for it."""
         self.in_step()
-        self.met()
         for section in sections.get():
+            if section.comm is self:
+                section.meetings, section.verbs = section.meetings + 1, 0
             section.verbs += 1
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
