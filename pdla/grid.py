@@ -154,8 +154,11 @@ def meeting(operands: Iterable[Any]) -> Communicator | None:
 
     It is that of most operands and, of several such, the largest.
     """
-    comms = [X.grid.comm for X in operands if isinstance(getattr(X, "grid", None), ProcessGrid)]
-    if all(comm is comms[0] for comm in comms):
+    comms: list[Communicator] = []
+    for X in operands:  # each product comes here
+        if isinstance(grid := getattr(X, "grid", None), ProcessGrid):
+            comms.append(grid.comm)
+    if not comms or comms.count(comms[0]) == len(comms):
         return comms[0] if comms else None
     identities = [comm.identity for comm in comms]
     return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
