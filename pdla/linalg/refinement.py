@@ -50,6 +50,7 @@ from pdla.matrix.reductions import of_columns
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
 FAR = 2.0**-64, 2.0**64  # row sums of which float32 can hold the factors
+By = tuple[Callable[[DistMatrix], DistMatrix], Callable[[], None]]  # what solves by low factors, and warns of their condition
 LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
 
 
@@ -126,14 +127,16 @@ def _found(
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
-        solve = _by_cholesky(A, low, side.dtype) if assumed == "pos" else _by_lu(A, low, side.dtype)
-        if solve is None:
+        by = _by_cholesky(A, low, side.dtype) if assumed == "pos" else _by_lu(A, low, side.dtype)
+        if by is None:
             return None
-        B = side.working_copy(layout, grid)
-        if factor == 1:
-            return _converged(A, B, solve)
-        scales = _scales(B)
-        X, steps, more, left = _converged(A, scaled(B, scales), solve)
+        (solve, check_condition), B = by, side.working_copy(layout, grid)
+        scales = None if factor == 1 else _scales(B)
+        X, steps, more, left = _converged(A, B if scales is None else scaled(B, scales), solve)
+        if left <= 1:  # else the factors may be of another matrix
+            check_condition()
+        if scales is None:
+            return X, steps, more, left
         exponents = np.log2(factor) - np.log2(scales)
         first = np.floor(exponents / 2)  # in two steps, neither of which leaves the range
         return scaled(scaled(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
@@ -145,21 +148,19 @@ def _factor(A: DistMatrix) -> float:
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
-def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> By | None:
     try:
         L = factored(A, low)
     except LinAlgError:
         return None
-    heed(L, of_cholesky, dtype)
-    return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype)
+    return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype), partial(heed, L, of_cholesky, dtype)
 
 
-def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> Callable[[DistMatrix], DistMatrix] | None:
+def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> By | None:
     X, pivots, singular = factored_by_lu(A, low, False)
     if singular:
         return None
-    heed(X, of_lu, dtype)
-    return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype)
+    return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype), partial(heed, X, of_lu, dtype)
 
 
 def _worth(B: DistMatrix | RightSide) -> bool:

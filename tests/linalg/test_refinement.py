@@ -149,6 +149,23 @@ def test_what_scales_a_and_b_leaves_the_range_on_neither_way_back(size, of_b):
     np.testing.assert_allclose(pdla.run(2, program)[0] / (of_b / size), np.linalg.solve(a, b), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("dtype", "layout"), [("float64", cyclic(3)), ("complex128", BLOCKS)])
+def test_factors_of_another_matrix_do_not_warn_of_its_condition(dtype, layout):
+    """Elements of U grow to 2^81, beyond float32's digits: its last pivots are those of another matrix."""
+    n = 82
+    a = np.eye(n, dtype=dtype) - np.tril(np.ones((n, n)), -1)
+    a[:, -1] = 1
+
+    def program(comm):
+        b = np.random.default_rng(0).standard_normal(n)
+        solve(on((1, 3), a, layout, comm), b, refine="float32")
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pdla.run(3, program)
+    assert {"factored again" in str(each.message) for each in said} == {True}
+
+
 def test_each_column_is_refined():
     """The first one, of large elements, is right at once."""
     a = np.eye(40) * 2

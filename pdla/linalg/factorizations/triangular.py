@@ -246,7 +246,7 @@ def regular(T: DistMatrix) -> float:
     first, least, largest = np.abs(alike(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
-    return (least / largest if largest < np.inf else np.nan) if n else 1.0
+    return (least / largest if 0 < largest < np.inf else np.nan) if n else 1.0  # 0 of a message that erred
 
 
 class Substitution:
