@@ -53,43 +53,31 @@ def test_nothing_is_copied_in_memory_that_ranks_share():
     assert others == 2 * [first] and first[1:] == ([7.0] * 4, 0)
 
 
+def late(comm, slow, parts):
+    """What a rank reads of each array; `slow` reads only once the others have gone as far as they can. parts: see Slots.bcast."""
+    comm.shared_limit, read = 2**30, []
+    with Slots(comm, comm.xp, 3, np.dtype(float)) as slots:
+        for k in range(3 * COUNT):
+            x = slots.take(3, comm.rank in parts)
+            for rows in parts.get(comm.rank, ()):
+                x[rows] = k
+            slots.bcast(x, parts).wait()
+            if comm.rank == slow:
+                when_others_wait(comm)
+            read.append(set(x.tolist()))
+            slots.release()
+    return read
+
+
 @pytest.mark.parametrize(("writer", "slow"), [(w, s) for w in range(3) for s in range(3) if w != s])
 def test_a_slot_is_not_written_to_before_each_reader_has_released_it(writer, slow):
-    """One rank reads each array only once the others have gone as far as they can."""
-
-    def program(comm):
-        comm.shared_limit, read = 2**30, []
-        with Slots(comm, comm.xp, 8, np.dtype(float)) as slots:
-            for k in range(3 * COUNT):
-                x = slots.take(8, comm.rank == writer)
-                if comm.rank == writer:
-                    x[...] = k
-                slots.bcast(x, {writer: (ALL,)}).wait()
-                if comm.rank == slow:
-                    when_others_wait(comm)
-                read.append(set(x.tolist()))
-                slots.release()
-        return read
-
-    assert pdla.run(3, program)[slow] == [{float(k)} for k in range(3 * COUNT)]
+    assert pdla.run(3, late, slow, {writer: (ALL,)})[slow] == [{float(k)} for k in range(3 * COUNT)]
 
 
 @pytest.mark.parametrize("slow", range(3))
 def test_a_slot_of_which_all_write_a_part_is_not_written_to_by_any_before_all_have_released_it(slow):
-    def program(comm):
-        comm.shared_limit, read = 2**30, []
-        with Slots(comm, comm.xp, 3, np.dtype(float)) as slots:
-            for k in range(3 * COUNT):
-                x = slots.take(3, True)
-                x[comm.rank] = k
-                slots.bcast(x, {rank: (slice(rank, rank + 1),) for rank in range(3)}).wait()
-                if comm.rank == slow:
-                    when_others_wait(comm)
-                read.append(set(x.tolist()))
-                slots.release()
-        return read
-
-    assert pdla.run(3, program)[slow] == [{float(k)} for k in range(3 * COUNT)]
+    parts = {rank: (slice(rank, rank + 1),) for rank in range(3)}
+    assert pdla.run(3, late, slow, parts)[slow] == [{float(k)} for k in range(3 * COUNT)]
 
 
 def test_slots_hold_so_many_arrays_that_nobody_has_released():
