@@ -73,7 +73,7 @@ def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_cal
 def test_more_than_is_kept_for_the_next_call_is_freed(comm):
     """Of KEPT bytes a rank all stay; of more none."""
     host, shared = np.dtype(np.uint8), comm.split(range(comm.size), "slots")
-    for a_rank, kept in ((KEPT, True), (KEPT + 64, False), (2**20, True)):
+    for a_rank, kept in ((KEPT, True), (KEPT + 64, False), (2**22, True)):
         with Slots(shared, comm.xp, a_rank * comm.size // COUNT, host):
             pass
         assert (shared.shared_buffer().size == a_rank * comm.size) if kept else shared.shared_buffer().size == 0
