@@ -1,11 +1,12 @@
-"""How many Python calls a product takes: the first of two matrices on a grid, one of a new shape, and those after it; and how
-many the second forward and backward pass of a linear layer do.
+"""How many Python calls a product, a solution and a factorization take, and in how many files of pdla: the first of two matrices on
+a grid, one of a new shape, and those after it; and how many the second forward and backward pass of a linear layer do.
 
     python -m bench.calls 1024                    run dry, as rank 0 of so many
+    python -m bench.calls threads                 on 4 ranks that are threads
     mpirun -n 4 python -m bench.calls             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
 
-Counted are the frames of functions and generators of pdla/, on rank 0. What runs inside a wait is left out: how often it looks
-depends on the other ranks.
+Counted are the frames of functions and generators of pdla/, on rank 0. What runs inside a wait is left out for products and layers:
+how often it looks depends on the other ranks. Of systems it is counted, too.
 """
 
 from __future__ import annotations
@@ -30,27 +31,35 @@ LAYOUTS = {
 }
 
 
-def counted(work: Callable[[], Any]) -> int:
-    """The calls within pdla that `work` makes."""
+def counted(work: Callable[[], Any], waits: bool = False) -> int:
+    """The calls within pdla that `work` makes. waits: count what runs inside a wait, too."""
+    return counted_by_file(work, waits)[0]
+
+
+def counted_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
+    """The calls within pdla that `work` makes, and the files in which they are."""
     calls = inside = 0
+    files = set()
+    known = set() if waits else WAITS
 
     def watch(frame: Any, event: str, _: Any) -> None:
         nonlocal calls, inside
         if event not in ("call", "return") or not frame.f_code.co_filename.startswith(FOLDER):
             return
-        waits = (Path(frame.f_code.co_filename).name, frame.f_code.co_qualname) in WAITS
+        wait = (Path(frame.f_code.co_filename).name, frame.f_code.co_qualname) in known
         if event == "call":
             calls += not inside
-            inside += waits
+            files.add(frame.f_code.co_filename)
+            inside += wait
         else:
-            inside -= waits
+            inside -= wait
 
     sys.setprofile(watch)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return calls
+    return calls, len(files)
 
 
 def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
@@ -62,6 +71,33 @@ def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
     later = counted(lambda: A @ B)
     D, E = pdla.ones((n + 17, n + 3), grid, layout), pdla.ones((n + 3, n + 5), grid, layout)
     return [first, later, counted(lambda: D @ E)]
+
+
+def oblong(comm: Any) -> list[int]:
+    """Calls of the first and of the third product of 700 x 500 by 500 x 900, in 2-D blocks."""
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
+    A, B = (pdla.ones(shape, grid, LAYOUTS["2-D blocks"]) for shape in ((700, 500), (500, 900)))
+    first = counted(lambda: A @ B)
+    A @ B
+    return [first, counted(lambda: A @ B)]
+
+
+def system(comm: Any) -> dict[str, Any]:
+    """What is done with a positive definite matrix of 256 rows in 2-D blocks."""
+    n, grid = 256, pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
+    A, b = pdla.random((n, n), grid, LAYOUTS["2-D blocks"], seed=1) + pdla.eye(n, grid, LAYOUTS["2-D blocks"]) * n, np.ones(n)
+    return {"solve(A, b)": lambda: pdla.linalg.solve(A, b), "cholesky(A)": lambda: pdla.linalg.cholesky(A)}
+
+
+SYSTEMS = ("solve(A, b)", "cholesky(A)")
+
+
+def systems(comm: Any, name: str) -> list[int]:
+    """Calls of a first solution or factorization, of the third, and the files of that; waits are counted."""
+    work = system(comm)[name]
+    first = counted(work, True)
+    work()
+    return [first, *counted_by_file(work, True)]
 
 
 SCHEMES = (nn.Summa2D, nn.Tensor3D)
@@ -76,17 +112,28 @@ def passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
     return [counted(lambda: layer.forward(x)), counted(lambda: layer.backward(y))]
 
 
-def main(ranks: int = 0) -> None:
-    comm = None if ranks else pdla.world()
+def world(word: str) -> int:
+    """How many dry ranks; 0: threads."""
+    return 0 if word == "threads" else positive(word)
+
+
+def main(dry: int | None = None) -> None:
+    comm = pdla.world() if dry is None else None
     tell = print if comm is None else say(comm)
+    ranks = comm.size if comm else dry or 4
 
     def told(program: Callable[..., list[int]], *what: Any) -> list[int]:
-        return program(comm, *what) if comm else pdla.dry_run(ranks, program, *what)[0]
+        return program(comm, *what) if comm else pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
 
-    tell(f"{f'Python calls on {ranks or comm.size} ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
+    tell(f"{f'Python calls on {ranks} ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
+    tell(f"{'700 x 500 by 500 x 900':32}{''.join(f'{calls:8}' for calls in told(oblong))}")  # the first of this process
     for name, layout in LAYOUTS.items():
         first, later, new = told(products, layout)
         tell(f"{name:32}{first:8}{later:8}{new:12}")
+    tell(f"{'256 x 256':32}{'first':>8}{'later':>8}{'its files':>12}")
+    for name in SYSTEMS:
+        first, later, files = told(systems, name)
+        tell(f"{name:32}{first:8}{later:8}{files:12}")
     tell(f"{'A linear, its second pass':32}{'forward':>8}{'backward':>9}")
     for scheme in SCHEMES:
         forward, backward = told(passes, scheme)
@@ -94,4 +141,4 @@ def main(ranks: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    started(main, positive, __doc__)
+    started(main, world, __doc__)
