@@ -16,7 +16,7 @@ from bench.common.given import say, started
 from bench.common.meeting import Meeting
 from bench.common.turns import seconds
 from pdla.bench.arguments import positive
-from pdla.linalg.factorizations.block_cyclic import in_blocks, near_square
+from pdla.linalg.panels.blocks import in_blocks, near_square
 from pdla.matrix import redistribute
 
 BLOCKS = pdla.Layout("row", "col")

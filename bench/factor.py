@@ -28,8 +28,10 @@ from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
 from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
-from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Task, cheapest
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan.price import cheapest
+from pdla.linalg.plan.routine import Task
+from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
 from pdla.model.machine import Machine
 
 TURNS = 7
@@ -91,7 +93,7 @@ class Job:
 
 def grids(comm, n):
     """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
-    tasks = [Task(name, n, n, np.dtype(float), Machine.chosen()) for name in ("cholesky", "triangular", "lu")]
+    tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU)]
     blockings = [cheapest(task, comm.size)[0] for task in tasks]
     layouts = [in_blocks(*each) for each in blockings]
     return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]

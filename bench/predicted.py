@@ -20,10 +20,13 @@ from bench.common.given import started
 from pdla import linalg, nn
 from pdla.bench.arguments import positive
 from pdla.bench.measure import calibration
-from pdla.linalg.factorizations import price
-from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan import price
+from pdla.linalg.plan.routine import Task
+from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
 
 LAYOUT = pdla.Layout("row", "col")
+BY_NAME = {"cholesky": CHOLESKY, "lu": LU, "triangular": TRIANGULAR}
 
 
 def product(comm, n, algorithm, dtype):
@@ -37,7 +40,7 @@ def product(comm, n, algorithm, dtype):
 def factored(comm, name, n, dtype):
     """A function to time: a factorization, or a system with as many right-hand sides, in square blocks as pdla chooses."""
     kind = np.dtype(dtype)
-    shape, block = price.cheapest(price.Task(name, n, n, kind, pdla.Machine()), comm.size)[0]
+    shape, block = price.cheapest(Task(BY_NAME[name], n, n, kind, pdla.Machine()), comm.size)[0]
     grid, blocks = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
     A = pdla.random((n, n), grid, blocks, dtype=dtype) + n * pdla.eye(n, grid, blocks, dtype=dtype)
     B = pdla.ones((n, n), grid, pdla.Layout(pdla.Cyclic("row", block), "col"), dtype=dtype)

@@ -15,19 +15,21 @@ import pdla
 from bench.common.meeting import Meeting, received
 from bench.factor import of
 from pdla.linalg import cho_factor, lu_factor
-from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Task, cheapest
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan.price import cheapest
+from pdla.linalg.plan.routine import Task
+from pdla.linalg.routines import CHOLESKY, LU
 from pdla.model.machine import Machine
 
 TURNS = 3
-ROUTINES = {"Cholesky": ("cholesky", cho_factor), "LU": ("lu", lu_factor)}
+ROUTINES = {"Cholesky": (CHOLESKY, cho_factor), "LU": (LU, lu_factor)}
 
 
 def main(n, file):
     comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
     for name, (routine, factor) in ROUTINES.items():
         shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
-        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine == "cholesky"), []
+        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine is CHOLESKY), []
         for _ in range(TURNS):
             X, came = A.copy(), received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,23 +25,37 @@ FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
 ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
 
 
-def words(name: str, *arguments: Any, **named: Any) -> str:
-    """The call in words that are the same on every rank."""
-    said = [_word(X) for X in arguments]
-    return f"{name}({'; '.join([*said, *(f'{key}={value!r}' for key, value in named.items())])})"
+def describe(*operands: Any, **options: Any) -> str:
+    """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
+    said = [*map(_describe, operands), *[f"{key}={_describe(given)}" for key, given in options.items()]]
+    return "; ".join(said)
 
 
-def _word(given: Any) -> str:
+def describe_call(name: str, *operands: Any, **options: Any) -> str:
+    """Local: a call in words, the elements of arrays among its operands included."""
+    return f"{name}({describe(*operands, **options)}){digest_arrays(operands)}"
+
+
+def _describe(given: Any) -> str:
     if isinstance(given, DistMatrix):
         return given.described
-    return digest(given) if hasattr(given, "dtype") and bool(getattr(given, "shape", None)) else in_words(given)
+    return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else in_words(given)
+
+
+def _is_array(given: Any) -> bool:
+    return hasattr(given, "dtype") and bool(getattr(given, "shape", None))
+
+
+def digest_arrays(operands: Iterable[Any]) -> str:
+    """Local: the elements of those operands that are arrays, which all ranks have alike, in words."""
+    return "".join([f"; {digest(X)}" for X in operands if not isinstance(X, DistMatrix) and _is_array(X)])
 
 
 def digest(x: Any) -> str:
-    """A vector in words, equal on two ranks where its elements are equal bit by bit, NaN too."""
+    """Local: an array's elements in words, equal on two ranks where they are equal bit by bit, NaN too."""
     seen = namespace(x).host(x)
     shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
-    return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
+    return f"digest {shown}"
 
 
 def flags(**named: Any) -> None:
@@ -67,27 +82,23 @@ def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
     return kind
 
 
-def to_factor(
-    name: str, A: Any, overwrite_a: bool, check_finite: bool, *, rectangular: bool = False, assume_a: str = "gen",
-    lower: bool = True,
-) -> np.dtype:
-    """The dtype in which A is factored. Raises for flags, and for an A that cannot be factored.
+def factored_in(name: str, A: DistMatrix) -> np.dtype:
+    """The dtype in which A is factored."""
+    return worked_on(name, A.dtype)
 
-    lower: which triangle is read, by what is assumed of A
-    """
-    flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
-    if rectangular:
-        matrix(A)
-    else:
-        square(name, A)
-    if overwrite_a:
-        overwritten("A", A)
-    if check_finite:
-        finite(A, part=part_of(assume_a, lower))
-    kind = worked_on(name, A.dtype)
-    if rectangular and A.shape[0] > (most := int(2 / np.finfo(kind).eps)):  # rows' numbers travel with their elements
-        raise ShapeError(f"{name}: A has {A.shape[0]} rows, {kind} counts to {most}: cast it to double precision by astype first")
-    return kind
+
+def counts_rows(name: str, A: DistMatrix, dtype: np.dtype) -> None:
+    """ShapeError unless this dtype has the numbers of A's rows, which travel with their elements."""
+    if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):
+        raise ShapeError(f"{name}: A has {A.shape[0]} rows, {dtype} counts to {most}: cast it to double precision by astype first")
+
+
+def pivots(name: str, X: DistMatrix, given: Any) -> None:
+    """ShapeError unless these are the pivots of LU factors in X: a number of a row for each row."""
+    n = X.shape[0]
+    alike = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.shape == (n,)
+    if not alike or not 0 <= given.min(initial=0) <= given.max(initial=0) < max(1, n):
+        raise ShapeError(f"{name}: pivots={given!r}: {n} numbers of rows, as lu_factor gives them")
 
 
 def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
@@ -145,7 +156,7 @@ def same_grid(A: DistMatrix, X: Any, name: str) -> None:
 
 
 def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
-    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can be left in `layout` and written to `out`.
+    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can lie in `layout`, and goes with `out`.
 
     layout=None is the default one, out=None a new matrix.
     """
@@ -160,8 +171,20 @@ def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) 
     same_grid(A, out, "out")
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the result {shape} {dtype}")
-    writeable(out)
     if out.conjugated or out.layout.partial or (layout is not None and layout != out.layout):
         raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
-    if A.xp.overlap(out.base, A.base) and out.base.size:
-        raise ShapeError("out shares memory with A, which is never written to")
+
+
+def written_to(out: Any, *operands: Any) -> None:
+    """ShapeError unless `out`, a matrix or an array, or None, can be written to, and shares no memory with the operands."""
+    if out is None:
+        return
+    if isinstance(out, DistMatrix):
+        writeable(out)
+    elif isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
+    written = out.base if isinstance(out, DistMatrix) else out
+    for X in operands:
+        x = X.base if isinstance(X, DistMatrix) else X
+        if written.size and isinstance(x, type(written)) and namespace(written).overlap(written, x):
+            raise ShapeError("out shares memory with an operand, which is never written to")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
@@ -15,13 +15,18 @@ from pdla.array.dtypes import near_one
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
-from pdla.linalg.factorizations.block_cyclic import counted
-from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.lu import factored
-from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.triangular import in_square_blocks, regular, solved
+from pdla.linalg.given_factors import FactorsCall
+from pdla.linalg.panels.blocks import counted
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.right_side import RightSide
+from pdla.linalg.routines import LU
+from pdla.linalg.routines.triangular import in_square_blocks, regular
+from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.checks import communicator, matrix
-from pdla.matmul.images import Images, Part
+from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import check_summed, frobenius, of_columns
 
@@ -29,7 +34,6 @@ ORDERS = (None, "fro", 1, inf, "max")
 FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
 SUSPECT = 100  # times sqrt(n) eps: of matrices singular to working precision nearly all have pivots whose quotient is below that
-Factors = tuple[tuple[DistMatrix, Part], ...]  # triangles whose product is the matrix, but for the order of its rows
 Way = Callable[[np.ndarray], np.ndarray]  # from a vector, whole on every rank, to another one
 
 
@@ -71,7 +75,7 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     >>> pdla.run(2, program)[0]
     [5.0, 4.0, 4.0, 4.0]
     """
-    with agreed(communicator((A,)), checks.words("norm", A, ord=ord)):
+    with agreed(communicator((A,)), checks.describe_call("norm", A, ord=ord)):
         check_summed(matrix(A), "norm")
         _one_of("norm", "ord", ord, ORDERS)
     return _norm(A, ord)
@@ -90,21 +94,26 @@ def _norm(A: DistMatrix, ord: Any) -> float:
     return float(of_columns(A.T if ord == inf else A, "maximum" if ord == "max" else "add").max(initial=0))
 
 
-def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True, memory_limit: int | None = None) -> float:
+def cond(
+    A: Any, p: float = 1, *, check_finite: bool = True, memory_limit: int | None = None, verify: bool | str | None = None
+) -> float:
     """Estimate the condition number: the norm of A times that of its inverse.
 
     Collective over A's grid, idle ranks included.
 
     Parameters
     ----------
-    A : DistMatrix
-        n x n, in any layout.
+    A : DistMatrix or tuple
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
+        norm of A is estimated, too.
     p : 1 or numpy.inf, optional
         Which norm.
     check_finite : bool, optional
         Whether to look for NaN and infinity first; without, NaN gives NaN.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check factors and solutions, as by `solve`.
 
     Returns
     -------
@@ -137,67 +146,52 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True, memory_limit
     >>> pdla.run(2, program)[0]
     8.0
     """
-    said = checks.words("cond", A, p=p, finite=check_finite, limit=memory_limit)
-    with agreed(communicator((A,)), said):
-        checks.flags(check_finite=check_finite)
-        checks.square("cond", A)
-        _one_of("cond", "p", p, (1, inf))
-        if check_finite:
-            checks.finite(A)
-        dtype = checks.worked_on("cond", A.dtype)
-        if not A.shape[0]:
-            raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
-        run = partial(_estimated, p=p, dtype=dtype)
-        blocking = limited("lu", A, dtype, memory_limit, run, said=said)
-    with to(blocking, memory_limit):
-        return run(A)
+    return _COND(A, p=p, check_finite=check_finite, memory_limit=memory_limit, verify=verify)
 
 
-def _estimated(A: DistMatrix, p: float, dtype: np.dtype) -> float:
+def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    _one_of("cond", "p", options.p, (1, inf))
+    if not A.shape[0]:
+        raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
+
+
+def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
     """Collective: the condition number, from A's norm and that of the inverse by A's factors."""
-    A = A.redistribute(A.layout.summed) if A.layout.partial else A
+    A, p = A.redistribute(A.layout.summed) if A.layout.partial else A, plan.options.p
     size = _norm(A, p)
-    if scaled := size != 0 and not FAR[0] < size < FAR[1]:
-        A = counted(A * float(near_one(size, dtype)))
+    if size != 0 and not FAR[0] < size < FAR[1]:
+        A = counted(A * float(near_one(size, plan.dtype)))
         size = _norm(A, p)
-    X, _, fault = factored(A, dtype, scaled)
-    if isnan(size) or fault:
+    factors = factor(plan, A)
+    if isnan(size) or factors.fault:
         return size if isnan(size) else inf
-    factors = of_lu(in_square_blocks(X, dtype))
     with np.errstate(all="ignore"):
-        return size * _norm_by(_solution, factors if p == 1 else _adjoint(factors), dtype)
+        return size * _norm_by(_solution, _on_blocks(factors if p == 1 else factors.adjoint, plan.dtype), plan.dtype)
 
 
-def of_lu(X: DistMatrix) -> Factors:
-    """Local: of L and U in one matrix."""
-    return (X, Part(True, "one")), (X, Part(False))
+def _estimate_by_factors(plan: FactorPlan, factors: Factors) -> float:
+    """Collective: the same, by factors that are there."""
+    return 1 / _reciprocal(factors if plan.options.p == 1 else factors.adjoint)
 
 
-def of_cholesky(L: DistMatrix) -> Factors:
-    """Local: of the factor."""
-    return (L, Part(True)), (L.H, Part(False))
+_COND = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_factors)
 
 
-def of_lower(T: DistMatrix) -> Factors:
-    """Local: of a lower triangle."""
-    return ((T, Part(True)),)
+def _on_blocks(factors: Factors, dtype: np.dtype) -> Factors:
+    """Collective: the factors in square blocks, to solve by them several times."""
+    return replace(factors, X=in_square_blocks(factors.X, dtype), pivots=None, power=1)
 
 
-def of_upper(T: DistMatrix) -> Factors:
-    """Local: of an upper triangle."""
-    return ((T, Part(False)),)
+def heed(factors: Factors, dtype: np.dtype) -> None:
+    """Collective: warn, on every rank, of factors of a matrix that is singular to this dtype's precision.
 
-
-def heed(X: DistMatrix, of: Callable[[DistMatrix], Factors], dtype: np.dtype) -> None:
-    """Collective: warn, on every rank, where the factors in X are of a matrix that is singular to this dtype's precision.
-
-    LinAlgError where X has a zero on its diagonal. All ranks learn the least and the largest pivot
-    with that; the condition is estimated only where they make it suspect.
+    LinAlgError where a triangle has a zero on its diagonal. The condition is estimated only where the least and the largest pivot
+    make it suspect.
     """
     eps = float(np.finfo(dtype).eps)
-    pivots = regular(X) ** sum(part.diagonal == "own" for _, part in of(X))
-    if pivots < SUSPECT * sqrt(X.shape[0]) * eps:
-        warn_below(_reciprocal(X, of), eps)
+    ratio = regular(factors.X) if factors.ratio is None else factors.ratio
+    if ratio ** sum(part.diagonal == "own" for _, part in factors.views) < SUSPECT * sqrt(factors.X.shape[0]) * eps:
+        warn_below(_reciprocal(factors), eps)
 
 
 def warn_below(rcond: float, eps: float) -> None:
@@ -217,21 +211,17 @@ def _users_level() -> int:
     return level
 
 
-def _reciprocal(X: DistMatrix, of: Callable[[DistMatrix], Factors]) -> float:
+def _reciprocal(factors: Factors) -> float:
     """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
-    dtype = checks.worked_on("cond", X.dtype)
-    factors = of(in_square_blocks(X, dtype))
+    dtype = checks.worked_on("cond", factors.X.dtype)
+    factors = _on_blocks(factors, dtype)
     with np.errstate(all="ignore"):
         return float(np.divide(1, _norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype)))
 
 
 def _norm_by(way: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:
     """Collective: the 1-norm of the product of the factors, or of its inverse, estimated."""
-    return estimated_norm(way(factors, dtype), way(_adjoint(factors), dtype), np.empty(factors[0][0].shape[0], dtype))
-
-
-def _adjoint(factors: Factors) -> Factors:
-    return tuple((T.H, Part(not part.lower, part.diagonal)) for T, part in reversed(factors))
+    return estimated_norm(way(factors, dtype), way(factors.adjoint, dtype), np.empty(factors.X.shape[0], dtype))
 
 
 def _product(factors: Factors, dtype: np.dtype) -> Way:
@@ -239,7 +229,7 @@ def _product(factors: Factors, dtype: np.dtype) -> Way:
     images = Images(dtype, 0)
 
     def way(x: np.ndarray) -> np.ndarray:
-        for T, part in reversed(factors):
+        for T, part in reversed(factors.triangles):
             x = T.xp.host(images.whole(T, (x[:, None], np.ones((len(x), 1), images.real)), part)[0][:, 0])
         return x
 
@@ -248,12 +238,10 @@ def _product(factors: Factors, dtype: np.dtype) -> Way:
 
 def _solution(factors: Factors, dtype: np.dtype) -> Way:
     """The way from b to x of A x = b, collective."""
+    xp = factors.X.xp
 
     def way(b: np.ndarray) -> np.ndarray:
-        for T, part in factors:
-            side = RightSide(T.xp.asarray(b), None, dtype)
-            b = T.xp.host(T.xp.host_or(solved(T, side, part.lower, part.diagonal == "one"), b))
-        return b
+        return xp.host(xp.host_or(solve_by(factors, RightSide(xp.asarray(b), None, dtype)), b))
 
     return way
 

@@ -1,4 +1,4 @@
-"""Determinants, from the diagonal of U and the exchanges of rows of an LU factorization."""
+"""Determinants, from the diagonals of factors and their exchanges of rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.comm.agreement import agreed
-from pdla.linalg import checks
 from pdla.linalg.diagonal import whole_diagonal
-from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.lu import scaled_factors
-from pdla.matmul.checks import communicator
+from pdla.linalg.given_factors import FactorsCall
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.routines import BY_STRUCTURE
+from pdla.linalg.solutions import factor
 from pdla.matrix.core import DistMatrix
 
 
@@ -23,19 +24,29 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
-def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None) -> Any:
+def det(
+    A: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
+    memory_limit: int | None = None, verify: bool | str | None = None,
+) -> Any:
     """Compute the determinant. Collective over A's grid, idle ranks included.
 
     Parameters
     ----------
-    A : DistMatrix
-        n x n, in any layout.
+    A : DistMatrix or tuple
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
+        options of a matrix alone mean nothing.
+    assume_a : str, optional
+        What is known of A, as for `solve`.
+    lower : bool, optional
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check the factors, as `cholesky` and `lu_factor` do.
 
     Returns
     -------
@@ -47,7 +58,9 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, 
     Raises
     ------
     LinAlgError
-        For NaN and infinity.
+        For NaN and infinity; for a matrix that is not positive definite, if that is assumed.
+    VerificationError
+        For factors that `verify` found wrong, and could not compute again.
     ShapeError, PlanError, AgreementError
         For a matrix that is not square, or a memory_limit that cannot be kept, on every rank, as
         all of these.
@@ -58,7 +71,7 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, 
 
     Notes
     -----
-    By LU: a rank receives `lu_words`, and n words at the end.
+    By the factors that `solve` takes; of the diagonal of each a rank receives n words.
 
     Examples
     --------
@@ -69,13 +82,17 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, 
     >>> pdla.run(2, program)[0]
     np.float64(-6.0)
     """
-    dtype, value, exponent = _determinant("det", A, overwrite_a, check_finite, memory_limit)
+    dtype, value, exponent = _DET(
+        A, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit,
+        verify=verify,
+    )
     with np.errstate(over="ignore", under="ignore"):
         return dtype.type(_scaled(value, exponent))
 
 
 def slogdet(
-    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+    A: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> SlogdetResult:
     """Compute the sign of the determinant, and the logarithm of its absolute value.
 
@@ -83,14 +100,21 @@ def slogdet(
 
     Parameters
     ----------
-    A : DistMatrix
-        n x n, in any layout.
+    A : DistMatrix or tuple
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
+        options of a matrix alone mean nothing.
+    assume_a : str, optional
+        What is known of A, as for `solve`.
+    lower : bool, optional
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check the factors, as `cholesky` and `lu_factor` do.
 
     Returns
     -------
@@ -101,7 +125,7 @@ def slogdet(
 
     Raises
     ------
-    LinAlgError, ShapeError, PlanError, AgreementError
+    LinAlgError, VerificationError, ShapeError, PlanError, AgreementError
         As by `det`, on every rank.
 
     Notes
@@ -117,38 +141,39 @@ def slogdet(
     >>> pdla.run(2, program)[0]
     (np.float64(-1.0), 6914.663)
     """
-    dtype, value, exponent = _determinant("slogdet", A, overwrite_a, check_finite, memory_limit)
+    dtype, value, exponent = _SLOGDET(
+        A, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit,
+        verify=verify,
+    )
     size = abs(value)
     if not size > 0:
         return SlogdetResult(dtype.type(value), np.empty(0, dtype).real.dtype.type(-np.inf if size == 0 else np.nan))
     return SlogdetResult(dtype.type(value / size), np.empty(0, dtype).real.dtype.type(log(size) + exponent * log(2)))
 
 
-def _determinant(
-    name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool, limit: float | None
-) -> tuple[np.dtype, complex, int]:
+def _multiply_pivots(plan: FactorPlan, factors: Factors) -> tuple[np.dtype, complex, int]:
     """Collective: the dtype of the determinant, and itself, as a number of about 1 and the exponent of a power of 2."""
-    said = checks.words(name, A, over=overwrite_a, finite=check_finite, limit=limit)
-    with agreed(communicator((A,)), said):
-        dtype = checks.to_factor(name, A, overwrite_a, check_finite)
-
-        def run(A: DistMatrix) -> tuple[np.ndarray, np.ndarray, float]:
-            X, pivots, fault, power = scaled_factors(A, dtype, overwrite_a)
-            diagonal = whole_diagonal(X, dtype)
-            return (diagonal if fault >= 0 else np.full_like(diagonal, np.nan)), pivots, power
-
-        blocking = limited("lu", A, dtype, limit, run, said=said)
-    with to(blocking, limit):
-        diagonal, pivots, power = run(A)
-    value, exponent = _product(diagonal.tolist())
-    odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
-    return dtype, -value if odd else value, exponent - len(pivots) * int(log2(power))
+    dtype, exponent, pivots = plan.dtype, 0, factors.pivots
+    value: complex = 1.0 if factors.fault >= 0 else np.nan
+    for T, part in factors.triangles:
+        if part.diagonal in ("own", "alone"):
+            value, exponent = _product([value, *whole_diagonal(T, dtype).tolist()], exponent)
+    if pivots is not None and np.count_nonzero(pivots != np.arange(len(pivots))) % 2:
+        value = -value
+    return dtype, value, exponent - factors.X.shape[0] * int(log2(factors.power.real))
 
 
-def _product(numbers: list[complex]) -> tuple[complex, int]:
-    """As a number of about 1, and the exponent of a power of 2."""
+def _factor_and_multiply(plan: FactorPlan, A: DistMatrix) -> tuple[np.dtype, complex, int]:
+    """Collective, unchecked: the same, of a matrix."""
+    return _multiply_pivots(plan, factor(plan, A))
+
+
+_DET, _SLOGDET = (FactorsCall(Call(name, BY_STRUCTURE, _factor_and_multiply), _multiply_pivots) for name in ("det", "slogdet"))
+
+
+def _product(numbers: list[complex], exponent: int) -> tuple[complex, int]:
+    """Of these numbers and 2^exponent, as a number of about 1 and the exponent of a power of 2."""
     value: complex = 1.0
-    exponent = 0
     for number in numbers:
         mantissa, power = _split(number)
         value, more = _split(value * mantissa)

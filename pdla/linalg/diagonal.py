@@ -14,8 +14,8 @@ from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_below
-from pdla.linalg.factorizations.block_cyclic import as_layout, diagonal
-from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.panels.blocks import as_layout, diagonal
+from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
 from pdla.linalg.verify import Claim, alike, checked
 from pdla.matmul.images import Images, Pair, Part

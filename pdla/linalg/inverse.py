@@ -17,25 +17,26 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import take
-from pdla.comm.workspace import bounded, within
+from pdla.comm.workspace import Workspace, opened, within
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
+from pdla.linalg.condition import heed
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.factorizations.block_cyclic import as_layout, counted, dimensions, working_copy
-from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.cholesky import factored
-from pdla.linalg.factorizations.lu import regular_factors
-from pdla.linalg.factorizations.row_exchange import order
-from pdla.linalg.factorizations.triangular import Substitution, in_square_blocks
+from pdla.linalg.panels.blocks import as_layout, counted, dimensions, working_copy
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.blocking import Place
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.symmetrize import reflect
-from pdla.linalg.solve import ROUTINES
-from pdla.linalg.verify import Claim, asked, checked
+from pdla.linalg.routines import BY_STRUCTURE
+from pdla.linalg.routines.triangular import Substitution, in_square_blocks
+from pdla.linalg.solutions import factor
+from pdla.linalg.verify import Claim, checked
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Pair, Part, scaled
-from pdla.matmul.verify import check_asked
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
@@ -110,50 +111,39 @@ def inv(
     array([[0.  , 0.25],
            [0.5 , 0.  ]])
     """
-    named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "limit": memory_limit}
-    said = checks.words("inv", A, assume_a=assume_a, verify=verify, **named)
-    with agreed(communicator((A,)), said):
-        check_asked(verify)
-        checks.assumed("inv", assume_a)
-        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, assume_a=assume_a, lower=lower)
-        checks.result(A, A.shape, dtype, None, layout)
-        overwrite_a = overwrite_a and verify != "keep"
-
-        def run(A: DistMatrix) -> DistMatrix:
-            return _inverse(A, dtype, assume_a, lower, overwrite_a, layout=layout or A.layout.summed)
-
-        blocking = limited(ROUTINES[assume_a], A, dtype, memory_limit, run, said=said)
-    with to(blocking, memory_limit), asked(verify):
-        return run(A)
+    return _INV(
+        A, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout,
+        memory_limit=memory_limit, verify=verify,
+    )
 
 
-def _inverse(
-    A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False, *, layout: Layout
-) -> DistMatrix:
-    """Collective: the inverse, in this layout."""
-    if ROUTINES[assume_a] == "lu":
-        X, pivots, power = regular_factors(A, dtype, overwrite, checks.part_of(assume_a, lower))
-        X = in_square_blocks(X, dtype)
-        heed(X, of_lu, dtype)
-        return _by_lu(X, pivots, power, layout, A.grid)
-    if assume_a == "pos":
-        L = in_square_blocks(factored(A if lower else A.H, dtype, overwrite), dtype)
-        heed(L, of_cholesky, dtype)
-        return _by_cholesky(L, layout, A.grid)
-    if assume_a == "diagonal":
-        return inverse_of_diagonal(A, dtype, layout)
-    lower = assume_a == "lower triangular"
-    heed(A, of_lower if lower else of_upper, dtype)
-    return _of_lower(A, dtype, layout) if lower else _of_lower(A.T, dtype, layout.T).T
+def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    checks.result(A, A.shape, dtype, None, options.layout)
 
 
-def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
+    """Collective, unchecked: the inverse, in the layout that the plan's options ask for."""
+    layout = plan.options.layout or A.layout.summed
+    if not plan.tasks:
+        return inverse_of_diagonal(A, plan.dtype, layout)
+    factors = factor(plan, A).regular()
+    heed(factors, plan.dtype)
+    if len(factors.views) == 1:
+        return _of_triangle(A, plan, layout)
+    factors = replace(factors, X=in_square_blocks(factors.X, plan.dtype))
+    return (_by_lu if factors.pivots is not None else _by_cholesky)(factors, layout, A.grid)
+
+
+_INV = Call("inv", BY_STRUCTURE, _invert, check=_check)
+
+
+def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
-    rows = order(pivots, X.shape[0])
+    X, rows, power = factors.X, factors.order, factors.power
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(X.grid.comm, "an inverse by LU"), within(bounded()):
+        with collective_section(X.grid.comm, "an inverse by LU"), within(opened() or Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
@@ -171,11 +161,12 @@ def _by_lu(X: DistMatrix, pivots: np.ndarray, power: float, layout: Layout, grid
     return checked(X.grid.comm, X.dtype, compute, claim)
 
 
-def _by_cholesky(L: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
+    L = factors.X
 
     def compute() -> DistMatrix:
-        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(bounded()):
+        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(opened() or Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
@@ -198,18 +189,26 @@ def _by_cholesky(L: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix
     return checked(L.grid.comm, L.dtype, compute, claim)
 
 
-def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: float = 1) -> Claim:
+def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
     """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
     n = A.shape[0]
     return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, order=lambda Y: rows)
 
 
-def _of_lower(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
+def _of_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
+    """Collective: the inverse of a triangle; of an upper one the transpose of that of its transpose."""
+    place = plan.place
+    if plan.reads is not None and not plan.reads.lower:
+        return _of_lower(A.T, plan.dtype, (place[0].T, place[1]), layout.T).T
+    return _of_lower(A, plan.dtype, place, layout)
+
+
+def _of_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse of a triangle"), within(bounded()):
-            T = in_square_blocks(A, dtype)
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(opened() or Workspace()):
+            T = in_square_blocks(A, dtype, place)
             Y = _forward(T, np.arange(T.shape[0]), ALL, False)
         return as_layout(Y, layout, A.grid)
 
@@ -279,14 +278,13 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     array([[89, 55],
            [55, 34]])
     """
-    with agreed(communicator((A,)), checks.words("matrix_power", A, n)):
+    with agreed(communicator((A,)), checks.describe_call("matrix_power", A, n)):
         checks.square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
             raise ShapeError(f"matrix_power: n={n!r}: an integer")
         n = int(n)  # of np.int8(-128) the absolute value is -128
-        dtype = checks.worked_on("inv", A.dtype) if n < 0 else A.dtype
     layout = A.layout.summed
     if n == 0:
-        return eye(A.shape[0], A.grid, layout, dtype=dtype)
-    X = converted(A, layout, A.grid) if n > 0 else _inverse(A, dtype, layout=layout)
+        return eye(A.shape[0], A.grid, layout, dtype=A.dtype)
+    X = converted(A, layout, A.grid) if n > 0 else inv(A, check_finite=False)
     return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

@@ -31,14 +31,16 @@ from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed, of_cholesky, of_lu
-from pdla.linalg.factorizations.block_cyclic import counted, working_copy
-from pdla.linalg.factorizations.cholesky import factored, solved_by
-from pdla.linalg.factorizations.lu import factored as factored_by_lu
-from pdla.linalg.factorizations.lu import image, solved_by_lu
-from pdla.linalg.factorizations.right_side import RightSide
+from pdla.linalg.condition import heed
 from pdla.linalg.gmres import KEPT, WORTH, correction, scaled
+from pdla.linalg.panels.blocks import counted, working_copy
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.symmetric import mirrored
+from pdla.linalg.routines.lu import image
+from pdla.linalg.solutions import factor, solve_by
 from pdla.linalg.verify import Check, wanted
 from pdla.matmul import matmul
 from pdla.matmul.images import Images, Pair, Part
@@ -50,12 +52,12 @@ from pdla.matrix.reductions import of_columns
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
 FAR = 2.0**-64, 2.0**64  # row sums of which float32 can hold the factors
-By = tuple[Callable[[DistMatrix], DistMatrix], Callable[[], None]]  # what solves by low factors, and warns of their condition
 LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
 
 
-def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
+def lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
     """The dtype of the factors, None for refine=None; PlanError where there is none below that of the matrices, or no factor."""
+    refine, assumed = options.refine, options.assume_a
     if refine is None:
         return None
     if not isinstance(refine, str) or (refine, dtype.char) not in LOWER:
@@ -65,13 +67,10 @@ def lower_dtype(refine: Any, dtype: np.dtype, assumed: str) -> np.dtype | None:
     return np.dtype(LOWER[refine, dtype.char])
 
 
-def refined(A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool) -> Any:
-    """Collective: X of A X = B; None, with a warning, where it does not converge.
-
-    lower: which triangle is read of an A that is assumed to be symmetric or Hermitian.
-    """
+def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> Any:
+    """Collective: X of A X = B; None, with a warning, where it does not converge."""
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
-        found = _found(A, side, low, assumed, lower)
+        found = _find(plan, A, side, low)
     said = f"A has no factor in {low}"
     if found is not None:
         X, steps, more, left = found
@@ -81,7 +80,7 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: 
         said = f"after {told} the residual is {left:.1e} times what is allowed"
         if left <= 1:
             X = side.placed(X)
-            if not (said := _wrong(A, X, side, checks.part_of(assumed, lower))):
+            if not (said := _wrong(A, X, side, plan.reads)):
                 return side.back(X)
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
@@ -112,55 +111,53 @@ def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> 
     return "" if isinstance(wrong, NotFinite) else wrong  # such X have no residual that is small enough, and images may be infinite
 
 
-def _found(
-    A: DistMatrix, side: RightSide, low: np.dtype, assumed: str, lower: bool
-) -> tuple[DistMatrix, int, int, float] | None:
+def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tuple[DistMatrix, int, int, float] | None:
     """Collective: what `_converged` gives; None where there are no low factors.
 
     Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
     them.
     """
-    A = A if assumed == "gen" else counted(mirrored(A, lower, assumed != "sym"))
+    part = plan.reads
+    A = A if part is None else counted(mirrored(A, part.lower, part.hermitian))
     A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
-    factor = _factor(A)
-    A = A if factor == 1 else counted(A * factor)
+    power = _power(A)
+    A = A if power == 1 else counted(A * power)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
-        by = _by_cholesky(A, low, side.dtype) if assumed == "pos" else _by_lu(A, low, side.dtype)
-        if by is None:
+        factors = _factor_low(plan, A, low)
+        if factors is None:
             return None
-        (solve, check_condition), B = by, side.working_copy(layout, grid)
-        scales = None if factor == 1 else _scales(B)
+        B, solve = side.working_copy(layout, grid), partial(_solve_low, plan, factors)
+        scales = None if power == 1 else _scales(B)
         X, steps, more, left = _converged(A, B if scales is None else scaled(B, scales), solve)
         if left <= 1:  # else the factors may be of another matrix
-            check_condition()
+            heed(factors, side.dtype)
         if scales is None:
             return X, steps, more, left
-        exponents = np.log2(factor) - np.log2(scales)
+        exponents = np.log2(power) - np.log2(scales)
         first = np.floor(exponents / 2)  # in two steps, neither of which leaves the range
         return scaled(scaled(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
 
 
-def _factor(A: DistMatrix) -> float:
+def _power(A: DistMatrix) -> float:
     """Collective: a power of 2 by which A is multiplied lest its factors leave the range of float32; mostly 1."""
     size = _row_sums(A)
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
-def _by_cholesky(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> By | None:
+def _factor_low(plan: FactorPlan, A: DistMatrix, low: np.dtype) -> Factors | None:
+    """Collective: the factors of A, whole, in a lower precision; None where there are none."""
     try:
-        L = factored(A, low)
+        factors = factor(replace(plan, reads=None, options=replace(plan.options, lower=True)), A, low)
     except LinAlgError:
         return None
-    return lambda R: solved_by(L, RightSide(R, None, low)).astype(R.dtype), partial(heed, L, of_cholesky, dtype)
+    return None if factors.fault else factors
 
 
-def _by_lu(A: DistMatrix, low: np.dtype, dtype: np.dtype) -> By | None:
-    X, pivots, singular = factored_by_lu(A, low, False)
-    if singular:
-        return None
-    return lambda R: solved_by_lu(X, pivots, RightSide(R, None, low)).astype(R.dtype), partial(heed, X, of_lu, dtype)
+def _solve_low(plan: FactorPlan, factors: Factors, R: DistMatrix) -> DistMatrix:
+    """Collective: by low factors, in R's dtype."""
+    return solve_by(factors, RightSide(R, None, factors.X.dtype), plan.square_place).astype(R.dtype)
 
 
 def _worth(B: DistMatrix | RightSide) -> bool:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from pdla.comm.agreement import agreed
-from pdla.layout import Layout
-from pdla.linalg import checks
-from pdla.linalg.condition import heed, of_cholesky, of_lower, of_lu, of_upper
-from pdla.linalg.diagonal import solved_by_diagonal
-from pdla.linalg.factorizations.blocking import limited, to
-from pdla.linalg.factorizations.cholesky import factored, solved_by
-from pdla.linalg.factorizations.lu import regular_factors, solved_by_lu
-from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.triangular import solved
-from pdla.linalg.refinement import lower_dtype, refined
-from pdla.linalg.verify import asked
-from pdla.matmul.checks import communicator
-from pdla.matmul.verify import check_asked
-from pdla.matrix.core import DistMatrix
+import numpy as np
 
-ROUTINES = {
-    "gen": "lu", "sym": "lu", "her": "lu", "pos": "cholesky", "lower triangular": "triangular", "upper triangular": "triangular",
-    "diagonal": "diagonal",
-}  # what is done first, by what is known of A
+from pdla.layout import Layout
+from pdla.linalg.condition import heed
+from pdla.linalg.diagonal import solved_by_diagonal
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.refinement import lower_dtype, refine_solution
+from pdla.linalg.routines import BY_STRUCTURE, TRIANGULAR
+from pdla.linalg.solutions import factor, solve_by
+from pdla.matrix.core import DistMatrix
 
 
 def solve(
     A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
-    check_finite: bool = True, layout: Layout | None = None, refine: str | None = None, memory_limit: int | None = None,
-    verify: bool | str | None = None,
+    check_finite: bool = True, layout: Layout | None = None, out: Any = None, refine: str | None = None,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> Any:
     """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
 
@@ -57,6 +47,9 @@ def solve(
         Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
         Of X; by default B's.
+    out : DistMatrix or array, optional
+        What X is written to, on B's grid, of X's shape and dtype; of a vector an array on every
+        rank. It shares no memory with A and B.
     refine : None or "float32", optional
         "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
         half the words, and refinement to the residual of a full solution; see the notes.
@@ -116,43 +109,78 @@ def solve(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    named = {"lower": lower, "over": (overwrite_a, overwrite_b), "finite": check_finite, "layout": layout, "refine": refine}
-    said = checks.words("solve", A, B, assume_a=assume_a, limit=memory_limit, verify=verify, **named)
-    with agreed(communicator((A, B)), said):
-        check_asked(verify)
-        checks.assumed("solve", assume_a)
-        checks.flags(lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite)
-        checks.square("solve", A)
-        if overwrite_a:
-            checks.overwritten("A", A, B)
-        side = RightSide.of("solve", A, B, layout, overwrite_b and verify != "keep")
-        if check_finite:
-            checks.finite(A, side.B, part=checks.part_of(assume_a, lower))
-        overwrite_a = overwrite_a and verify != "keep"
-        low = lower_dtype(refine, side.dtype, assume_a)
-
-        def run(A: DistMatrix, B: Any, both: bool = False) -> Any:
-            given = replace(side, B=B)
-            X = None if low is None else refined(A, given, low, assume_a, lower)
-            return _solved(A, given, assume_a, lower, overwrite_a) if X is None or both else X
-
-        blocking = limited(ROUTINES[assume_a], A, side.dtype, memory_limit, partial(run, both=True), side.B, said=said)
-    with to(blocking, memory_limit), asked(verify):
-        return run(A, side.B)
+    return _SOLVE(
+        A, B, out=out, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite,
+        layout=layout, refine=refine, memory_limit=memory_limit, verify=verify,
+    )
 
 
-def _solved(A: DistMatrix, side: RightSide, assume_a: str, lower: bool, overwrite: bool) -> Any:
-    """Collective: X, as its right-hand side wants it."""
-    if ROUTINES[assume_a] == "lu":
-        X, pivots, power = regular_factors(A, side.dtype, overwrite, checks.part_of(assume_a, lower))
-        heed(X, of_lu, X.dtype)
-        return solved_by_lu(X, pivots, side, power)
-    if assume_a == "diagonal":
+def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
+    """Collective, unchecked: X in B's form, refined where that is asked for, else in full precision."""
+    side = plan.side(B, out)
+    low = lower_dtype(plan.options, plan.dtype)
+    X = None if low is None else refine_solution(plan, A, side, low)
+    if X is not None and not plan.worst:
+        return X
+    if not plan.tasks:
         return solved_by_diagonal(A, side)
-    if assume_a == "pos":
-        L = factored(A if lower else A.H, side.dtype, overwrite)
-        heed(L, of_cholesky, L.dtype)
-        return solved_by(L, side)
-    lower = assume_a == "lower triangular"
-    heed(A, of_lower if lower else of_upper, side.dtype)
-    return solved(A, side, lower, False)
+    factors = factor(plan, A).regular()
+    heed(factors, plan.dtype)
+    return solve_by(factors, side, plan.square_place)
+
+
+def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
+    lower_dtype(options, dtype)
+
+
+_SIDES = (TRIANGULAR, TRIANGULAR)  # behind a factorization
+_ROUTINES = {known: first if first in ((), (TRIANGULAR,)) else (*first, *_SIDES) for known, first in BY_STRUCTURE.items()}
+_SOLVE = Call("solve", _ROUTINES, _solve, solves=True, check=_check)
+
+
+def plan_solve(
+    A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
+    overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `solve` will solve systems like A X = B. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A, B : DistMatrix
+        As for `solve`, as all arguments are; no vectors. Their elements do not matter.
+    assume_a : str, optional
+        What is known of A; not "diagonal".
+    lower : bool, optional
+        For "sym", "her" and "pos": which triangle is read.
+    overwrite_a, overwrite_b : bool, optional
+        Whether they may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and solves systems like this one.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `solve`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(64, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     plan = pdla.linalg.plan_solve(A, A, assume_a="pos")
+    ...     return plan(A, A).trace()
+    >>> pdla.run(4, program)[0]
+    np.float64(64.0)
+    """
+    return _SOLVE.plan(
+        A, B, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite,
+        layout=layout, memory_limit=memory_limit,
+    )

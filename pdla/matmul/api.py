@@ -331,15 +331,15 @@ class Plans:
     """The plans made on one communicator, the latest last, and the workspace that its calls share."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple, Plan] = {}
+        self.plans: dict[tuple, Any] = {}
         self.workspace = Workspace()
 
-    def plan(self, key: tuple, make: Callable[[], Plan]) -> Plan:
+    def plan(self, key: tuple, make: Callable[[], Any]) -> Any:
         """The plan kept under this key, or one made now."""
         plan = self.plans.get(key)
         return make() if plan is None or plan.closed else plan
 
-    def keep(self, key: tuple, plan: Plan) -> None:
+    def keep(self, key: tuple, plan: Any) -> None:
         """Keep a plan as the latest, and drop the oldest.
 
         Only for calls that agree, so that every rank drops the same plans: some exchange messages
@@ -353,7 +353,7 @@ class Plans:
             del self.plans[next(iter(self.plans))]
 
 
-def _plans_of(comm: Communicator) -> Plans:
+def plans_of(comm: Communicator) -> Plans:
     """Those of a communicator, its attribute: so plans live as long as it does."""
     if not hasattr(comm, "_plans"):
         comm._plans = Plans()  # type: ignore[attr-defined]
@@ -374,7 +374,7 @@ def _agreed(
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.result(A, B, out, layout, dtype)
-        kept = _plans_of(A.grid.comm)
+        kept = plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, options, adds, config.settings.machine)

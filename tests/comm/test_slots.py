@@ -11,11 +11,11 @@ import pdla
 from pdla.comm.slots import COUNT, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import cholesky, lu_factor, solve_triangular
-from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.lu import LU
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.routines.lu import FlatLU
 
 cholesky_steps, lu_steps, triangular_steps = (
-    importlib.import_module(f"pdla.linalg.factorizations.{name}") for name in ("cholesky", "lu", "triangular")
+    importlib.import_module(f"pdla.linalg.routines.{name}") for name in ("cholesky", "lu", "triangular")
 )
 
 SEEN = pytest.mark.parametrize("limit", [0, 2**30], ids=["messages", "memory"])
@@ -250,14 +250,14 @@ def test_a_rank_that_is_as_late_as_the_others_allow_reads_what_was_written_for_i
 
 
 def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_call_works(monkeypatch):
-    panel = LU._panel
+    panel = FlatLU.factor_panel
 
-    def failing(self, k):
-        if k == 3 and self.cols.here == self.cols.owner(k) and fails:
+    def failing(self, k, last):
+        if k == 3 and self.cols.here == self.cols.owner[k] and fails:
             raise MemoryError("no room for a panel")
-        return panel(self, k)
+        return panel(self, k, last)
 
-    monkeypatch.setattr(LU, "_panel", failing)
+    monkeypatch.setattr(FlatLU, "factor_panel", failing)
     fails = [True]
     a = np.random.default_rng(0).uniform(-1, 1, (96, 96))
 

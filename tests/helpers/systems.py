@@ -6,7 +6,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import PlanError
-from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.panels.blocks import in_blocks
 
 BLOCKS = Layout("row", "col")
 KINDS = ["float32", "float64", "complex64", "complex128"]

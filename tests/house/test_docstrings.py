@@ -14,7 +14,7 @@ from pdla import config, errors
 from pdla.comm.ledger import Event
 from pdla.comm.pending import Pending
 from pdla.indices import IndexSet
-from pdla.linalg.predict import FactorPrediction
+from pdla.linalg.plan.predict import FactorPrediction
 from pdla.matmul.native_layouts import Native
 from pdla.matmul.plan import Figures
 from pdla.matmul.predict import Prediction

@@ -17,7 +17,7 @@ from helpers.zoo import KERNELS, animal
 
 import pdla
 from pdla.linalg import cho_factor, cho_solve, cholesky, inv, lu, solve, solve_triangular, trsm
-from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.panels.blocks import in_blocks
 
 FULL = os.environ.get("PDLA_TEST_FULL") == "1"
 pytestmark = pytest.mark.filterwarnings("ignore:.*ll-conditioned")  # SciPy's, of what is to be so

@@ -12,7 +12,7 @@ import pdla
 from pdla import Layout
 from pdla.linalg import cond, condition, inv, lu_factor, norm, solve
 from pdla.linalg.condition import estimated_norm
-from pdla.linalg.factorizations.row_exchange import order
+from pdla.linalg.panels.rows import Permutation
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -106,7 +106,7 @@ def test_adjoint_factors_solve_systems_of_the_adjoint(dtype):
     def program(comm):
         X, pivots = lu_factor(on((2, 2), a, cyclic(8), comm))
         x = condition._solution(condition._adjoint(condition.of_lu(X)), a.dtype)(b)
-        return ratio(a[order(pivots, 33)].conj().T, x[:, None], b[:, None])
+        return ratio(a[Permutation.of_pivots(pivots).order(33)].conj().T, x[:, None], b[:, None])
 
     assert max(pdla.run(4, program)) < 30
 

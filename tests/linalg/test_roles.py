@@ -17,8 +17,9 @@ from helpers.systems import BLOCKS, cyclic, drawn, positive
 import pdla
 from pdla import linalg
 from pdla.errors import LinAlgError
-from pdla.linalg.factorizations import cholesky, kernels, lu, lu_layers, triangular
-from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.routines import cholesky, lu, lu_layers, triangular
 
 N, M, BLOCK = 29, 7, 4
 GRIDS = [(1, 1), (2, 1), (1, 3), (6, 1), (3, 2), (6, 2), (2, 2, 2), (3, 2, 2), (6, 1, 2)]

@@ -1,5 +1,6 @@
 """Factors, solutions and triangles that are checked: an element that errs once is found, named and mended, and right ones pass."""
 
+import importlib
 import threading
 import warnings
 from contextlib import suppress
@@ -26,19 +27,23 @@ from pdla.linalg import (
     lu_factor,
     lu_solve,
     refinement,
+    solutions,
     solve,
     solve_triangular,
     trsm,
 )
 from pdla.linalg import verify as of_results
-from pdla.linalg.factorizations import cholesky as by_cholesky
-from pdla.linalg.factorizations import lu as by_lu
-from pdla.linalg.factorizations import lu_split, right_side, triangular
-from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.right_side import RightSide
-from pdla.linalg.factorizations.row_exchange import order
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.rows import Permutation
+from pdla.linalg.plan import right_side
+from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products import rank_k
+from pdla.linalg.routines import factorization
+from pdla.linalg.routines.cholesky import CholeskyFactorization
+from pdla.linalg.routines.lu import LUFactorization
 from pdla.linalg.verify import Check
+
+lu_split = importlib.import_module("pdla.linalg.lu")  # of which pdla.linalg.lu is a function
 
 N = 48
 EPS = np.finfo(float).eps
@@ -189,9 +194,10 @@ def test_what_is_beyond_twice_the_bound_is_found(monkeypatch, name, rank, call):
 
 
 @pytest.mark.parametrize(("module", "what", "name", "place"), [
-    (by_cholesky, "_factored", "cholesky", (30, 12)), (by_cholesky, "_factored", "inv pos", (47, 0)),
-    (by_lu, "factors", "lu_factor", (20, 12)), (by_lu, "factors", "lu_factor", (12, 20)), (by_lu, "factors", "tall", (40, 3)),
-    (by_lu, "factors", "wide", (2, 41)), (triangular, "substituted", "triangular", (30, 12)),
+    (CholeskyFactorization, "compute", "cholesky", (30, 12)), (CholeskyFactorization, "compute", "inv pos", (47, 0)),
+    (LUFactorization, "compute", "lu_factor", (20, 12)), (LUFactorization, "compute", "lu_factor", (12, 20)),
+    (LUFactorization, "compute", "tall", (40, 3)),
+    (LUFactorization, "compute", "wide", (2, 41)), (solutions, "substitute", "triangular", (30, 12)),
 ], ids=str)
 def test_the_block_is_named_by_its_rank_and_place(monkeypatch, module, what, name, place):
     """As often as it is computed: then all ranks raise the same error, and can go on."""
@@ -263,7 +269,7 @@ def test_nan_where_nothing_is_read_hides_no_fault(monkeypatch, name):
 @pytest.mark.parametrize("assume", ["sym", "her"])
 @pytest.mark.parametrize("lower", [True, False])
 def test_a_wrong_reflection_is_found_and_mended(monkeypatch, assume, lower):
-    right, left = by_lu.reflect, [1]  # how often it is wrong
+    right, left = factorization.reflect, [1]  # how often it is wrong
 
     def wrong(X, *args):
         right(X, *args)
@@ -271,7 +277,7 @@ def test_a_wrong_reflection_is_found_and_mended(monkeypatch, assume, lower):
             left[0] -= 1
             X.stored[5, 3] += 1e-3
 
-    monkeypatch.setattr(by_lu, "reflect", wrong)
+    monkeypatch.setattr(factorization, "reflect", wrong)
 
     def program(comm, verify=True, **options):
         A, right, *_ = factors(comm, cyclic(8))
@@ -492,7 +498,7 @@ def outcome(call, spoils, so=list):
 
 def remade(found):
     """A by its factors, which depend on the pivots of a tournament, in which a wrong row may win."""
-    x, rows = found[0].gather(), order(found[1], len(found[1]))
+    x, rows = found[0].gather(), Permutation.of_pivots(found[1]).order(len(found[1]))
     return [((np.tril(x, -1) + np.eye(len(x))) @ np.triu(x))[np.argsort(rows)]]
 
 
@@ -565,11 +571,11 @@ ELSEWHERE = Layout("col", "row")
 
 
 @pytest.mark.parametrize(("module", "function", "call"), [
-    (by_cholesky, "as_layout", lambda A, B, S, T, **o: [cholesky(S, layout=ELSEWHERE, **o)]),
-    (by_cholesky, "as_layout", lambda A, B, S, T, **o: [cholesky(S, lower=False, layout=ELSEWHERE, **o)]),
+    (factorization, "as_layout", lambda A, B, S, T, **o: [cholesky(S, layout=ELSEWHERE, **o)]),
+    (factorization, "as_layout", lambda A, B, S, T, **o: [cholesky(S, lower=False, layout=ELSEWHERE, **o)]),
     (lu_split, "triangle", CALLS["lu"]), (lu_split, "as_layout", CALLS["lu"]),
     (right_side, "as_layout", CALLS["triangular"]), (right_side, "as_layout", CALLS["few"]),
-    (right_side, "converted", CALLS["vector"]),
+    (solutions, "gather_diagonal", CALLS["vector"]),
     (right_side, "as_layout", lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", layout=ELSEWHERE, **o)]),
     (inverse, "as_layout", CALLS["inv"]), (inverse, "as_layout", CALLS["inv pos"]), (inverse, "as_layout", CALLS["inv lower"]),
     (diagonal, "as_layout", lambda A, B, S, T, **o: [inv(T, assume_a="diagonal", layout=ELSEWHERE, **o)]),
@@ -682,7 +688,10 @@ def test_a_right_result_may_be_infinite_though_what_it_is_of_is_overwritten(grid
 ])
 def test_what_cannot_be_infinite_is_refused_where_it_is_lost(monkeypatch, name, over, to):
     """1e200 in the last element of L, whose square overflows, and which no other row shows."""
-    ways = {"cholesky": (by_cholesky, "_factored"), "lu_factor": (by_lu, "factors"), "triangular": (triangular, "substituted")}
+    ways = {
+        "cholesky": (CholeskyFactorization, "compute"), "lu_factor": (LUFactorization, "compute"),
+        "triangular": (solutions, "substitute"),
+    }
     module, what = ways[name]
     right, left = getattr(module, what), [1]
 
@@ -772,7 +781,7 @@ def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said
 @pytest.mark.parametrize("row", [3, 30, 47])
 def test_each_copy_of_a_result_is_checked(monkeypatch, to, rank, row):
     """A rank multiplies its copy by its own part of the factors alone, in which a wrong element may meet zeros."""
-    right, left = right_side.converted, [1]
+    right, left = solutions.gather_diagonal, [1]
 
     def wrong(*args):
         made = right(*args)
@@ -781,7 +790,7 @@ def test_each_copy_of_a_result_is_checked(monkeypatch, to, rank, row):
             made.stored[row] += to
         return made
 
-    monkeypatch.setattr(right_side, "converted", wrong)
+    monkeypatch.setattr(solutions, "gather_diagonal", wrong)
 
     def program(comm):
         with np.errstate(all="ignore"):

@@ -21,8 +21,10 @@ from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import norm, solve
-from pdla.linalg.factorizations.block_cyclic import in_blocks
-from pdla.linalg.factorizations.price import Blocking, Task, cheapest
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan.price import Blocking, cheapest
+from pdla.linalg.plan.routine import Task
+from pdla.linalg.routines import LU
 from pdla.model.machine import Machine
 
 SIZE = 4096  # equations, where their number is not given
@@ -66,7 +68,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 def _blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
     """The grid and the blocks: those asked for, else pdla's own choice."""
-    best = cheapest(Task("lu", n, n, np.dtype(float), Machine.chosen()), ranks)[0]
+    best = cheapest(Task(LU, n, n, np.dtype(float), Machine.chosen()), ranks)[0]
     check_ranks(grid or (), ranks)
     return Blocking(grid or best.shape, block or best.block)
 

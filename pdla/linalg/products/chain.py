@@ -67,7 +67,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     array([16., 16., 16., 16.])
     """
     chain = _listed(matrices)
-    with agreed(communicator(chain, "matrix 0"), checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+    with agreed(communicator(chain, "matrix 0"), checks.describe_call("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         if isinstance(matrices, DistMatrix):
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
@@ -189,7 +189,7 @@ def einsum(
         raise_everywhere(ShapeError(f"einsum({subscripts!r}) without matrices"))
     if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
         return _of_stacks(subscripts, matrices, layout, algorithm)
-    with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
+    with agreed(communicator(matrices, "matrix 0"), checks.describe_call("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         of_diagonal = None if len(matrices) > 1 else _of_diagonal(subscripts)
         if of_diagonal is not None:

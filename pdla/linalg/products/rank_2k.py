@@ -130,15 +130,14 @@ def her2k(
 
 def _rank_2k(name: str, A, B, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
     named = {"lower": lower, "layout": layout, "mirror": mirror}
-    with agreed(communicator((A, B, out)), checks.words(name, A, B, alpha, beta, out, **named)):
+    with agreed(communicator((A, B, out)), checks.describe_call(name, A, B, alpha, beta, out, **named)):
         checks.same_grid(matrix(A), B, "B")
         if A.shape != B.shape:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: they must be alike")
         dtype = promoted(A.dtype, B.dtype).newbyteorder("=")
         hermitian, shape = dtype.kind == "c" and name == "her2k", (A.shape[0], A.shape[0])
         checks.result(A, shape, dtype, out, layout)
-        if out is not None and out.base.size and A.xp.overlap(out.base, B.base):
-            raise ShapeError("out shares memory with B, which is never written to")
+        checks.written_to(out, A, B)
         checks.flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)
         if hermitian and isinstance(beta, (complex, np.complexfloating)):

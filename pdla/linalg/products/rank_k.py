@@ -154,11 +154,12 @@ def herk(
 
 
 def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
-    with agreed(communicator((A, out)), checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+    with agreed(communicator((A, out)), checks.describe_call(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         hermitian = matrix(A).dtype.kind == "c" and name == "herk"
         shape = (A.shape[0], A.shape[0])
         dtype = A.dtype.newbyteorder("=")
         checks.result(A, shape, dtype, out, layout)
+        checks.written_to(out, A)
         checks.flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):

@@ -123,7 +123,7 @@ def hemm(
 
 
 def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
-    with agreed(communicator((A, B, out)), checks.words(name, A, B, side=side, lower=lower)):
+    with agreed(communicator((A, B, out)), checks.describe_call(name, A, B, side=side, lower=lower)):
         if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
         if not one_of(side, ("left", "right")):

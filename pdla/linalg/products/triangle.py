@@ -72,7 +72,7 @@ def trmm(
     array([[2., 0.],
            [1., 4.]])
     """
-    said = checks.words("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    said = checks.describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
     with agreed(communicator((A, B)), said):
         checks.flags(lower=lower, unit_diagonal=unit_diagonal)
         checks.square("trmm", A)

@@ -82,7 +82,7 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
         matrix(A)
         x = x if distributed else whole_array("matvec", comm, x)
         _check(A, x, distributed, layout)
-        call = checks.words("matvec", A, x, layout=layout)
+        call = checks.describe_call("matvec", A, x, layout=layout)
     except Exception as raised:
         error = raised
     agree(comm, call, error)

@@ -13,7 +13,7 @@ from pdla.comm.slots import COUNT, Slots
 from pdla.comm.workspace import KEPT
 from pdla.errors import PdlaError
 from pdla.linalg import lu_factor
-from pdla.linalg.factorizations.lu import LU
+from pdla.linalg.routines.lu import FlatLU
 
 pytestmark = pytest.mark.mpi
 needs_memory = pytest.mark.skipif(not config.settings.shared or config.settings.array != "numpy", reason="no shared memory")
@@ -51,18 +51,18 @@ def test_an_error_on_one_rank_is_an_error_on_all_and_the_next_call_works(comm):
 
 @needs_memory
 def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_call_works(comm, monkeypatch):
-    panel, last = LU._panel, comm.size - 1
+    panel, late = FlatLU.factor_panel, comm.size - 1
     n = 48 * comm.size
     A = pdla.random((n, n), pdla.ProcessGrid((1, comm.size), comm=comm), Layout(cols=Cyclic("col", 16)), seed=1)
     wanted, _ = lu_factor(A)
 
-    def failing(self, k):
-        if k == last + comm.size and self.cols.here == last:
+    def failing(self, k, last):
+        if k == late + comm.size and self.cols.here == late:
             raise MemoryError("no room for a panel")
-        return panel(self, k)
+        return panel(self, k, last)
 
     if comm.size > 1:
-        monkeypatch.setattr(LU, "_panel", failing)
+        monkeypatch.setattr(FlatLU, "factor_panel", failing)
         with pytest.raises((MemoryError, PdlaError)):
             lu_factor(A)
         monkeypatch.undo()

@@ -24,7 +24,7 @@ from pdla.linalg import (
     solve,
     solve_triangular,
 )
-from pdla.linalg.factorizations.block_cyclic import in_blocks
+from pdla.linalg.panels.blocks import in_blocks
 
 pytestmark = pytest.mark.mpi
 N, BLOCKS = 150, Layout("row", "col")

@@ -1,0 +1,53 @@
+"""Functions of a matrix, or of its factors, as `lu_factor` and `cho_factor` give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pdla.linalg import checks
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.matmul.images import Part
+from pdla.matrix.core import DistMatrix
+
+Work = Callable[[FactorPlan, Factors], Any]  # collective, unchecked
+NOT_OF_FACTORS = ("assume_a", "lower", "overwrite_a", "memory_limit")  # options that only a matrix has
+
+
+class FactorsCall:
+    """One function: `of_matrix` of a matrix, `work` of factors that are there."""
+
+    def __init__(self, of_matrix: Call, work: Work) -> None:
+        name, check = of_matrix.name, of_matrix.check
+
+        def look(X: DistMatrix, pivots: Any) -> None:
+            checks.pivots(name, X, pivots)
+
+        def check_lu(options: Options, dtype: np.dtype, X: DistMatrix, pivots: Any) -> None:
+            look(X, pivots)
+            check(options, dtype, X)
+
+        self.of_matrix = of_matrix
+        self.of_lu = Call(
+            name, (), lambda plan, X, pivots: work(plan, Factors.of_lu(X, pivots)), reads=lambda options: None, check=check_lu,
+            look=look,
+        )
+        self.of_cholesky = Call(
+            name, (), lambda plan, C: work(plan, Factors.of_cholesky(C if plan.options.lower else C.H)),
+            reads=lambda options: Part(options.lower), check=check,
+        )
+
+    def __call__(self, A: Any, **options: Any) -> Any:
+        """Collective: of A, a matrix, or a pair: LU and its pivots, or a Cholesky factor and whether it is the lower one."""
+        if not isinstance(A, (tuple, list)) or len(A) != 2:
+            return self.of_matrix(A, **options)
+        X, which = A
+        of_factors = {key: value for key, value in options.items() if key not in NOT_OF_FACTORS}
+        if isinstance(which, (bool, np.bool_)):
+            return self.of_cholesky(X, lower=which, **of_factors)
+        return self.of_lu(X, which, **of_factors)

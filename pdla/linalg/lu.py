@@ -1,0 +1,388 @@
+"""LU factors with row pivoting, and the systems that they solve: what users call."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.cuts import Cuts
+from pdla.layout import Layout, Shape
+from pdla.linalg import checks
+from pdla.linalg.panels.blocks import as_layout, counted
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.panels.rows import Permutation, pivots_of
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.products.triangle import triangle
+from pdla.linalg.routines.lu import LU, told
+from pdla.linalg.routines.triangular import TRIANGULAR, regular
+from pdla.linalg.solutions import solve_by
+from pdla.linalg.verify import Claim, checked, lost
+from pdla.matmul.images import Images, Part
+from pdla.matrix.core import DistMatrix
+from pdla.model.machine import Machine
+
+
+def lu_factor(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None,
+    verify: bool | str | None = None,
+) -> tuple[DistMatrix, np.ndarray]:
+    """Factor a matrix with row pivoting: P A = L U. Collective over A's grid, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare L (U x) with P A x, as `cholesky` does for its factor. An element of L that errs by
+        d is missed with probability 1/4 at most, where d times the largest element of its row of U
+        is more than twice what rounding may change in that row of P A. By default as PDLA_VERIFY
+        says.
+
+    Returns
+    -------
+    LU : DistMatrix
+        L below the diagonal, whose ones are not stored, and U above it, in square blocks.
+    pivots : array
+        For i below min(m, n) the row pivots[i] with which row i was exchanged: NumPy's, on every
+        rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    VerificationError
+        For factors that `verify` found wrong, and could not compute again.
+    ShapeError, PlanError, AgreementError
+        For what is no matrix, or of a dtype that LAPACK has not, and for a memory_limit that cannot
+        be kept, on every rank, as all of these.
+
+    See Also
+    --------
+    lu_words : The words that a rank receives.
+
+    Notes
+    -----
+    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
+    of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
+    cheapest. A singular U is warned of, as by SciPy, and one that overflows.
+
+    Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
+    tournament, and depend on the grid.
+
+    L U differs from P A by n eps abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical
+    Algorithms (2002), theorem 9.3).
+
+    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
+    Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
+
+    It is 2.5-D where A lies in layers, `Layout(Cyclic("row", c * b), (Cyclic("col", c * b),
+    Cyclic("depth", b)))`, as `cholesky` is: by tournaments, with pivot rows that are not exchanged
+    but masked. Kwasniewski et al.: SC 2021.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     LU, pivots = pdla.linalg.lu_factor(A)
+    ...     return LU.gather(), pivots
+    >>> pdla.run(2, program)[0]
+    (array([[4.  , 4.  ],
+           [0.25, 1.  ]]), array([1, 1]))
+    """
+    X, pivots, fault, _ = _LU_FACTOR(
+        A, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit, verify=verify
+    )
+    if fault:
+        warnings.warn(f"lu_factor: {told(fault)}", RuntimeWarning, stacklevel=2)
+    return X, pivots
+
+
+def plan_lu(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None
+) -> FactorPlan:
+    """Plan how `lu_factor` will factor matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `lu_factor`, as all arguments are. Its elements do not matter.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and factors matrices like A.
+
+    Raises
+    ------
+    ShapeError, PlanError, AgreementError
+        As by `lu_factor`, on every rank.
+
+    See Also
+    --------
+    predict_lu : What it costs, from its sizes alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.random((64, 64), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     LU, pivots = pdla.linalg.plan_lu(A)(A)
+    ...     return len(pivots)
+    >>> pdla.run(4, program)[0]
+    64
+    """
+    return _LU_FACTOR.plan(A, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit)
+
+
+def predict_lu(
+    m: int, n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+) -> FactorPrediction:
+    """Find the best grid and blocks for an LU factorization, and what it costs.
+
+    It needs no communicator.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrix.
+    machine : Machine or str, optional
+        As for `predict_cholesky`.
+
+    Returns
+    -------
+    FactorPrediction
+        The grid, the block, and what they cost.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        As by `predict_cholesky`.
+
+    Examples
+    --------
+    >>> pdla.linalg.predict_lu(4096, 4096, 4).ranks_used
+    4
+    """
+    return predict(LU, m, n, P, dtype, machine)
+
+
+def lu_solve(
+    lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, out: Any = None, memory_limit: int | None = None, verify: bool | str | None = None,
+) -> Any:
+    """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
+
+    Parameters
+    ----------
+    lu_and_piv : tuple of DistMatrix and array
+        As `lu_factor` gives it.
+    B : DistMatrix or array
+        n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X; by default B's.
+    out : DistMatrix or array, optional
+        What X is written to; see `solve`.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copies of the factors and of B that are worked on
+        included.
+    verify : bool or "keep", optional
+        Whether to check X, as by `solve`.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, as B is.
+
+    Raises
+    ------
+    LinAlgError
+        Where U is singular; for NaN and infinity.
+    VerificationError, ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank, as all of these.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.lu_solve(pdla.linalg.lu_factor(A), np.array([5., 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
+    """
+    X, pivots = lu_and_piv if isinstance(lu_and_piv, (tuple, list)) and len(lu_and_piv) == 2 else (lu_and_piv, None)
+    return _LU_SOLVE(
+        X, pivots, B, out=out, overwrite_b=overwrite_b, check_finite=check_finite, layout=layout, memory_limit=memory_limit,
+        verify=verify,
+    )
+
+
+def lu(
+    A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
+    memory_limit: int | None = None, verify: bool | str | None = None,
+) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
+
+    To solve systems, `lu_factor` is faster.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of L and U; by default A's, with boundaries (`Cuts`) cut off where L has fewer columns, or U
+        fewer rows.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Whether to check the factors, as `lu_factor` does.
+
+    Returns
+    -------
+    p : array
+        m numbers, on every rank: row i of A is row p[i] of L U. As by scipy.linalg.lu with
+        p_indices=True.
+    L : DistMatrix
+        m x k, k the smaller of m and n: ones on the diagonal, zeros above it.
+    U : DistMatrix
+        k x n, zeros below the diagonal. A singular A has a zero on it; no warning tells.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    VerificationError, ShapeError, LayoutError, GridError, PlanError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     p, L, U = pdla.linalg.lu(A)
+    ...     return p, L.gather(), U.gather()
+    >>> pdla.run(2, program)[0]
+    (array([1, 0]), array([[1.  , 0.  ],
+           [0.25, 1.  ]]), array([[4., 4.],
+           [0., 1.]]))
+    """
+    return _LU(
+        A, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout, memory_limit=memory_limit, verify=verify
+    )
+
+
+def _all(options: Options) -> None:
+    """What is read of A: all of it."""
+
+
+def _check_rows(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    checks.counts_rows("lu_factor", A, dtype)
+
+
+def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int, float]:
+    """Collective, unchecked: the factors where A is worked on, the pivots and the first fault."""
+    return LU(A, plan.place, plan.dtype, plan.overwrites("a"))
+
+
+def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
+    checks.pivots("lu_solve", X, pivots)
+
+
+def _solve(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
+    """Collective, unchecked: X in B's form."""
+    regular(X)
+    if not isinstance(pivots, np.ndarray):  # without data, in a dry run of a plan: as of random elements
+        pivots = pivots_of(np.random.default_rng(len(pivots)).permutation(len(pivots)), 0)
+    return solve_by(Factors.of_lu(X, pivots), plan.side(B, out), plan.square_place)
+
+
+def _check_split(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    checks.counts_rows("lu", A, dtype)
+    for shape, layout in zip(_shapes(A), _layouts(A, options), strict=True):
+        checks.result(A, shape, dtype, None, layout)
+
+
+def _shapes(A: DistMatrix) -> tuple[Shape, Shape]:
+    """Of L and of U."""
+    (m, n), k = A.shape, min(A.shape)
+    return (m, k), (k, n)
+
+
+def _layouts(A: DistMatrix, options: Options) -> list[Layout]:
+    """Of L and of U."""
+    return [options.layout or _default(A, shape) for shape in _shapes(A)]
+
+
+def _default(A: DistMatrix, shape: Shape) -> Layout:
+    """A's layout, boundaries cut off where so many rows and columns end."""
+    layout, sizes = A.layout.summed, A.grid.sizes
+    rows, cols = (
+        tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
+        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
+    )
+    return Layout.trusted(rows, cols)
+
+
+def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective, unchecked: the permutation, L and U; checked where results are, as they are given, zeros and ones too."""
+    n, overwrite, layouts = A.shape[1], plan.overwrites("a"), _layouts(A, plan.options)
+
+    def claim(images: Images) -> Claim:
+        return Claim(
+            n, 2 * (n + min(A.shape)), partial(images.whole, A),
+            lambda made: (partial(images.whole, made[2], part=Part(False)), partial(images.whole, made[1], part=Part(True))),
+            matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
+            order=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=lost("A", overwrite),
+        )
+
+    def compute() -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+        return _parts(A, *LU.compute(A, plan.place, plan.dtype, overwrite)[:2], *layouts)
+
+    return checked(A.grid.comm, plan.dtype, compute, claim)
+
+
+def _parts(
+    A: DistMatrix, X: DistMatrix, pivots: np.ndarray, lower: Layout, upper: Layout
+) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective: from the factors in one matrix, X."""
+    k = min(X.shape)
+    L = as_layout(counted(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    U = as_layout(counted(triangle(X[:k, :], False)), upper, A.grid)
+    return np.argsort(Permutation.of_pivots(pivots).order(X.shape[0])), L, U
+
+
+_LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_all, check=_check_rows)
+_LU_SOLVE = Call(
+    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve, solves=True, reads=_all, look=_look_at_pivots, argument="lu_and_piv",
+    check=lambda options, dtype, X, pivots, B: _look_at_pivots(X, pivots, B),
+)
+_LU = Call("lu", (LU,), _split, square=False, reads=_all, check=_check_split)

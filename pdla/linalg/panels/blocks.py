@@ -1,0 +1,233 @@
+"""Block-cyclic matrices as factorizations see them.
+
+Which rank has block k of the rows or of the columns, where it begins there, and the communicators
+along which panels travel.
+
+A matrix in square blocks, cut by no more than one axis in each dimension over its whole grid, is
+worked on where it lies. Any other is brought to such a layout, and the result to the layout asked
+for: `working` says which.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import collective_section
+from pdla.comm.cache import cached
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import count, held
+from pdla.comm.pending import Pending, done
+from pdla.cuts import Cut, Cyclic
+from pdla.grid import ProcessGrid, balanced_shape
+from pdla.layout import Layout, effective
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import cast, converted, local_shape, move, summed
+
+NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of a block-cyclic matrix: n indices in blocks of `block`.
+
+    Rank i of `parts` owns blocks i, i + parts, ...; `here` is this rank's i. What is asked for at
+    each step is worked out once: lists by the number of a block.
+
+    comm  these ranks; None: there is one, which has all
+    run   how many blocks, one after another, a rank has at a time
+    """
+
+    n: int
+    block: int
+    parts: int = 1
+    here: int = 0
+    comm: Communicator | None = None
+    run: int = 1
+
+    @cached_property
+    def count(self) -> int:
+        """The number of blocks."""
+        return -(-self.n // self.block)
+
+    @cached_property
+    def width(self) -> list[int]:
+        """Of each block: the last one may be narrower than the others."""
+        return [min(self.block, self.n - k * self.block) for k in range(self.count)]
+
+    @cached_property
+    def owner(self) -> list[int]:
+        """Which rank has each block."""
+        return [k // self.run % self.parts for k in range(self.count)]
+
+    @cached_property
+    def at(self) -> list[slice]:
+        """Where this rank has each block among its indices: an empty slice, where another rank has it."""
+        return [slice(*ends) for ends in pairwise(self._begins)]
+
+    @cached_property
+    def tail(self) -> list[slice]:
+        """Where this rank has the blocks from each number on; there are none from numbers `count` and `count` + 1 on."""
+        return [slice(begin, self._begins[-1]) for begin in (*self._begins, self._begins[-1])]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        turns, rest = np.divmod(np.minimum(np.arange(self.count + 1) * self.block, self.n), self._span * self.parts)
+        return (turns * self._span + np.clip(rest - self.here * self._span, 0, self._span)).tolist()
+
+    @cached_property
+    def mine(self) -> list[int]:
+        """The numbers of this rank's blocks."""
+        return [k for k in range(self.count) if self.owner[k] == self.here]
+
+    def after(self, k: int) -> list[int]:
+        """Blocks of this rank after number k."""
+        return self.mine[bisect_right(self.mine, k) :]
+
+    def owners(self, indices: np.ndarray) -> np.ndarray:
+        """Which ranks have these indices."""
+        return indices // self._span % self.parts
+
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """Where these indices lie among those of the rank that has them."""
+        return indices // (self._span * self.parts) * self._span + indices % self._span
+
+    @property
+    def _span(self) -> int:
+        return self.block * self.run
+
+    def bcast(self, x: Any, root: int) -> Pending:
+        """Start sending x from one of the ranks to the others."""
+        return done(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
+
+
+def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
+    """Collective at first: the rows and the columns of a matrix that lies in square blocks."""
+    return cached(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)))
+
+
+def _dimension(X: DistMatrix, number: int) -> Dimension:
+    n, grid, block = X.shape[number], X.grid, block_of(X)
+    cuts = effective((X.layout.rows, X.layout.cols)[number], grid.sizes)
+    if not cuts:
+        return Dimension(n, block)
+    axis, comm = cuts[0].axis, grid[cuts[0].axis]
+    run = cuts[0].block // block  # type: ignore[union-attr]
+    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm, run)
+
+
+def block_of(X: DistMatrix) -> int:
+    """The columns of a panel of a matrix in square blocks; all of it where nothing is cut."""
+    cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
+    return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
+
+
+def square_blocks(X: DistMatrix) -> bool:
+    """Whether factorizations can work on X, or a copy of it, where it lies."""
+    rows, cols = _cuts(X)
+    return _whole(X) and len(rows) < 2 and len(cols) < 2 and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
+
+
+def depth_of(X: DistMatrix) -> str | None:
+    """The axis of the layers to which the panels of X's square blocks go in turns; or None."""
+    rows, cols = _cuts(X)
+    if not _whole(X) or len(rows) != 1 or len(cols) != 2:
+        return None
+    square = rows[0].block == cols[0].block == cols[1].block * X.grid.sizes[cols[1].axis]  # type: ignore[union-attr]
+    return cols[1].axis if square else None
+
+
+def _cuts(X: DistMatrix) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+    return effective(X.layout.rows, X.grid.sizes), effective(X.layout.cols, X.grid.sizes)
+
+
+def _whole(X: DistMatrix) -> bool:
+    """Whether X is dealt out in turns from the first rank on, and no rank of its grid is without a part of its own."""
+    cuts = [*chain(*_cuts(X))]
+    ranks = prod(X.grid.sizes[cut.axis] for cut in cuts)
+    return all(map(_plain, cuts)) and not X.layout.partial and ranks == X.grid.size
+
+
+def _plain(cut: Cut) -> bool:
+    return isinstance(cut, Cyclic) and cut.source == 0 and not cut.first
+
+
+def near_square(ranks: int) -> tuple[int, int]:
+    """The shape of a grid for a factorization of so many ranks; of a large prime number of them some are left idle."""
+    short = balanced_shape(ranks)[0]
+    if ranks > 8 and ranks > NARROW * short * short:
+        short = isqrt(ranks)
+    return short, ranks // short
+
+
+def working(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
+    """A block-cyclic layout and a grid of this shape, to which X is brought."""
+    return in_blocks(shape, block), ProcessGrid.trusted(shape, X.grid.comm, None)
+
+
+def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
+    """In square blocks on a grid of this shape; over c layers of c panels, each on one of them.
+
+    block  columns of a panel
+    """
+    if len(shape) == 2:
+        return Layout(Cyclic("row", block), Cyclic("col", block))
+    wide = block * shape[2]
+    return Layout(Cyclic("row", wide), (Cyclic("col", wide), Cyclic("depth", block)))
+
+
+def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
+    if X.dtype != dtype:
+        X, overwrite = counted(cast(X, dtype)), True
+    if overwrite and _lies(X, layout, grid):
+        return X._like(X.base, layout=layout)
+    with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
+        made = converted(X, layout, grid)
+    return counted(made)
+
+
+def counted(X: DistMatrix) -> DistMatrix:
+    """Local: a new matrix, as workspace for as long as its block lives."""
+    count(X.base)
+    return X
+
+
+def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective: X itself, if it lies so, or a new matrix that does."""
+    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else converted(X, layout, grid)
+
+
+def fill(out: DistMatrix, X: DistMatrix) -> None:
+    """Collective: write X into the block of `out`, which is no view."""
+    with collective_section(out.grid.comm, "a redistribution"):
+        X = summed(X, out.layout) if X.layout.partial else X
+        move(X, out.layout, out.grid, out.stored)
+
+
+def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+    return X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial)
+
+
+def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
+    rows, cols = X.indices
+    i, j = rows.meeting(cols)
+    return rows.indices()[i], X.xp.host_or(X.xp.picked(X.stored, i, j), np.ones(len(i)))
+
+
+def on_all_ranks(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
+    """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
+    comm = grid.comm
+    if grid.size == comm.size:
+        return numbers
+    x, first = comm.xp.asarray(numbers), grid.order[0]
+    idle = set(range(comm.size)).difference(grid.order)
+    comm.alltoall(dict.fromkeys(idle, x) if comm.rank == first else {}, {first: x} if comm.rank in idle else {}).wait()
+    return comm.xp.host_or(x, numbers)

@@ -1,0 +1,80 @@
+"""Factors of a square matrix, as solutions, inverses, determinants and conditions take them: triangles, and an order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf, nan
+
+import numpy as np
+
+from pdla.errors import LinAlgError
+from pdla.linalg.panels.rows import Permutation
+from pdla.matmul.images import Part
+from pdla.matrix.core import DistMatrix
+
+View = tuple[bool, Part]  # of a matrix: whether its adjoint, and which triangle
+Triangle = tuple[DistMatrix, Part]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Triangles in X whose product, from the left, is `power` times A, of which pivots have exchanged rows.
+
+    views   of X, one for each triangle
+    pivots  LAPACK's; None: rows stay
+    power   of 2, mostly 1; or another factor of B
+    ratio   the least over the largest pivot: 1 without data, NaN where one is infinite; None: not known yet
+    fault   of the pivots, the first (see lapack.fault), which `error` describes
+    """
+
+    X: DistMatrix
+    views: Sequence[View]
+    pivots: np.ndarray | None = None
+    power: complex = 1
+    ratio: float | None = None
+    fault: int = 0
+    error: str = field(default="", compare=False)
+
+    @staticmethod
+    def of_lu(
+        X: DistMatrix, pivots: np.ndarray, power: float = 1, ratio: float | None = None, fault: int = 0, error: str = ""
+    ) -> Factors:
+        """Of P A = L U, L and U in one matrix."""
+        return Factors(X, ((False, Part(True, "one")), (False, Part(False))), pivots, power, ratio, fault, error)
+
+    @staticmethod
+    def of_cholesky(L: DistMatrix, ratio: float | None = None) -> Factors:
+        """Of A = L L^H."""
+        return Factors(L, ((False, Part(True)), (True, Part(False))), ratio=ratio)
+
+    @property
+    def triangles(self) -> tuple[Triangle, ...]:
+        """The matrices, and the parts of them."""
+        return tuple((self.X.H if adjoint else self.X, part) for adjoint, part in self.views)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Which row of A is row i of the product."""
+        n = self.X.shape[0]
+        return np.arange(n) if self.pivots is None else Permutation.of_pivots(self.pivots).order(n)
+
+    @property
+    def adjoint(self) -> Factors:
+        """Those of A^H, but for its columns' order."""
+        views = [(not adjoint, Part(not part.lower, part.diagonal)) for adjoint, part in reversed(self.views)]
+        return replace(self, views=views, pivots=None)
+
+    def regular(self) -> Factors:
+        """Local: itself; LinAlgError where a pivot is 0, or not finite."""
+        if self.fault > 0:
+            raise LinAlgError(f"the matrix is singular: {self.error}")
+        if self.fault:
+            raise LinAlgError(self.error)
+        return self
+
+
+def pivot_ratio(least: float, largest: float) -> float:
+    """The least over the largest pivot; 1 of none, NaN where one is infinite or NaN."""
+    return least / largest if 0 < largest < inf else 1.0 if largest == 0 and least == inf else nan

@@ -1,0 +1,47 @@
+"""LAPACK's work on one rank's blocks, recorded in the ledger, as `multiply` records products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import timed
+from pdla.linalg.panels.rows import possible
+
+
+def _flops(real: int, x: Any) -> int:
+    return real * (4 if x.dtype.kind == "c" else 1)
+
+
+def potrf(xp: Any, a: Any) -> tuple[int, float]:
+    """See pdla.array.lapack; n^3 / 3 operations."""
+    with timed("potrf", flops=_flops(len(a) ** 3 // 3, a)):
+        return xp.potrf(a)
+
+
+def pivots(xp: Any, a: Any) -> list[float]:
+    """Local: the least and the largest absolute value on the diagonal of a; of arrays without data 1."""
+    at = np.arange(min(a.shape))
+    sizes = np.abs(xp.host_or(xp.picked(a, at, at), np.ones(len(at))))
+    return [float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]
+
+
+def trtri(xp: Any, a: Any) -> float:
+    """See pdla.array.lapack; n^3 / 3 operations."""
+    with timed("trtri", flops=_flops(len(a) ** 3 // 3, a)):
+        return xp.trtri(a)
+
+
+def getrf(xp: Any, a: Any, before: Any) -> tuple[np.ndarray, int]:
+    """See pdla.array.lapack; of an m x n block, n <= m, m n^2 - n^3 / 3 operations."""
+    (m, n), k = a.shape, min(a.shape)
+    with timed("getrf", flops=_flops(2 * m * n * k - (m + n) * k**2 + 2 * k**3 // 3, a)):
+        pivots, fault = xp.getrf(a, before)
+    return possible(pivots, 0, m), fault
+
+
+def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
+    """See pdla.array.lapack; of an m x n block b m^2 n operations."""
+    with timed("trsm", flops=_flops(len(b) ** 2 * b.shape[1], b)):
+        xp.trsm(t, b, lower, unit, conjugate)

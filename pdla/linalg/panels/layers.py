@@ -1,0 +1,139 @@
+"""Layers: what the 2.5-D factorizations share.
+
+The ranks are c layers of pr x pc; a layer works on each c-th panel. It updates all columns that lie
+after its panel, in memory of its own, from zeros on: these are its addends. Before a panel is
+factored, those of the other layers are added to it, which come from the ranks at the same place
+there. So panels travel within a layer alone, each of which has c times as much of a row or a column
+as a rank would have without copies. Solomonik, Demmel: Euro-Par 2011; Kwasniewski et al.: SC 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending
+from pdla.linalg.panels.blocks import Dimension, depth_of
+from pdla.linalg.verify import wanted
+from pdla.matrix.core import DistMatrix
+
+
+def make_communicators(X: DistMatrix) -> tuple[Communicator | None, Communicator | None]:
+    """Collective at first, idle ranks included: over the layers of X, and over the ranks of all layers; None where it has none."""
+    axis = depth_of(X)
+    return (None, None) if axis is None else (X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)])
+
+
+def merge(header: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Local: the header of two headers' panels: that of the first that failed; else with the least and the largest pivot."""
+    if header[0] or other[0]:
+        return header if header[0] else other
+    return np.array([*header[:-2], min(header[-2], other[-2]), max(header[-1], other[-1])])
+
+
+class Layers:
+    """One rank's place in a layer.
+
+    a         the layer's rows and columns: of its own panels what is in the matrix, elsewhere addends
+    steps     the panels that this layer works on
+    everyone  the communicator of the ranks of all layers
+    """
+
+    def __init__(
+        self, X: DistMatrix, axis: str, comm: Communicator, everyone: Communicator, rows: Dimension, cols: Dimension
+    ) -> None:
+        self.xp, self.rows, self.cols, self.stored, self.comm = X.xp, rows, cols, X.stored, comm
+        self.everyone = everyone
+        self.steps = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
+        self.a = buffer(X.xp, (len(X.stored), cols.tail[0].stop), X.dtype)
+        self.going: list[Pending] = []
+        self.xp.scale(self.a, 0)
+        for _, here, there in self.own():
+            self.xp.copy(there, here)
+
+    @staticmethod
+    def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
+        """Local, once `make_communicators` has been called: of a matrix whose panels lie on layers; None where there is one."""
+        axis = depth_of(X)
+        if axis is None:
+            return None
+        comm, everyone = make_communicators(X)
+        return None if comm is None or everyone is None else Layers(X, axis, comm, everyone, rows, cols)
+
+    @property
+    def count(self) -> int:
+        """The number of layers."""
+        return self.comm.size
+
+    @property
+    def here(self) -> int:
+        """The number of this layer."""
+        return self.comm.rank
+
+    def own(self) -> Iterator[tuple[int, Any, Any]]:
+        """Of each panel that this rank has its number, where it is in the matrix, and where in the layer."""
+        first = 0
+        for k in self.steps:
+            if self.cols.owner[k] == self.cols.here:
+                w = self.cols.width[k]
+                yield k, self.stored[:, first : first + w], self.a[:, self.cols.at[k]]
+                first += w
+
+    def root(self, k: int) -> int:
+        """The rank, of `everyone`, that has diagonal block k in its turn."""
+        return (k % self.count * self.rows.parts + self.rows.owner[k]) * self.cols.parts + self.cols.owner[k]
+
+    def earlier(self, k: int) -> list[int]:
+        """The layers that have addends to panel k."""
+        return [step % self.count for step in range(max(0, k - self.count + 1), k)]
+
+    def others(self, k: int) -> list[int]:
+        """All but the layer that works on panel k."""
+        return [step % self.count for step in range(k - self.count + 1, k)]
+
+    def give(self, x: Any, k: int, header: Any = ()) -> None:
+        """Start sending x of this layer's addends, and a few numbers, to the layer that works on panel k."""
+        message = buffer(self.xp, (x.size + len(header),), x.dtype)
+        self.xp.copy(message[: x.size].reshape(*x.shape), x)
+        if len(header):
+            self.xp.copy(message[x.size :], self.xp.asarray(np.asarray(header, x.dtype)))
+        self.send(message, k % self.count)
+
+    def send(self, x: Any, layer: int) -> None:
+        """Start sending x to the rank at the same place in another layer."""
+        self.going.append(self.comm.send(x, layer))
+
+    def given(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
+        """What these layers give to be added to x, and so many numbers, as they come."""
+        coming = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
+        for pending in coming:
+            message = pending.wait()
+            yield message[: x.size].reshape(*x.shape), message[x.size :]
+
+    def add_all(self, x: Any, k: int, header: np.ndarray) -> np.ndarray:
+        """Collective over depth: add the other layers' addends to x, panel k. Gives the header of all panels before it."""
+        for addend, numbers in self.given(x, self.earlier(k), len(header)):
+            header = merge(header, self.xp.host_or(numbers, header).real.astype(float))
+            if not header[0]:
+                self.xp.add(x, addend)
+        return header
+
+    def until(self, count: int, header: np.ndarray) -> int:
+        """How many panels are worked on: behind one that fails each layer takes one, to hear of it; all, if results are checked."""
+        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not wanted() else count
+
+    def wait(self) -> None:
+        """Wait until the addends have gone."""
+        while self.going:
+            self.going.pop().wait()
+
+    def end(self, header: np.ndarray) -> np.ndarray:
+        """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
+        for _, here, there in self.own():
+            self.xp.copy(here, there)
+        x = self.xp.asarray(header)
+        return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

@@ -1,0 +1,115 @@
+"""Tournament pivoting: w pivot rows of a panel that is cut over a grid column, in a few rounds of messages.
+
+Each rank picks w of its rows, by LU with partial pivoting; of the rows of up to FAN ranks one of
+them picks w again, and so on, up to the rank that has the panel's diagonal block. Grigori, Demmel,
+Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import buffer
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import Dimension
+from pdla.linalg.panels.rows import Permutation
+
+FAN = 4  # ranks whose rows meet in one round: more make a round longer, fewer make more rounds
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Of some rows those that partial pivoting takes, in its order.
+
+    offer     a row each: its number, and what it holds
+    factors   L and U of all these rows, in that order
+    numbers   the rows' numbers
+    fault     of the pivots, the first: see lapack.fault
+    """
+
+    offer: Any
+    factors: Any
+    numbers: np.ndarray
+    fault: int
+
+
+def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
+    """Collective along the grid column: the pivot rows of a panel, of which this rank has the rows x, and their L and U.
+
+    numbers  of the rows x in the matrix;  heights: how many rows each rank has
+    root     the last to pick
+
+    Gives 1 + w numbers: of the first fault (see lapack.fault), and of the rows. Then w x w elements.
+    """
+    w = x.shape[1]
+    told = buffer(xp, (1 + w + w * w,), x.dtype)
+    won = winners(xp, rows, root, x, numbers, heights)
+    if won is not None:
+        fine = xp.finite(won.offer)
+        xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
+        xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
+        if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+            xp.scale(told[1 + w :], np.nan)
+    rows.bcast(told, root).wait()
+    return told[: 1 + w], told[1 + w :].reshape(w, w)
+
+
+def rows_of_l(xp: Any, factors: Any, x: Any) -> None:
+    """Local: turn the rows x of a panel into rows of L, by U of the pivot rows' L and U.
+
+    Each zero pivot counts as 1: below it there is nothing but rounding errors, which L is not to
+    magnify.
+    """
+    at = np.arange(len(factors))
+    zeros = at[xp.host_or(xp.picked(factors, at, at), at + 1) == 0]
+    if len(zeros):
+        xp.place(factors, zeros, zeros, 1)
+    kernels.trsm(xp, factors.T, x.T, True)
+
+
+def winners(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
+    """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
+    assert rows.comm is not None
+    place, span, width = (rows.here - root) % rows.parts, 1, x.shape[1]
+    picked = _picked(xp, x, numbers)
+    while span < rows.parts:
+        if place % (span * FAN):
+            if len(picked.offer):
+                rows.comm.send(picked.offer, (root + place - place % (span * FAN)) % rows.parts).wait()
+            return None
+        others = range(place + span, min(place + span * FAN, rows.parts), span)
+        theirs = [range(q, min(q + span, rows.parts)) for q in others]
+        counts = [min(width, sum(heights[(root + p) % rows.parts] for p in each)) for each in theirs]
+        if any(counts):
+            coming = [((root + q) % rows.parts, count) for q, count in zip(others, counts, strict=True) if count]
+            picked = _met(xp, rows, picked, coming)
+        span *= FAN
+    return picked
+
+
+def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
+    """Pick among the rows that this rank has picked and those that come, so many from each rank."""
+    ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
+    stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)
+    parts = [stack[lo:hi] for lo, hi in pairwise(ends)]
+    arriving = [rows.comm.recv(part, rank) for part, (rank, _) in zip(parts, coming, strict=True)]  # type: ignore[union-attr]
+    xp.copy(stack[: ends[0]], picked.offer)
+    for pending in arriving:
+        pending.wait()
+    return _picked(xp, stack[:, 1:], xp.host_or(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
+
+
+def _picked(xp: Any, x: Any, numbers: np.ndarray) -> Picked:
+    factors = buffer(xp, x.shape[::-1], x.dtype).T
+    xp.copy(factors, x)
+    pivots, fault = kernels.getrf(xp, factors, x)
+    chosen = Permutation.of_pivots(pivots).order(len(x))[: len(pivots)]
+    offer = buffer(xp, (len(chosen), 1 + x.shape[1]), x.dtype)
+    xp.copy(offer[:, 0], xp.asarray(numbers[chosen].astype(x.dtype)))
+    xp.copy(offer[:, 1:], xp.take(x, chosen, slice(None)))
+    return Picked(offer, factors, numbers[chosen], fault)

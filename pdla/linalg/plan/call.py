@@ -1,0 +1,123 @@
+"""One call: the ranks agree on its words, check it, find its plan among those kept or make it, and run it.
+
+call = Call("cholesky", CHOLESKY, work)     a function of A;  work(plan, A) is collective and unchecked
+call(A, lower=True, verify=None)            agrees, checks, plans, runs
+call.plan(A, lower=True)                    the same without the run
+
+The words describe operands and options, so ranks that agree find the same plan. What words do not tell, as elements and memory, is
+checked at every call (`FactorPlan.ready`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.comm import workspace
+from pdla.comm.agreement import agreed
+from pdla.errors import PlanError
+from pdla.linalg import checks
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.right_side import check_side
+from pdla.linalg.plan.routine import Routine, Task
+from pdla.matmul.api import plans_of
+from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.images import Part
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import whole_array
+from pdla.model.machine import Machine
+
+Routines = tuple[Routine, ...]
+
+
+def _all_of_a(options: Options) -> Part | None:
+    """What is read of A, by what is assumed of it."""
+    return options.part
+
+
+def _nothing(*given: Any) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function of A, or of A and a right-hand side B, which is the last operand.
+
+    name       of the function
+    routines   what the work consists of, one after another; or that by what is assumed of A; none: there is nothing to choose
+    work       what is done with a plan, collective and unchecked
+    solves     whether the last operand is B
+    square     whether A must be square
+    reads      what is read of A
+    check      check(options, dtype, *operands): what else must hold of them, as far as words tell
+    look       look(*operands): what else must hold of their elements
+    argument   the name of the first operand
+    """
+
+    name: str
+    routines: Routines | Mapping[str, Routines]
+    work: Callable[..., Any]
+    solves: bool = False
+    square: bool = True
+    reads: Callable[[Options], Part | None] = _all_of_a
+    check: Callable[..., None] = _nothing
+    look: Callable[..., None] = _nothing
+    argument: str = "A"
+
+    def __call__(self, *operands: Any, out: Any = None, **options: Any) -> Any:
+        """Collective: agree, check, find the plan or make it, and run it."""
+        plan, operands = self._agree(operands, out, options)
+        kept = plans_of(operands[0].grid.comm)
+        result = plan.run(operands, out, kept.workspace)
+        kept.workspace.trim(workspace.KEPT)
+        return result
+
+    def plan(self, *operands: Any, **options: Any) -> FactorPlan:
+        """Collective: agree, check, and give the plan. Elements do not matter."""
+        plan, _ = self._agree(operands, None, options, "plan_")
+        if not plan.tasks:
+            raise PlanError(f"plan_{self.name}: assume_a={options['assume_a']!r}: there is nothing to choose")
+        return plan
+
+    def _agree(
+        self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], prefix: str = ""
+    ) -> tuple[FactorPlan, tuple[Any, ...]]:
+        """Collective: the plan, and the operands as it takes them.
+
+        prefix: "plan_" for a plan alone, to which elements do not matter
+        """
+        comm = communicator(operands, self.argument)
+        kept = plans_of(comm)
+        words = f"{self.name}({checks.describe(*operands, **given)}{'' if out is None else f'; out={checks.describe(out)}'})"
+        key = words, config.settings.machine
+        with agreed(comm, f"{prefix}{words}{'' if prefix else checks.digest_arrays(operands)}"):
+            plan = kept.plan(key, lambda: self._make(operands, out, given))
+            operands = plan.ready(operands, out, looks=not prefix)
+        kept.keep(key, plan)
+        return plan, operands
+
+    def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any]) -> FactorPlan:
+        """Local: the plan, once all is checked that words tell."""
+        options, A = Options(**given), matrix(operands[0])
+        options.check(self.name, given)
+        if self.square:
+            checks.square(self.name, A)
+        if self.solves:
+            if not isinstance(operands[-1], DistMatrix):
+                operands = *operands[:-1], whole_array(self.name, A.grid.comm, operands[-1])
+            dtype = check_side(self.name, A, operands[-1], options.layout, out)
+        else:
+            dtype = checks.factored_in(self.name, A)
+        self.check(options, dtype, *operands)
+        tasks = self._tasks(options, A, operands[-1], dtype)
+        return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look)
+
+    def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype) -> tuple[Task, ...]:
+        """What the work consists of."""
+        routines = self.routines[options.assume_a] if isinstance(self.routines, Mapping) else self.routines
+        sizes = (A, B) if self.solves else (A,)
+        return tuple(Task(routine, *routine.sizes(*sizes), dtype, Machine.chosen()) for routine in routines)

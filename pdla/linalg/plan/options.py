@@ -1,0 +1,48 @@
+"""The options of the functions of this package, which have one meaning in all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pdla.linalg import checks
+from pdla.matmul.checks import limit
+from pdla.matmul.images import Part
+from pdla.matmul.verify import check_asked
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a call is given beside its operands. A function that lacks an option leaves it at its default.
+
+    p  of `cond`
+    """
+
+    assume_a: str = "gen"
+    lower: bool = True
+    unit_diagonal: bool = False
+    side: Any = "left"
+    alpha: Any = 1
+    overwrite_a: bool = False
+    overwrite_b: bool = False
+    check_finite: bool = False
+    layout: Any = None
+    refine: Any = None
+    p: Any = 1
+    memory_limit: Any = None
+    verify: Any = None
+
+    def check(self, name: str, given: dict[str, Any]) -> None:
+        """Local: ShapeError or PlanError for an option that means nothing. given: those that the function has."""
+        check_asked(self.verify)
+        limit(self.memory_limit)
+        checks.assumed(name, self.assume_a)
+        checks.flags(**{flag: given[flag] for flag in FLAGS if flag in given})
+
+    @property
+    def part(self) -> Part | None:
+        """What is read of A; None: all of it."""
+        return checks.part_of(self.assume_a, self.lower)
+
+
+FLAGS = ("lower", "unit_diagonal", "overwrite_a", "overwrite_b", "check_finite")

@@ -1,0 +1,321 @@
+"""Plans: where a routine works, what that costs, and how it runs. A plan made for some operands runs with all that are like them.
+
+Blockings are compared by price. With a memory limit the cheapest one is taken whose workspace, by dry runs, keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.array.meta import Meta
+from pdla.comm.agreement import agreed
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import PlanError
+from pdla.grid import one_communicator
+from pdla.linalg import checks
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan import price
+from pdla.linalg.plan.blocking import Place, blockings, place_for, stays
+from pdla.linalg.plan.dry import figures, fitting, most_received, workspace
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.price import Blocking
+from pdla.linalg.plan.right_side import RightSide
+from pdla.linalg.plan.routine import Task
+from pdla.linalg.verify import asked
+from pdla.matmul.checks import open_grids
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.images import Part
+from pdla.matmul.plan import Figures
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import whole_array
+from pdla.model.machine import Machine
+
+NEXT = 2  # other blockings that `explain` lists
+Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array that every rank has whole
+
+
+def kind_of(X: Any) -> Kind:
+    """Local: what a plan knows of X."""
+    return Operand.of(X) if isinstance(X, DistMatrix) else Meta(X.shape, X.dtype)
+
+
+def _like(kind: Kind | None, X: Any) -> bool:
+    """Whether X is of this kind."""
+    if isinstance(kind, Operand):
+        return isinstance(X, DistMatrix) and kind.like(X) and X.dtype == kind.dtype
+    if kind is None or isinstance(X, DistMatrix):
+        return X is None
+    return (getattr(X, "shape", None), getattr(X, "dtype", None)) == (kind.shape, kind.dtype)
+
+
+def _in_words(kind: Kind) -> str:
+    return f"{kind}" if isinstance(kind, Operand) else f"array of shape {kind.shape}, {kind.dtype}"
+
+
+@dataclass(frozen=True)
+class FactorPlan:
+    """How a matrix is factored, or a system solved; ``plan(A)`` or ``plan(A, B)`` runs it.
+
+    `plan_cholesky`, `plan_lu`, `plan_solve` and `plan_solve_triangular` make it. Its buffers are
+    kept from run to run; `free` gives them back.
+
+    Parameters
+    ----------
+    name : str
+        The function that it runs.
+    operands : tuple of Operand
+        What it was made for: shapes, layouts, grids, dtypes of A and B.
+    out : Operand or None
+        The same of the matrix to which the result is written.
+    dtype : numpy.dtype
+        In which it works.
+    options : Options
+        The function's options.
+    reads : Part or None
+        What is read of A; None: all of it.
+    tasks : tuple of Task
+        The routines that it consists of; none, where there is nothing to choose.
+    found : tuple of Blocking
+        The blockings that it had the choice of, the cheapest first.
+    shape : tuple of int
+        pr and pc, of the grid on which it works; and layers, where there are several.
+    block : int
+        Columns of a panel; of square blocks the rows, where there is one layer.
+    stays : bool
+        Whether A is worked on where it lies.
+    work : callable
+        What it runs, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
+    look : callable
+        What it checks of the operands' elements, local.
+    worst : bool
+        Whether it runs all that may become necessary, as for a memory limit.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(64, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     plan = pdla.linalg.plan_cholesky(A)
+    ...     return plan.name, plan.block, plan(A).trace()
+    >>> pdla.run(4, program)[0]
+    ('cholesky', 32, np.float64(128.0))
+    """
+
+    name: str
+    operands: tuple[Kind, ...]
+    out: Kind | None
+    dtype: np.dtype
+    options: Options
+    reads: Part | None
+    tasks: tuple[Task, ...]
+    found: tuple[Blocking, ...] = field(repr=False)
+    shape: tuple[int, ...]
+    block: int
+    stays: bool
+    work: Callable[..., Any] = field(compare=False, repr=False)
+    look: Callable[..., None] = field(compare=False, repr=False)
+    worst: bool = False
+    buffers: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
+
+    @staticmethod
+    def of(
+        name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
+        tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None],
+    ) -> FactorPlan:
+        """Local: the plan in the cheapest blocking; with a memory limit, in the cheapest that keeps it.
+
+        PlanError, on every rank, where none does.
+        """
+        A, kinds = operands[0], tuple(map(kind_of, operands))
+        found = blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
+        home = bool(tasks) and stays(tasks[0].routine, A)
+        written = None if out is None else kind_of(out)
+        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look)
+        if options.memory_limit is None or not tasks:
+            return plan
+        worst = replace(plan, worst=True)
+        return plan._in(fitting(found, options.memory_limit, lambda blocking: workspace(worst._kinds, worst._in(blocking)._dry)))
+
+    def _in(self, blocking: Blocking) -> FactorPlan:
+        return replace(self, shape=blocking.shape, block=blocking.block)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def blocking(self) -> Blocking:
+        """The grid's shape and the block, together."""
+        return Blocking(self.shape, self.block)
+
+    @property
+    def A(self) -> Operand:
+        """The first operand."""
+        return self.operands[0]  # type: ignore[return-value]
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the plan is made for."""
+        return self.tasks[0].machine
+
+    @cached_property
+    def place(self) -> Place:
+        """The layout and the grid of the working copy of A."""
+        return place_for(self.tasks[0].routine, self.A, self.blocking)
+
+    @property
+    def square_place(self) -> Place | None:
+        """The same, if it is in square blocks, not in layers: where triangles are worked on."""
+        return self.place if len(self.shape) == 2 else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether one of its grids has been closed."""
+        return any(X.grid.closed for X in self.operands if isinstance(X, Operand))
+
+    @property
+    def bound(self) -> float:
+        """Bytes that a rank must receive at least, with room for its share of A and its addends."""
+        return self.dtype.itemsize * sum(task.bound(self.shape) for task in self.tasks)
+
+    def overwrites(self, which: str) -> bool:
+        """Whether A ("a") or B ("b") may be written to."""
+        given = self.options.overwrite_a if which == "a" else self.options.overwrite_b
+        return given and self.options.verify != "keep"
+
+    def side(self, B: Any, out: Any = None) -> RightSide:
+        """Local: B as a right-hand side, whose solution lies as the options say."""
+        return RightSide(B, self.options.layout, self.dtype, self.overwrites("b"), out)
+
+    # ------------------------------------------------------------------ running
+
+    def __call__(self, *operands: Any, out: Any = None) -> Any:
+        """Run the plan. Collective.
+
+        Parameters
+        ----------
+        *operands : DistMatrix or array
+            A, or A and B, like those that the plan was made for.
+        out : DistMatrix or array, optional
+            Where X is written to, if the plan was made for that.
+
+        Returns
+        -------
+        object
+            What the function gives.
+
+        Raises
+        ------
+        PlanError
+            For operands that the plan was not made for, on every rank.
+        LinAlgError, VerificationError, ShapeError, GridError, AgreementError
+            As by the function, on every rank.
+        """
+        given = checks.describe(*operands, *(() if out is None else (out,)))
+        with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{checks.digest_arrays(operands)}"):
+            if len(operands) != len(self.operands) or not all(map(_like, (*self.operands, self.out), (*operands, out))):
+                made_for = "; ".join(map(_in_words, (*self.operands, *(() if self.out is None else (self.out,)))))
+                raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {given}")
+            operands = self.ready(operands, out)
+        return self.run(operands, out, self.buffers)
+
+    def ready(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> tuple[Any, ...]:
+        """Local: the operands as they are worked with. Raises for what their descriptions do not tell. looks: at elements, too."""
+        A, *others = operands
+        options, given = self.options, [X for X in (*operands, out) if isinstance(X, DistMatrix)]
+        for X in given:
+            one_communicator(self.A.grid, X.grid, "A" if X is A else "B")
+        open_grids(X.grid for X in given)
+        if options.overwrite_a:
+            checks.overwritten("A", A, *others)
+        if options.overwrite_b and isinstance(others[-1], DistMatrix):
+            checks.overwritten("B", others[-1], A)
+        checks.written_to(out, *operands)
+        if others and not isinstance(others[-1], DistMatrix):
+            others[-1] = whole_array(self.name, A.grid.comm, others[-1])
+        if looks:
+            self.look(*operands)
+        if looks and options.check_finite:
+            checks.finite(A, others[-1] if others else None, part=self.reads)
+        return A, *others
+
+    def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
+        """Collective, unchecked: what the function gives, with these buffers; with a memory limit from a workspace of its own."""
+        buffers = buffers if self.options.memory_limit is None else Workspace(spare=0)
+        with within(buffers), asked(self.options.verify):
+            return self.work(self, *operands) if out is None else self.work(self, *operands, out=out)
+
+    def free(self) -> None:
+        """Give back the buffers kept for the next run; the plan still runs. Not collective."""
+        self.buffers.trim(0)
+
+    # ------------------------------------------------------------------ what it costs
+
+    def _dry(self, *ghosts: Any) -> Any:
+        """Collective, of arrays without data: the work on a dry communicator."""
+        *operands, out = ghosts if self.out is not None else (*ghosts, None)
+        return replace(self, operands=tuple(map(kind_of, operands))).run(tuple(operands), out, Workspace())
+
+    @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        return self.operands if self.out is None else (*self.operands, self.out)
+
+    @cached_property
+    def predicted(self) -> Figures:
+        """What the plan will cost, as `Figures`.
+
+        Bytes, messages and workspace are those of dry runs of the function itself, the largest of
+        the sampled ranks; seconds are theirs on the plan's machine or, if they are more, those of
+        the chain from panel to panel, for which all ranks wait.
+        """
+        dry = figures(self._kinds, self._dry, self.machine)
+        return replace(dry, seconds=max(dry.seconds, self._priced(self.blocking)))
+
+    @cached_property
+    def at_most(self) -> int:
+        """Bytes that any of the sampled ranks receives at most, whatever the pivots of an LU are.
+
+        Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
+        than one rank's row would bring.
+        """
+        received = most_received(self._kinds, self._dry)
+        rows, cols = price.shares(self.tasks[0], self.shape, self.block)
+        return received + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
+
+    def _priced(self, blocking: Blocking) -> float:
+        """Seconds of the tasks in a blocking, without conversions."""
+        return sum(price.seconds(task, *blocking) for task in self.tasks)
+
+    # ------------------------------------------------------------------ in words
+
+    def explain(self) -> str:
+        """Describe the plan: where it works, what it costs, the bound, and the next best blockings.
+
+        Returns
+        -------
+        str
+            A few lines.
+        """
+        cost, machine, A = self.predicted, self.machine, self.A
+        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
+        rivals = [blocking for blocking in self.found if blocking != self.blocking][:NEXT]
+        return "\n".join([
+            f"{self._title}, {self.dtype}, on {A.grid!r}",
+            f"  algorithm   right-looking, {self.blocking}, {self._priced(self.blocking):.3g} s",
+            f"  A           {there}",
+            f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
+            f"workspace {cost.peak_workspace} bytes",
+            f"  bound       {self.bound:.0f} bytes",
+            f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
+            *(f"  next        {blocking}, {self._priced(blocking):.3g} s" for blocking in rivals),
+        ])
+
+    @property
+    def _title(self) -> str:
+        return f"{self.name} of {' and '.join(' x '.join(map(str, X.shape)) for X in self.operands)}"
+
+    def __repr__(self) -> str:
+        return f"FactorPlan({self._title}, {self.dtype}, {self.blocking})"

@@ -1,0 +1,63 @@
+"""What factorizations and triangular systems cost, from their sizes alone, on up to millions of ranks: closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import PlanError
+from pdla.linalg.checks import worked_on
+from pdla.linalg.plan import price
+from pdla.linalg.plan.routine import Routine, Task
+from pdla.matmul import checks
+from pdla.model.bounds import exact
+from pdla.model.machine import Machine
+
+
+@dataclass(frozen=True)
+class FactorPrediction:
+    """What a factorization or a triangular system costs where it lies in the best square blocks.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        pr and pc.
+    block : int
+        Rows of a square block.
+    ranks_used : int
+        Ranks of that grid.
+    bytes_received : int
+        Bytes that a rank receives, in the mean.
+    lower_bound : float
+        Bytes that a rank must receive at least where it has room for its share of the matrix alone;
+        0 for a triangular system.
+    seconds : float or None
+        None without a machine.
+    """
+
+    grid: tuple[int, ...]
+    block: int
+    ranks_used: int
+    bytes_received: int
+    lower_bound: float
+    seconds: float | None
+
+
+def predict(routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None) -> FactorPrediction:
+    """Local: the best grid and blocks for a routine on up to P ranks, and what it costs there.
+
+    PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK has not.
+    """
+    m, n, P = exact(m, n, P)
+    if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
+        raise PlanError(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
+    kind = worked_on(routine.name, np.dtype(dtype))
+    task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
+    shape, block = price.cheapest(task, P)[0]
+    return FactorPrediction(
+        shape, block, prod(shape), round(kind.itemsize * task.words(shape, block)), kind.itemsize * task.bound(shape),
+        price.seconds(task, shape, block) if machine else None,
+    )

@@ -1,0 +1,78 @@
+"""What routines cost on a grid of pr x pc ranks, by closed forms; and the cheapest grid and block.
+
+A routine prices its steps by what one rank does in them. Of many steps SAMPLE are priced, evenly spread.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from pdla.linalg.panels.blocks import near_square
+from pdla.linalg.plan.routine import GridShape, Step, Task, share
+
+SAMPLE = 48  # steps that are priced
+BLOCKS = (32, 48, 64, 96, 128, 192)
+LONG = 8  # ranks up to which a grid of one column is tried
+GOOD = 1.05  # of the least price: as good
+
+
+class Blocking(NamedTuple):
+    """Where the work is done: a grid's shape, with a number of layers where there are several, and the columns of a panel.
+
+    Square blocks have as many rows and columns, over layers so many times more.
+    """
+
+    shape: GridShape
+    block: int
+
+    def __str__(self) -> str:
+        ranks = " x ".join(map(str, self.shape))
+        return f"in {'square blocks' if len(self.shape) == 2 else 'layers, panels'} of {self.block} on {ranks} ranks"
+
+
+def shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
+    """The most rows and columns that a rank has, in square blocks of so many rows; of a layer, where there are some."""
+    wide = block * prod(shape[2:])
+    return share(task.m, wide, shape[0]), share(task.n, wide, shape[1])
+
+
+@lru_cache(maxsize=4096)
+def seconds(task: Task, shape: GridShape, block: int) -> float:
+    """On a grid of this shape, in square blocks of so many rows."""
+    count, shape = -(-task.order // block) if task.order else 0, task.routine.works_on(shape)
+    sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
+    return sum(task.routine.price(_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
+
+
+def _step(task: Task, shape: GridShape, block: int, k: int) -> Step:
+    done, wide = min((k + 1) * block, task.order), block * prod(shape[2:])
+    rows, cols = share(task.m - done, wide, shape[0]), task.routine.columns(task.n, done, wide, shape[1])
+    return Step(task, shape, done - k * block, rows, cols, done == task.order)
+
+
+def shapes(ranks: int) -> list[GridShape]:
+    """Grids that are tried: the near-square one, and ever longer ones of as many ranks."""
+    pr, pc = near_square(ranks)
+    found = [(pr, pc), (pc, pr)]
+    while pr % 2 == 0:
+        pr, pc = pr // 2, 2 * pc
+        found += [(pr, pc), (pc, pr)]
+    return list(dict.fromkeys([*found, *([(ranks, 1), (1, ranks)] if ranks <= LONG else [(1, ranks)])]))
+
+
+@lru_cache(maxsize=1024)
+def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
+    """The blockings, the cheapest first; the whole matrix is one block where there is one rank.
+
+    Of those that cost as good as the least, the one that the routine prefers comes first.
+    """
+    if ranks == 1:
+        return (Blocking((1, 1), max(1, task.m, task.n)),)
+    blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.order // 2))]
+    blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
+    blockings.sort(key=lambda blocking: seconds(task, *blocking))
+    good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
+    first = max(good, key=lambda blocking: task.routine.preference(*blocking))
+    return (first, *(blocking for blocking in blockings if blocking != first))

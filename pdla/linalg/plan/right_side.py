@@ -1,0 +1,122 @@
+"""The right-hand sides of systems: matrices, or vectors that all ranks have; and solutions in their form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.errors import LayoutError, ShapeError
+from pdla.grid import ProcessGrid, one_communicator
+from pdla.layout import Layout, Shape
+from pdla.linalg import checks
+from pdla.linalg.panels.blocks import as_layout, counted, fill, working_copy
+from pdla.linalg.verify import Claim, lost
+from pdla.matmul.images import Images, Pair, Part, scaled
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
+
+
+def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any) -> np.dtype:
+    """Local: the dtype of A X = B. ShapeError, GridError, LayoutError for a B, a layout or an `out` that does not go with A."""
+    if isinstance(B, DistMatrix):
+        one_communicator(A.grid, B.grid, "B")
+        if B.shape[0] != A.shape[0]:
+            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
+        dtype = checks.worked_on(name, A.dtype, B.dtype)
+        checks.result(B, B.shape, dtype, out, layout)
+        return dtype
+    if B.shape != A.shape[:1]:
+        raise ShapeError(
+            f"{name}: A is {A.shape[0]} x {A.shape[1]}, B has shape {tuple(B.shape)}: a vector has {A.shape[0]} numbers; "
+            "of several columns make a DistMatrix by pdla.from_global"
+        )
+    if layout is not None:
+        raise LayoutError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
+    dtype = checks.worked_on(name, A.dtype, B.dtype)
+    if out is not None and (not isinstance(out, type(B)) or (out.shape, out.dtype) != (B.shape, dtype)):
+        raise ShapeError(f"out={checks.describe(out)}: X is an array of shape {B.shape}, {dtype}, as B is on every rank")
+    return dtype
+
+
+@dataclass(frozen=True)
+class RightSide:
+    """B of A X = B: a matrix, or an array (a vector).
+
+    With it the layout of X (None: B's), the dtype in which both are worked on, whether B may be
+    written to, and what X is to be written to (None: a new matrix or array).
+    """
+
+    B: Any
+    layout: Layout | None
+    dtype: np.dtype
+    overwrite: bool = False
+    out: Any = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
+
+    def working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+        """Collective: a new matrix, in this layout and the dtype of both, counted as workspace; B itself, where it may be."""
+        if isinstance(self.B, DistMatrix):
+            return working_copy(self.B, layout, grid, self.dtype, self.overwrite)
+        xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
+        block = xp.empty((len(rows), len(cols)), self.dtype)
+        xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
+        return counted(DistMatrix(block, self.shape, grid, layout))
+
+    def claim(
+        self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
+        order: np.ndarray | slice = slice(None),
+    ) -> Callable[[Images], Claim]:
+        """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
+
+        solve: gives it for another right-hand side, and alpha = 1.
+        """
+        terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
+
+        def given(images: Images, x: Pair) -> Pair:
+            if isinstance(self.B, DistMatrix):
+                return scaled(images.whole(self.B, x), alpha)
+            b = namespace(self.B).host(self.B).reshape(-1, 1)
+            return scaled((b * x[0], np.abs(b) * x[1]), alpha)
+
+        def claim(images: Images) -> Claim:
+            parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
+            return Claim(
+                self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
+                operands=factors, lost=lost("B", self.overwrite),
+                again=None if solve is None else lambda b: solve(self._vectors(b)),
+            )
+
+        return claim
+
+    def _vectors(self, b: np.ndarray) -> RightSide:
+        """The same system's, of other columns, which all ranks have."""
+        comm = self.B.grid.comm
+        everyone = ProcessGrid.trusted((comm.size,), comm, None)
+        return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)
+
+    def placed(self, X: DistMatrix) -> DistMatrix:
+        """Collective: X where it is asked for; a vector on every rank."""
+        if isinstance(self.out, DistMatrix):
+            fill(self.out, X)
+            return self.out
+        if isinstance(self.B, DistMatrix):
+            return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
+        return converted(X, Layout(), ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None))
+
+    def back(self, X: DistMatrix) -> Any:
+        """Local: X in B's form: a matrix, or a vector on every rank."""
+        if isinstance(self.B, DistMatrix):
+            return X
+        x = X.local.reshape(len(self.B))
+        if self.out is None:
+            return x
+        X.xp.copy(self.out, x)
+        return self.out

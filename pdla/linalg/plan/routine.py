@@ -1,0 +1,192 @@
+"""What a routine is: a factorization, or the solution of a triangular system, step by step in block columns.
+
+The choice of a grid and blocks, predictions, plans and the benchmark ask it what they need. It knows none of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import ceil, log2, prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
+from pdla.linalg.panels.blocks import near_square
+from pdla.linalg.panels.factors import Factors
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import random
+from pdla.model.machine import Machine
+
+GridShape = tuple[int, ...]  # pr and pc; and c, where there are c layers
+BOOKKEEPING = 2.5e-4  # seconds for which a rank is busy with what a step takes besides: Python, headers, calls of few elements
+
+
+class Routine(ABC):
+    """One routine, of which there is one object (routines/__init__.py lists them).
+
+    It works on an m x n matrix; on a triangular system of m unknowns with n right-hand sides.
+
+    name     in texts, and as a command of the benchmark;  about: what that command does
+    layered  whether layers of ranks can take its panels in turns (2.5-D)
+    """
+
+    name: str
+    about: str
+    layered = False
+
+    @abstractmethod
+    def multiplications(self, m: int, n: int) -> float:
+        """Multiplications of the whole routine."""
+
+    @abstractmethod
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        """Words that a rank of a grid of this shape receives, in the mean."""
+
+    @abstractmethod
+    def price(self, step: Step) -> float:
+        """Seconds of one step."""
+
+    def order(self, m: int, n: int) -> int:
+        """How many columns are factored, or rows solved for."""
+        return min(m, n)
+
+    def sizes(self, A: DistMatrix, B: Any = None) -> tuple[int, int]:
+        """Local: m and n, for A and right-hand sides B."""
+        return A.shape
+
+    def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
+        """How many columns a rank updates after `done` of n, cut in blocks of `wide` over so many ranks."""
+        return share(n - done, wide, ranks)
+
+    def bound(self, m: int, n: int, shape: GridShape) -> float:
+        """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words that it holds.
+
+        These are its share of the matrix and, over c layers, addends as large as c shares. For Cholesky
+        n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021.
+        """
+        ranks, layers = prod(shape), prod(shape[2:])
+        held = m * n / ranks * (1 if layers == 1 else layers + 1)
+        return 2 * self.multiplications(m, n) / (ranks * sqrt(held)) if held and ranks > 1 else 0.0
+
+    def preference(self, shape: GridShape, block: int) -> Any:
+        """Of blockings that cost about the same, the one for which this is largest is taken."""
+        return block
+
+    def works_on(self, shape: GridShape) -> GridShape:
+        """The shape of the grid that it takes in place of one of this shape: without layers where it has none."""
+        return shape if self.layered or len(shape) == 2 else near_square(prod(shape))
+
+    def factors_of(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+        """Collective: factors of A by which a system is solved; only of routines that BY_STRUCTURE lists."""
+        raise NotImplementedError(self.name)
+
+    def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
+        """Collective: a random n x n matrix on which it succeeds, for the benchmark."""
+        return random((n, n), grid, layout, low=-0.5, high=0.5, dtype=dtype, seed=1)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def share(length: int, block: int, parts: int) -> int:
+    """The most of so many indices in blocks that one of the ranks has."""
+    turns, rest = divmod(length, block * parts)
+    return turns * block + min(block, rest)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A routine's work on matrices of these sizes, on this machine."""
+
+    routine: Routine
+    m: int
+    n: int
+    dtype: np.dtype
+    machine: Machine
+
+    @property
+    def order(self) -> int:
+        """How many columns are factored, or rows solved for."""
+        return self.routine.order(self.m, self.n)
+
+    @property
+    def multiplications(self) -> float:
+        """Multiplications of the whole routine."""
+        return self.routine.multiplications(self.m, self.n)
+
+    def bound(self, shape: GridShape) -> float:
+        """Words that a rank of a grid of this shape must receive at least."""
+        return self.routine.bound(self.m, self.n, shape)
+
+    def words(self, shape: GridShape, block: int) -> float:
+        """Words that a rank receives, in the mean."""
+        if prod(shape) == 1 or not self.order:
+            return 0.0
+        return self.routine.words(self.m, self.n, self.routine.works_on(shape), min(block, self.order))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block column: its width, and the rows and columns after it, of which this is a rank's share."""
+
+    task: Task
+    shape: GridShape
+    width: int
+    rows: int
+    cols: int
+    last: bool
+
+    def gemm(self, m: int, n: int, k: int) -> float:
+        """Seconds of a local product."""
+        return self.task.machine.gemm(m, n, k, self.task.dtype) if m and n and k else 0.0
+
+    def factor(self, m: int, n: int, k: int) -> float:
+        """Seconds of LAPACK's work of m n k operations or about so many: those of a product of twice as many."""
+        return self.gemm(m, n, k)
+
+    def sent(self, axis: int, words: float) -> float:
+        """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
+        machine, (pr, pc, *_) = self.task.machine, self.shape
+        ranks, far = (pc, 0 < machine.node < pc) if axis else (pr, 0 < machine.node < pr * pc)
+        if ranks == 1 or not words:
+            return 0.0
+        return words * self.task.dtype.itemsize / machine.rate(far) * (ranks - 1) / ranks
+
+    @property
+    def layers(self) -> int:
+        """How many layers of ranks there are."""
+        return prod(self.shape[2:])
+
+    def given(self, words: float) -> float:
+        """Seconds in which a rank receives an addend of another layer, packs and adds it."""
+        rate = self.task.machine.rate(0 < self.task.machine.node < prod(self.shape))
+        return self.delay(2) + words * self.task.dtype.itemsize / rate + self.touched(2 * words)
+
+    def delay(self, axis: int) -> float:
+        """Seconds until the last rank of a grid row or column, or of another layer, hears of a message."""
+        machine, (pr, pc, *_) = self.task.machine, self.shape
+        far = 0 < machine.node < (pr * pc, pc, prod(self.shape))[axis]
+        return ceil(log2(self.shape[axis])) * (machine.delay(far) + machine.gap)
+
+    def touched(self, words: float) -> float:
+        """Seconds in which so many words are read and written."""
+        return self.task.machine.touch(int(2 * words * self.task.dtype.itemsize))
+
+    def seconds(self, alone: float, panel: float, ahead: float, rest: float, wire: float, delay: float) -> float:
+        """Seconds of the step, of which two things bound it: a rank's own work, and the chain from one panel to the next.
+
+        alone   what one rank does while all of its grid column wait;  panel: what the grid column does
+        ahead   the update of the next block column;  rest: of all that are left
+        wire    words on their way, in seconds;  delay: of messages, one after another
+
+        A layer updates the rest before its next panel, while others go on with theirs.
+        """
+        pc, overlap = self.shape[1], self.task.machine.overlap
+        work = BOOKKEEPING + rest + (alone + panel) / pc
+        chain = BOOKKEEPING + alone + panel + ahead + delay
+        if self.layers > 1:
+            return max((rest + alone + panel + wire) / self.layers, chain)
+        return max(work + max(0.0, wire - overlap * work), chain)

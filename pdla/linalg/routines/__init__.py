@@ -1,0 +1,18 @@
+"""The routines, one after another in block columns: what is asked of one plan/routine.py says, of a factorization factorization.py.
+
+A routine is added by a file, and by its name in ROUTINES. No module but these names one.
+"""
+
+from pdla.linalg.plan.routine import Routine
+from pdla.linalg.routines.cholesky import CHOLESKY
+from pdla.linalg.routines.factorization import Factorization
+from pdla.linalg.routines.lu import LU
+from pdla.linalg.routines.triangular import TRIANGULAR
+
+ROUTINES: tuple[Routine, ...] = (CHOLESKY, LU, TRIANGULAR)
+BY_STRUCTURE: dict[str, tuple[Routine, ...]] = {
+    "gen": (LU,), "sym": (LU,), "her": (LU,), "pos": (CHOLESKY,), "lower triangular": (TRIANGULAR,),
+    "upper triangular": (TRIANGULAR,), "diagonal": (),
+}  # what is done first, by what is known of A
+
+__all__ = ["BY_STRUCTURE", "CHOLESKY", "LU", "ROUTINES", "TRIANGULAR", "Factorization", "Routine"]

@@ -1,0 +1,134 @@
+"""Cholesky factors of positive definite matrices, A = L L^H.
+
+A product with an inverse errs by as many eps as the condition of L11. Where that is large, L11
+itself is broadcast in place of its inverse, and the panel is solved by substitution, which takes
+twice as long.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import LinAlgError
+from pdla.linalg import checks
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.plan.blocking import place_for
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.routine import GridShape
+from pdla.linalg.routines.right_looking import HEADER, HermitianFactorization, RightLooking
+from pdla.linalg.verify import Claim
+from pdla.matmul.images import Images, Part
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+MAX_CONDITION = 8  # mean condition of L11 up to which panels are multiplied by its inverse; of random matrices it is 1 to 1.2
+
+
+class CholeskyFactorization(HermitianFactorization):
+    """A = L L^H of the lower triangle of A, Hermitian and positive definite."""
+
+    name, what, layered = "cholesky", "a Cholesky factorization", True
+    about = "factor a random positive definite matrix"
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        return cholesky_words(n, shape, block)
+
+    def numbers(self, m: int, n: int) -> int:
+        return HEADER
+
+    def factor(self, X: DistMatrix) -> np.ndarray:
+        return Cholesky(X).run()
+
+    def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, float]:
+        """L, and the least over the largest element of its diagonal."""
+        info, pivot, least, largest = numbers.tolist()
+        if info:
+            raise LinAlgError(f"the leading minor of order {info:.0f} is not positive definite (pivot {pivot:.3g})")
+        return X, pivot_ratio(least, largest)
+
+    def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
+        n = A.shape[0]
+        return Claim(
+            n, 4 * n, lambda x: images.reflected(A, x, True),
+            lambda made: (partial(images.whole, made[0].H, part=Part(False)), partial(images.whole, made[0], part=Part(True))),
+            matrices=lambda made: made[:1], zeros=lambda made: ((made[0], Part(False, "none")),), lost=lost,
+        )
+
+
+    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+        """Collective: of the triangle that the plan reads."""
+        reads = A if plan.options.lower else A.H
+        L, ratio = self(reads, place_for(self, reads, plan.blocking), dtype, overwrite)
+        return Factors.of_cholesky(L, ratio)
+
+
+CHOLESKY = CholeskyFactorization()
+
+
+class Cholesky(RightLooking):
+    """One rank's work: L in place of the lower triangle of A. Behind the info stands LAPACK's pivot there, or 1 for L11 in L1."""
+
+    def factor_block(self, A11: Any, L1: Any) -> list[float]:
+        info, number = kernels.potrf(self.xp, A11)
+        if L1.size:
+            self.xp.copy(L1, A11)
+            if not info and not kernels.trtri(self.xp, L1) <= MAX_CONDITION:
+                number = 1
+                self.xp.copy(L1, A11)
+        return [info, number, *kernels.pivots(self.xp, A11)]
+
+    def solve_panel(self, L1: Any, header: np.ndarray, A21: Any, L21: Any) -> None:
+        if header[1]:
+            self.xp.copy(L21, A21)
+            kernels.trsm(self.xp, L1, L21.T, True, conjugate=True)
+            return
+        inverse, half = self.xp.reinterpret(L1, True), L21.shape[1] // 2
+        for cols in (slice(half), slice(half, L21.shape[1])):  # a quarter of a triangle need not be multiplied
+            multiply(self.xp, A21[:, : cols.stop], inverse[cols, : cols.stop].T, L21[:, cols], 1, 0)
+
+
+def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    grid : tuple of int
+        pr and pc, and c where there are c layers of pr x pc ranks.
+    block : int
+        Columns of a panel: of square blocks the rows, where there is one layer.
+
+    Returns
+    -------
+    float
+        Exact where blocks divide n.
+
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
+    Notes
+    -----
+    With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
+    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of
+    pr x pc = P / c ranks n^2 / 2 P (pr + pc + c - 3): panels, and addends of the other layers.
+
+    Examples
+    --------
+    >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
+    261144.0
+    """
+    checks.formula(grid, (2, 3), block, n=n)
+    pr, pc, *depth = grid
+    layer, c, steps = pr * pc, prod(depth), n / block
+    panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)
+    given = (min(k, c - 1) * ((n - k * block) * block + HEADER * pr) for k in range(ceil(steps)))
+    addends = sum(given) + HEADER * layer * (c - 1) if c > 1 else 0
+    return (panels + addends) / (layer * c)

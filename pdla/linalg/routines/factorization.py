@@ -1,0 +1,83 @@
+"""What a factorization is. To add one, write a file with a subclass, and a line in routines/__init__.py."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import collective_section
+from pdla.comm.workspace import Workspace, opened, within
+from pdla.layout import Layout
+from pdla.linalg.panels.blocks import as_layout, dimensions, on_all_ranks, working_copy
+from pdla.linalg.panels.layers import make_communicators
+from pdla.linalg.plan.blocking import Place
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.routine import Routine
+from pdla.linalg.products.symmetrize import reflect
+from pdla.linalg.verify import Claim, alike, checked, lost
+from pdla.matmul.images import Images, Part
+from pdla.matrix.core import DistMatrix
+
+
+class Factorization(Routine):
+    """A routine that puts factors in place of A.
+
+    what  the routine with an article, for errors amid messages
+    """
+
+    what: str
+
+    @abstractmethod
+    def factor(self, X: DistMatrix) -> np.ndarray:
+        """Collective over X's grid: factors in place of X. Gives numbers that are the same on every rank, such as pivots."""
+
+    @abstractmethod
+    def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
+        """Collective: what holds of right factors of A, of which this part is read."""
+
+    def numbers(self, m: int, n: int) -> int:
+        """How many numbers `factor` gives."""
+        return 1
+
+    def result(self, X: DistMatrix, numbers: np.ndarray) -> Any:
+        """Local: the factors, from the factored matrix and the numbers. LinAlgError where there are none."""
+        return X
+
+    def __call__(
+        self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool = False, part: Part | None = None,
+        layout: Layout | None = None,
+    ) -> Any:
+        """Collective: the factors of A, computed at this place, checked where results are.
+
+        part    the triangle of A that tells what is in the other one, which is filled; None: A is taken as it is
+        layout  of the factors, by default that of the place
+        """
+        claim = partial(self._claim, A, part, overwrite)
+        return checked(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
+
+    def _claim(self, A: DistMatrix, part: Part | None, overwrite: bool, images: Images) -> Claim:
+        return self.claim(A, part, images, lost("A", overwrite))
+
+    def compute(
+        self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool, part: Part | None = None, layout: Layout | None = None
+    ) -> Any:
+        """Collective: the same, unchecked."""
+        with collective_section(A.grid.comm, self.what), within(opened() or Workspace()):
+            X = working_copy(A, *place, dtype, overwrite)
+            if part is not None:
+                reflect(X, part.lower, part.hermitian)
+            dimensions(X), make_communicators(X)  # in which idle ranks take part
+            numbers = self.factor(X) if X.grid.active else np.zeros(self.numbers(*A.shape))
+            numbers = alike(A.grid.comm, on_all_ranks(X.grid, numbers))
+        made = self.result(X, numbers)
+        if layout is None:
+            return made
+        X, *more = made if isinstance(made, tuple) else (made,)
+        return (as_layout(X, layout, A.grid), *more) if more else as_layout(X, layout, A.grid)
+
+    def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
+        """Collective, unchecked: what a plan of the factorization gives."""
+        return self(A, plan.place, plan.dtype, plan.overwrites("a"), layout=plan.options.layout or A.layout.summed)

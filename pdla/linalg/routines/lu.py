@@ -1,0 +1,339 @@
+"""LU with row pivoting, P A = L U, right-looking with look-ahead.
+
+Step k, with block k of the diagonal as A11, and all behind it as A22:
+
+      A11 A12     L11  .      U11 U12
+    P A21 A22  =  L21 L22  x   .  U22
+
+The grid column that has block column k factors it, and broadcasts L11, U11, L21 and the pivots
+along the grid rows. Rows right of it are exchanged along the grid columns. The grid row that has
+block row k solves for U12, and broadcasts it along the grid columns. Then A22 -= L21 U12, block
+column k + 1 first. Rows of L are exchanged at the end, each once.
+
+In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any
+number of ranks. Where it is cut over several, they are those of a tournament.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil, log2, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import buffer
+from pdla.linalg import checks
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import counted, dimensions
+from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.panels.layers import Layers, merge
+from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead, on_host
+from pdla.linalg.panels.rows import Permutation, RowExchange, as_of_random, pivots_of, possible
+from pdla.linalg.panels.tournament import corner, rows_of_l
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.routine import GridShape
+from pdla.linalg.routines.factorization import Factorization
+from pdla.linalg.routines.lu_layers import LayeredLU
+from pdla.linalg.verify import Claim, alike, wanted
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matmul.roles import READ
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+HEADER = 3  # numbers behind each panel, before its pivots: the first fault (see lapack.fault); the least and the largest pivot
+SMALLER = 2.0**-32  # by how much A is scaled where U overflows: more than U's elements are larger than A's, but for contrived A
+OVERWRITTEN = ", or U overflows: without overwrite_a a smaller multiple of A is factored then"
+
+
+class LUFactorization(Factorization):
+    """P A = L U, with partial pivoting, or by tournaments."""
+
+    name, what, layered = "lu", "an LU factorization", True
+    about = "factor a random matrix by LU with row pivoting"
+
+    def multiplications(self, m: int, n: int) -> float:
+        k = min(m, n)
+        return m * n * k - (m + n) * k**2 / 2 + k**3 / 3
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        return lu_words(m, n, shape, block)
+
+    def preference(self, shape: GridShape, block: int) -> Any:
+        """Grids whose panels lie on one rank each, as their pivots are LAPACK's."""
+        return shape[0] == 1, -sum(shape), block
+
+    def price(self, step: routine.Step) -> float:
+        w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
+        rounds = ceil(log2(pr))
+        alone = rounds * (step.factor(2 * w, w, w) + step.sent(0, w * w))
+        panel = step.factor(rows + w, w, w) + step.touched(3 * (rows + w) * w)
+        below = step.factor(w, cols, w) / pr + step.touched(4 * w * cols)
+        wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
+        update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
+        ahead, delay = step.gemm(rows, w, w), (rounds + 2) * step.delay(0) + step.delay(1) + step.sent(1, (rows + w) * w)
+        if step.layers > 1:  # a panel and its pivot rows are summed over layers, and sent, before the next layer's turn
+            delay += (step.layers - 1) * step.given(w * (rows + cols / pr))
+            delay += step.sent(1, ceil(log2(pc)) * rows * w) + step.sent(0, w * cols)
+        return step.seconds(alone, panel, ahead, update + below, wire, delay)
+
+    def numbers(self, m: int, n: int) -> int:
+        return HEADER + min(m, n)
+
+    def factor(self, X: DistMatrix) -> np.ndarray:
+        layers = Layers.of(X, *dimensions(X))
+        with np.errstate(over="ignore", invalid="ignore"):  # elements of U that leave the range are a fault, which the header tells
+            return FlatLU(X).run() if layers is None else LayeredLU(X, layers).run()
+
+    def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, int, float]:
+        """L and U in one matrix, the pivots, the first fault of U's diagonal (see lapack.fault), and its least over its largest."""
+        fault, least, largest = numbers[:HEADER].tolist()
+        return X, numbers[HEADER:].astype(np.int64), int(fault), pivot_ratio(least, largest)
+
+    def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
+        (m, n), k = A.shape, min(A.shape)
+        triangles = ((slice(0, k), slice(None)), Part(False)), ((slice(None), slice(0, k)), Part(True, "one"))
+        return Claim(
+            n, 2 * (n + k), partial(image, images, A, part),
+            lambda made: tuple(partial(images.whole, made[0][where], part=part) for where, part in triangles),
+            matrices=lambda made: made[:1], order=lambda made: Permutation.of_pivots(made[1]).order(m), lost=lost,
+            control=lambda made: (made[1].tolist(), *made[2:]),
+        )
+
+    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+        """Collective: of A, or of a power of 2 times A where elements of U leave the range, and A is still there."""
+        power, (X, pivots, fault, ratio) = 1.0, self(A, plan.place, dtype, overwrite, plan.reads)
+        if fault < 0 and not overwrite:
+            del X  # lest A's copies be three
+            power, (X, pivots, fault, ratio) = SMALLER, self(counted(A * SMALLER), plan.place, dtype, True, plan.reads)
+        error = f"{told(fault)}: A has NaN or infinity{OVERWRITTEN if overwrite else ''}" if fault < 0 else told(fault)
+        return Factors.of_lu(X, pivots, power, ratio, fault, error)
+
+
+LU = LUFactorization()
+
+
+def told(fault: int) -> str:
+    """A fault of U's diagonal in words."""
+    i = abs(fault) - 1
+    return f"element ({i}, {i}) of U is {'0' if fault > 0 else 'not finite'}"
+
+
+def image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+    """Collective: A x, of an A of which this part is read, and the rest reflected; None: all of A is read."""
+    if part is None:
+        return images.whole(A, x)
+    view = A if part.lower else A.H if part.hermitian else A.T
+    return images.reflected(view, x, part.hermitian)
+
+
+class LUPanel(Step):
+    """Panel k of L and U, as it comes along a grid row.
+
+    L1        L11, U11 and L21, in this rank's rows
+    next      the first of this rank's columns that it has not updated
+    header    the first fault, the least and the largest pivot, and the pivots
+    moved     the permutation of rows;  exchange: this rank's part in it
+    """
+
+    def __init__(self, k: int, row: Panel, next: int, walk: FlatLU) -> None:
+        super().__init__(k, row)
+        self.row, self.next, self.walk, self.L1 = row, next, walk, row.blocks[0].T
+
+    def wait(self) -> None:
+        super().wait()
+        self.header = self.walk.agree(self.row.numbers(lambda: self.walk.header_of_random(self.k)), self.k)
+        self.moved = Permutation.of_pivots(self.header[HEADER:].astype(np.int64), self.k * self.walk.block)
+        self.exchange = RowExchange(self.walk.rows, *self.moved)
+
+
+class FlatLU:
+    """One rank's work on one layer: L and U in place of its blocks of A."""
+
+    def __init__(self, X: DistMatrix) -> None:
+        self.xp, self.a, self.order = X.xp, X.stored, min(X.shape)
+        self.rows, self.cols = dimensions(X)
+        self.block, self.mine = self.cols.block, X.indices[0].indices()
+        self.count = -(-self.order // self.block)
+        self.row_panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
+
+    def run(self) -> np.ndarray:
+        """Collective: the header of all panels, and all pivots."""
+        header, pivots, moved = np.array([0.0, np.inf, 0]), [], []
+        with self.row_panels:
+            for panel in look_ahead(range(self.count), self.factor_panel):
+                # U12 = L11^-1 P A12, A22 = P A22 - L21 U12, behind the next panel
+                self.update(panel, self.a.shape[1])
+                header = merge(header, panel.header[:HEADER])
+                pivots.append(panel.header[HEADER:])
+                moved.append(panel.moved)
+            self.exchange_left(moved)
+        return np.concatenate([header, *pivots])
+
+    def factor_panel(self, k: int, last: LUPanel | None) -> LUPanel:
+        """Collective: update block column k by the panel before it, factor it, and start sending L1 along the grid rows."""
+        if last is not None:
+            self.update(last, self.cols.at[k].stop)
+        rows, cols = self.rows.tail[k], self.columns(k)
+        row = self.row_panels.take(k, (slice(0, self.width(k)), rows.stop - rows.start), header=HEADER + self.width(k))
+        panel = LUPanel(k, row, cols.stop, self)
+        if row.mine:
+            # P A1 = L1 U11
+            factor = self.factor_whole if self.rows.comm is None else self.factor_parts
+            self.xp.copy(row.header, factor(panel.L1, self.a[:, cols], k))
+        row.bcast()
+        if row.mine:
+            self.xp.copy(self.a[rows, cols], panel.L1)
+        return panel
+
+    def factor_whole(self, L1: Any, A1: Any, k: int) -> Any:
+        """Local: factor block column k, which this rank has whole, into L1. Gives the header."""
+        first = k * self.block
+        self.xp.copy(L1, A1[first:])
+        pivots, fault = kernels.getrf(self.xp, L1, A1[first:])
+        return self.header(k, fault, L1, first + pivots)
+
+    def factor_parts(self, L1: Any, A1: Any, k: int) -> Any:
+        """Collective along the grid column: the same of a block column that is cut, by a tournament."""
+        i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
+        heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
+        won, factors = corner(self.xp, self.rows, root, A1[i:], self.mine[i:], heights)
+        fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.rows_of_random(k)])), k)
+        pivots = pivots_of(np.array(winners, np.int64), first)
+        RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
+        below = self.below(k)
+        self.xp.copy(L1[below - i :], A1[below:])
+        if self.rows.here == root:
+            self.xp.copy(L1[: len(factors)], factors)
+        # L21 = A21 U11^-1
+        rows_of_l(self.xp, factors, L1[below - i :])
+        return self.header(k, int(fault), factors, pivots)
+
+    def header(self, k: int, fault: int, U11: Any, pivots: np.ndarray) -> Any:
+        """Local: of panel k, whose first fault is told from its own first row on."""
+        sizes = kernels.pivots(self.xp, U11)
+        return self.xp.asarray(np.array([fault + np.sign(fault) * k * self.block, *sizes, *pivots], self.a.dtype))
+
+    def update(self, panel: LUPanel, end: int) -> None:
+        """Collective along the grid column: update A12 and A22 by a panel, in this rank's columns from `next` to `end`."""
+        A, panel.next = self.a[:, panel.next : end], max(end, panel.next)
+        if not A.shape[1]:
+            return
+        k, w, i, below = panel.k, panel.L1.shape[1], self.rows.tail[panel.k].start, self.below(panel.k)
+        # A = P A
+        panel.exchange.run(self.xp, A)
+        # U12 = L11^-1 A12
+        if self.rows.here == self.rows.owner[k]:
+            U12 = A[i : i + w]
+            kernels.trsm(self.xp, panel.L1[:w], U12, True, True)
+        else:
+            U12 = buffer(self.xp, (w, A.shape[1]), A.dtype)
+        if k * self.block + w < self.rows.n:
+            U12 = self.rows.bcast(U12, self.rows.owner[k]).wait()
+        # A22 -= L21 U12
+        multiply(self.xp, panel.L1[below - i :], U12, A[below:], -1, 1)
+
+    def exchange_left(self, moved: list[Permutation]) -> None:
+        """Collective along the grid column: move the rows of L's block columns, each once for all panels after it."""
+        was = np.arange(self.rows.n)  # of block column k: which row, as panel k left them, becomes row i
+        for k in reversed(range(self.count)):
+            if self.cols.here == self.cols.owner[k]:
+                after = np.arange((k + 1) * self.block, self.rows.n)
+                RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.columns(k)])
+            was = moved[k].order(self.rows.n)[was]
+
+    def width(self, k: int) -> int:
+        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        return min(self.block, self.order - k * self.block)
+
+    def columns(self, k: int) -> slice:
+        """Where this rank has panel k among its columns."""
+        cols = self.cols.at[k]
+        return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
+
+    def below(self, k: int) -> int:
+        """Where this rank's rows below panel k's square begin."""
+        rows = self.rows.at[k]
+        return min(rows.stop, rows.start + self.width(k))
+
+    def agree(self, header: np.ndarray, k: int) -> np.ndarray:
+        """Collective along the grid column, where results are checked: the header on which ranks act, of numbers that can be."""
+        if not wanted():
+            return header
+        header = alike(self.rows.comm, header, self.rows.owner[k])
+        first = possible(header[:1], -self.order, self.order + 1)
+        return np.array([*first, *header[1:HEADER], *possible(header[HEADER:], k * self.block, self.rows.n)])
+
+    def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
+        """Collective along the grid column, where results are checked: the fault and the winners of a tournament."""
+        if not wanted():
+            return won.astype(np.int64)
+        won = alike(self.rows.comm, won, self.rows.owner[k])
+        return np.array([*possible(won[:1], -self.order, self.order + 1), *possible(won[1:], k * self.block, self.rows.n)])
+
+    def rows_of_random(self, k: int) -> np.ndarray:
+        """Local: pivot rows of panel k as of random elements, for arrays without data."""
+        left = np.arange(k * self.block, self.rows.n)
+        sign = -1 if self.rows.here == self.rows.owner[k] else 1
+        return as_of_random(left, self.rows.owners(left), self.width(k), self.rows.here, sign)
+
+    def header_of_random(self, k: int) -> np.ndarray:
+        """Local: the header of panel k as of random elements."""
+        return np.array([0, 1, 1, *pivots_of(self.rows_of_random(k), k * self.block)], float)
+
+
+def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
+    """Words that a rank receives, in the mean, for LU of an m x n matrix on a pr x pc grid.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    grid : tuple of int
+        pr and pc, and c where there are c layers of pr x pc ranks.
+    block : int
+        Columns of a panel: of square blocks the rows, where there is one layer.
+
+    Returns
+    -------
+    float
+        Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
+        A: as many as of random matrices.
+
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
+    Notes
+    -----
+    Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
+    3/2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc. Over c layers of pr x pc = P / c ranks
+    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr): panels and rows of U, other
+    layers' addends to both, rows of U for other layers, and rows of L that are brought to their
+    places.
+
+    Examples
+    --------
+    >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
+    418572.0
+    """
+    checks.formula(grid, (2, 3), block, m=m, n=n)
+    pr, pc, *depth = grid
+    c = prod(depth)
+    i = np.arange(0, min(m, n), block)
+    w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // (block * c))
+    met = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # by the rows of a tournament, and its result
+    right, others = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the rows left that are not on the rank of the pivots
+    met = met if pr > 1 else 0 * met
+    if c > 1:
+        panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w + w * w)) + (pr - 1) * w * right
+        addends = np.minimum(np.arange(len(i)), c - 1) * (m - i) * w + (c - 1) * w * right
+        told, dealt = pr * pc * (c - 1) * (HEADER + w), w * right * (c - 1) / c
+        return float((panels + met + addends + told + dealt + w * (m - i) * others).sum() / (pr * pc * c))
+    panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w)) + (pr - 1) * w * np.where(m > i + w, right, 0)
+    left, last = m - i - w, -(-(m - i - w) // block)
+    moved = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(left, 1))  # rows of L, at the end
+    exchanged = 2 * (n - i) * w * others + w * moved * (1 - -(-last // pr) / np.maximum(last, 1))
+    return float((panels + met + exchanged).sum() / (pr * pc))

@@ -1,0 +1,283 @@
+"""Factors of a Hermitian matrix by one triangle, A = L D L^H, right-looking with look-ahead: on one layer of ranks, or several (2.5-D).
+
+Step k, with diagonal block k as A11, block column k below as A21, and all behind it as A22:
+
+    A11  .      L11  .      D11  .      L11^H L21^H
+    A21 A22  =  L21 L22  x   .  D22  x   .    L22^H
+
+The owner of A11 factors it, and broadcasts L11, or what else panels are solved by, along its grid
+column. There L21 = A21 L11^-H D11^-1, which goes along the grid rows. The rows of L21 D11 that face a
+rank's columns come to it along its grid column. Then A22 -= L21 D11 L21^H, block column k + 1 first.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from pdla.array.meta import inner
+from pdla.comm.cache import cached
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
+from pdla.linalg.panels.blocks import dimensions
+from pdla.linalg.panels.layers import Layers, merge
+from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.routine import GridShape
+from pdla.linalg.products.rank_k import LEAF, below
+from pdla.linalg.routines.factorization import Factorization
+from pdla.linalg.verify import wanted
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import eye
+
+HEADER = 4  # numbers behind each panel: LAPACK's info; a number that the panel is solved by; the least and the largest pivot
+NONE = np.array([0.0, 0, np.inf, 0])  # the header of no panels
+
+
+class HermitianFactorization(Factorization):
+    """A factorization of the lower triangle of a Hermitian matrix: what all of them cost."""
+
+    def multiplications(self, m: int, n: int) -> float:
+        return min(m, n) ** 3 / 6
+
+    def preference(self, shape: GridShape, block: int) -> Any:
+        """Most nearly square grids, on which the fewest words travel; then of most grid rows: all ranks of a panel work on it."""
+        return -sum(shape), block, shape[0]
+
+    def price(self, step: routine.Step) -> float:
+        w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
+        alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
+        wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
+        facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
+        corner = (1 + facing) * step.delay(0) + step.sent(0, 0 if step.last else w * w)
+        along = step.delay(1) + step.sent(1, rows * w)
+        if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
+            wire += (step.layers - 1) * step.given((rows + w) * w) / pc
+            along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
+        return step.seconds(
+            alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
+            step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire, corner + along,
+        )
+
+    def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
+        A = super().draw(n, grid, layout, dtype)
+        return (A + A.H.redistribute(layout)) * 0.5 + eye(n, grid, layout, dtype=dtype) * n
+
+
+class LPanel(Step):
+    """Panel k of L, as one rank reads it.
+
+    row     from the grid row: L21 in this rank's rows, and the header
+    col     from the grid column: conj(L21 D11) facing this rank's columns, what panels are solved by, and the header
+    faces   the first block column whose conj(L21 D11) has not been asked for
+    """
+
+    def __init__(self, k: int, row: Panel, col: Panel, header: Callable[[], np.ndarray]) -> None:
+        super().__init__(k, row, col)
+        self.row, self.col, self.faces, self.L21_rows, self.L21_cols = row, col, k + 1, row.rows, col.rows
+        self.unknown = header
+        self.header = NONE
+
+    def wait(self) -> None:
+        super().wait()
+        self.header = self.row.numbers(self.unknown)
+        self.stop = bool(self.header[0]) and not wanted()  # a header that erred must not part the ranks of a checked call
+
+
+class RightLooking:
+    """One rank's work: L in place of the lower triangle of A. A subclass has the local steps."""
+
+    def more(self, w: int) -> int:
+        """How many numbers of a panel of w columns follow its header, and are known to all ranks."""
+        return 0
+
+    @abstractmethod
+    def factor_block(self, A11: Any, L1: Any) -> list[float]:
+        """Local: factor a diagonal block in place. Gives its header, info counted from the block's first row, and more numbers.
+
+        L1: where what its panel is solved by goes; empty where there is no panel
+        """
+
+    @abstractmethod
+    def solve_panel(self, L1: Any, header: np.ndarray, A21: Any, L21: Any) -> None:
+        """Local: write A21 L11^-H D11^-1 to L21."""
+
+    def copy_faces(self, to: Any, L21: Any, header: np.ndarray) -> None:
+        """Local: write conj(L21 D11)."""
+        self.xp.copy(to, L21, True)
+
+    def __init__(self, L: DistMatrix) -> None:
+        self.xp, (self.rows, self.cols) = L.xp, dimensions(L)
+        self.layers = Layers.of(L, self.rows, self.cols)
+        self.a = L.stored if self.layers is None else self.layers.a
+        (height, width), block = self.a.shape, self.cols.block
+        self.row_panels = Panels(self.cols, self.xp, height * block + HEADER + self.more(block), self.a.dtype)
+        self.col_panels = Panels(self.rows, self.xp, (width + block) * block + HEADER + self.more(block), self.a.dtype)
+        self.counts, self.facing = cached(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
+
+    def count_columns(self) -> np.ndarray:
+        """How many of this rank's columns lie in or before the block of each of its rows."""
+        ends = [self.cols.tail[k + 1].start for k in self.rows.mine]
+        return np.repeat(np.array(ends, np.int64), [self.rows.width[k] for k in self.rows.mine])
+
+    def run(self) -> np.ndarray:
+        """Collective: the header of all panels, and what more numbers they have."""
+        self.found: list[np.ndarray] = []
+        with self.row_panels, self.col_panels:
+            header = self.factor() if self.layers is None else self.factor_layers(self.layers)
+        if not header[0]:
+            self.clear_upper()
+        return np.concatenate([header, *self.found]) if self.layers is None else self.layers.end(header)
+
+    def factor(self) -> np.ndarray:
+        """Collective: all panels, one after another."""
+        header = NONE
+        for panel in look_ahead(range(self.cols.count), self.factor_panel):
+            header = panel.header[:HEADER]
+            self.found.append(panel.header[HEADER:])
+            # A22 -= L21 D11 L21^H, behind the next panel
+            if not panel.stop and panel.k + 2 < self.cols.count:
+                self.update_trailing(panel, panel.k + 2)
+        return header
+
+    def factor_panel(self, k: int, last: LPanel | None) -> LPanel:
+        """Collective: update block column k by the panel before it, L10 and L20, and factor it, the diagonal block first."""
+        if last is not None:
+            # A11 -= L10 D00 L10^H
+            self.send_faces(last, k + 1).wait()
+            self.update(last, self.rows.at[k], self.cols.at[k])
+        # A11 = L11 D11 L11^H
+        panel = self.factor_diagonal(k, NONE if last is None else last.header)
+        if last is not None:
+            # A21 -= L20 D00 L10^H
+            self.send_faces(last, self.cols.count)
+            self.update(last, self.rows.tail[k + 1], self.cols.at[k])
+        # L21 = A21 L11^-H D11^-1
+        self.send_panel(panel)
+        return panel
+
+    def factor_diagonal(self, k: int, before: np.ndarray) -> LPanel:
+        """Collective: factor A11, and start sending along its grid column what A21 is solved by.
+
+        before: the header of the panels before this one, which stands where one of them has failed
+        """
+        w, numbers = self.cols.width[k], HEADER + self.more(self.cols.width[k])
+        below = slice(0, w if k + 1 < self.cols.count else 0)
+        row = self.row_panels.take(k, (self.rows.tail[k + 1], w), header=numbers)
+        col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (below, w), header=numbers, writes=True)
+        if row.mine and col.mine:
+            info, *others = self.factor_block(self.a[self.rows.at[k], self.cols.at[k]], col.blocks[1])
+            header = np.array([info and k * self.cols.block + info, *others])
+            header[:HEADER] = before[:HEADER] if before[0] else merge(header[:HEADER], before[:HEADER])
+            self.xp.copy(col.header, self.xp.asarray(header.astype(self.a.dtype)))
+        if row.mine:
+            col.bcast(whole=False)
+        return LPanel(k, row, col, lambda: np.array([0.0, 0, 1, 1, *np.ones(numbers - HEADER)]))
+
+    def send_panel(self, panel: LPanel) -> None:
+        """Collective: solve for L21, and start sending it along the grid rows."""
+        row, col = panel.row, panel.col
+        if row.mine:
+            A21, L21 = self.a[self.rows.tail[panel.k + 1], self.cols.at[panel.k]], row.blocks[0]
+            self.xp.copy(row.header, col.wait().header)
+            if L21.size:
+                panel.header = col.numbers(panel.unknown)
+                self.solve_panel(col.blocks[1], panel.header, A21, L21)
+        row.bcast()
+        if self.cols.comm is None:
+            self.send_faces(panel, self.cols.count)
+        if row.mine:
+            self.xp.copy(A21, L21)
+
+    def send_faces(self, panel: LPanel, end: int) -> Panel:
+        """Collective: start sending conj(L21 D11) up to block column `end` along the grid columns, from ranks that have these rows."""
+        first, panel.faces = panel.faces, max(end, panel.faces)
+        if first >= end:
+            return panel.col
+        ways = panel.k, first, end
+        if ways not in self.facing:
+            self.facing[ways] = self.find_faces(*ways)
+        parts, copies = self.facing[ways]
+        for cols, rows in copies:
+            self.copy_faces(panel.L21_cols(cols), panel.L21_rows(rows), panel.header)
+        panel.col.allgather(parts)
+        return panel.col
+
+    def find_faces(self, k: int, first: int, end: int) -> tuple[dict[int, list[slice]], list[tuple[slice, slice]]]:
+        """Local: of conj(L21 D11) for block columns `first` to `end` the rows of each rank of the grid column, and copies made here."""
+        parts: dict[int, list[slice]] = {}
+        copies, begin = [], self.cols.tail[k + 1].start
+        for block in self.cols.after(first - 1):
+            if block < end:
+                owner, cols = self.rows.owner[block], self.cols.at[block]
+                start, pieces = cols.start - begin, parts.setdefault(owner, [])
+                if pieces and pieces[-1].stop == start:
+                    start = pieces.pop().start  # what is in one piece need not be packed
+                pieces.append(slice(start, cols.stop - begin))
+                if self.rows.here == owner:
+                    copies.append((cols, self.rows.at[block]))
+        return parts, copies
+
+    def update(self, panel: LPanel, rows: slice, cols: slice) -> None:
+        """Local: A -= L21 D11 L21^H in some rows, and the columns of one block."""
+        if cols.stop > cols.start and rows.stop > rows.start:
+            multiply(self.xp, panel.L21_rows(rows), panel.L21_cols(cols).T, self.a[rows, cols], -1, 1)
+
+    def update_trailing(self, panel: LPanel, first: int) -> None:
+        """Local but for a wait: A22 -= L21 D11 L21^H from block column `first` on, as far as each row reaches."""
+        panel.col.wait()
+        rows, cols = self.rows.tail[first], self.cols.tail[first]
+        L21_rows, L21_cols, counts = panel.L21_rows(rows), panel.L21_cols(cols), self.counts[rows] - cols.start
+        below(self.xp, L21_rows, L21_cols, self.a[rows, cols], counts, -1, beta=1, leaf=self.rows.block)
+
+    def factor_layers(self, layers: Layers) -> np.ndarray:
+        """Collective: this layer's panels.
+
+        Block columns that other layers wait for are updated first, those on the panel's own ranks
+        before the others; this layer's other columns last.
+        """
+        header, count = NONE, self.cols.count
+        for k in layers.steps:
+            if k >= count:
+                break
+            mine = self.cols.here == self.cols.owner[k]
+            if mine:
+                # A1 -= what other layers have subtracted from it
+                header = layers.add_all(self.addend(k), k, header)
+            panel = self.factor_diagonal(k, header)
+            self.send_panel(panel)
+            layers.wait()
+            near = min((k // layers.count + 1) * layers.count, self.cols.count)
+            if mine:
+                self.send_faces(panel, near).wait()
+                self.lend(layers, panel, range(k + 1, near), panel.col.numbers(panel.unknown))
+            panel.wait()
+            header = panel.header
+            count = layers.until(count, header)
+            self.send_faces(panel, self.cols.count).wait()
+            self.lend(layers, panel, range(near, min(k + layers.count, count)), header)
+            self.update_trailing(panel, min(k + layers.count, self.cols.count))
+            panel.release()
+        layers.wait()
+        return header
+
+    def lend(self, layers: Layers, panel: LPanel, blocks: range, header: np.ndarray) -> None:
+        """Local: update block columns by a panel, and start sending them to the layers that wait for them."""
+        for k in range(blocks.start, layers.until(blocks.stop, header)):
+            if self.cols.here == self.cols.owner[k]:
+                self.update(panel, self.rows.tail[k], self.cols.at[k])
+                layers.give(self.addend(k), k, header)
+
+    def addend(self, k: int) -> Any:
+        """A layer's addend to panel k."""
+        return self.a[self.rows.tail[k], self.cols.at[k]]
+
+    def clear_upper(self) -> None:
+        """Local: write zeros above the diagonal; in the blocks on it they are already."""
+        for k in self.rows.mine:
+            self.xp.scale(self.a[self.rows.at[k], self.cols.tail[k + 1]], 0)

@@ -1,0 +1,306 @@
+"""Triangular systems T X = B, T in square blocks over a grid, by substitution in place in B.
+
+Step k of a lower triangle, with diagonal block k as T11, and all that is solved for after it as T22:
+
+    T11  .      X1     B1
+    T21 T22  x  X2  =  B2
+
+Many columns: T's panels go along the grid rows, the next one while this one is used, and blocks of
+X along the grid columns (right-looking). Few columns: T stays, addends of B's blocks are summed
+along the grid rows instead. A transpose is a view, whose grid rows are T's grid columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import collective_section
+from pdla.comm.cache import cached
+from pdla.comm.ledger import buffer
+from pdla.cuts import Block
+from pdla.errors import LinAlgError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import counted, diagonal, dimensions, square_blocks, working_copy
+from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.panels.panel import Extent, Panel, Panels, Step, look_ahead
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.blocking import Place, best_place
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.routine import GridShape, Routine
+from pdla.linalg.products.rank_k import below
+from pdla.linalg.verify import alike
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import eye
+from pdla.matrix.redistribute import local_shape, summed
+
+ALL = slice(None)
+FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
+
+
+class TriangularSystem(Routine):
+    """T X = B, T of m rows, B of n columns."""
+
+    name = "trsm"
+    about = "solve a random triangular system"
+
+    def multiplications(self, m: int, n: int) -> float:
+        return m * m * n / 2
+
+    def order(self, m: int, n: int) -> int:
+        return m
+
+    def sizes(self, A: Any, B: Any = None) -> tuple[int, int]:
+        return A.shape[0], A.shape[0] if B is None else columns_of(B)
+
+    def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
+        return n if n <= FEW else -(-n // ranks)
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        pr, pc = shape
+        if n <= FEW:
+            return m * n * (1 - 1 / pr + (1 - 1 / pc)) / pc
+        return m * m / (2 * pr) * (1 - 1 / pc) + m * n / pc * (1 - 1 / pr)
+
+    def bound(self, m: int, n: int, shape: GridShape) -> float:
+        return 0.0
+
+    def price(self, step: routine.Step) -> float:
+        w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
+        solved = step.factor(w, cols, w)
+        if step.task.n <= FEW:
+            wire, rest = step.sent(0, w * cols) + step.sent(1, w * cols / pr), step.gemm(rows, cols, w)
+            return step.seconds(solved, rest, 0.0, 0.0, wire, step.delay(0) + step.delay(1))
+        wire = step.sent(1, (rows + w / pr) * w) + step.sent(0, cols * w)
+        busy = step.gemm(rows, cols, w) + step.touched((rows + w) * w) + solved / pr
+        ahead = step.gemm(min(rows, w), cols, w)
+        return step.seconds(solved, 0.0, ahead, busy, wire, step.delay(0) + step.sent(0, cols * w))
+
+    def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
+        return super().draw(n, grid, layout, dtype) + eye(n, grid, layout, dtype=dtype) * n
+
+    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+        """Local: A itself, of which the plan says what is read."""
+        assert plan.reads is not None
+        return Factors(A, ((False, plan.reads),))
+
+
+TRIANGULAR = TriangularSystem()
+
+
+def columns_of(B: Any) -> int:
+    """The columns of a right-hand side, a matrix or a vector."""
+    return B.shape[1] if len(B.shape) > 1 else 1
+
+
+def in_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
+    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy at this place; None: the cheapest."""
+    if square_blocks(A) and A.dtype == dtype:
+        return A
+    return working_copy(A, *(place or best_place(TRIANGULAR, A, None, dtype)), dtype)
+
+
+def regular(T: DistMatrix) -> float:
+    """Collective: the least over the largest absolute value of T's diagonal, 1 without data, NaN if that is infinite.
+
+    LinAlgError, on every rank, where it has a zero.
+    """
+    comm, n = T.grid.comm, T.shape[0]
+    with collective_section(comm, "a diagonal"):
+        T = summed(T, T.layout.summed) if T.layout.partial else T
+        numbers, elements = diagonal(T)
+        with np.errstate(over="ignore"):
+            sizes = np.abs(elements.astype(complex))
+        mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
+        told = comm.xp.asarray(mine)
+        for half in comm.halves(told.copy(), told, "maximum"):
+            half.wait()
+    first, least, largest = np.abs(alike(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
+    if first < n:
+        raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
+    return pivot_ratio(least, largest) if n else 1.0
+
+
+def lay_out(T: DistMatrix, few: bool) -> Layout:
+    """Local: how B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
+    return Layout.trusted(T.layout.rows, () if few else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
+
+
+def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagonal: bool = False) -> DistMatrix:
+    """Collective: X of T X = B in place of B, which lies as `lay_out` says; T in square blocks, with no zero on its diagonal.
+
+    at_diagonal: of few columns, block k of B is on the owner of T's diagonal block k alone, and 0 elsewhere; so is X then
+    """
+    steps = Substitution(T, X, lower, unit)
+    if X.shape[1] > FEW:
+        steps.many()
+        return X
+    steps.few(at_diagonal)
+    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
+    return X._like(X.base, layout=Layout.trusted(X.layout.rows, (), columns)) if columns else X
+
+
+def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
+    """Local: few columns b on the owners of T's diagonal blocks, 0 elsewhere.
+
+    All ranks have b whole; or it was worked on in T or T^H, of which block k of the diagonal is on the same rank.
+    """
+    if isinstance(b, DistMatrix) and b.layout.rows == T.layout.rows:
+        return b
+    (rows, cols), layout, shape = dimensions(T), Layout.trusted(T.layout.rows, ()), b.shape
+    x = T.xp.empty(local_shape(shape, layout, T.grid), dtype)
+    T.xp.scale(x, 0)
+    for k in rows.mine if T.grid.active else ():
+        if cols.owner[k] == cols.here:
+            was = b.stored[cols.at[k]] if isinstance(b, DistMatrix) else b[k * rows.block : k * rows.block + rows.width[k]]
+            T.xp.copy(x[rows.at[k]], was.astype(dtype, copy=False))
+    return counted(DistMatrix(x, shape, T.grid, layout))
+
+
+def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
+    """Collective: X, of few columns, whole on every rank, from the owners of T's diagonal blocks."""
+    comm, xp, width = X.grid.comm, X.xp, X.shape[1]
+    mine, numbers, ends = cached(T.grid, (gather_diagonal, T.shape, T.layout), lambda: find_diagonal(T))
+    x, found = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
+    pieces = [x[lo:hi] for lo, hi in pairwise(ends)]
+    if len(mine):  # an idle rank's block has no columns
+        xp.copy(pieces[comm.rank], xp.take(X.stored, mine, ALL))
+    comm.allgather(pieces[comm.rank], pieces).wait()
+    xp.put(found, numbers, ALL, x)
+    return DistMatrix(found, X.shape, ProcessGrid.trusted((comm.size,), comm, None), Layout())
+
+
+def find_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Local: the places of rows of this rank's diagonal blocks; of all ranks one after another the rows, and their ends."""
+    (rows, cols), n, grid = dimensions(T), np.arange(T.shape[0]), T.grid
+    owners = {axes_of(effective(cuts, grid.sizes)): each.owners(n) for each, cuts in ((rows, T.layout.rows), (cols, T.layout.cols))}
+    ranks = grid.ranks[tuple(owners.get((axis,), np.zeros_like(n)) for axis in grid.axes)]
+    mine, counts = n[ranks == grid.comm.rank], np.bincount(ranks, minlength=grid.comm.size)
+    return rows.places(mine), np.argsort(ranks, kind="stable"), [0, *np.cumsum(counts).tolist()]
+
+
+class XBlock(Step):
+    """Block k of X, as it comes along a grid column, and the panel of T by which it is solved for.
+
+    cols  the columns that are worked out;  rest: the rows of B2 that have not been updated
+    """
+
+    def __init__(self, k: int, T: Panel, X: Panel, cols: slice, rest: slice) -> None:
+        super().__init__(k, T, X)
+        self.T, self.X, self.cols, self.rest = T, X, cols, rest
+
+
+class Substitution:
+    """One rank's work: T X = B, in place in X's block, which begins as B."""
+
+    def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
+        self.xp, self.t, self.x = T.xp, T.stored, X.stored
+        self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
+        self.rows, self.cols = dimensions(T)
+        self.counts: np.ndarray | None = None  # of how many columns each row is worked out, where these are not as many in a panel
+        self.widths: Sequence[int] = [self.x.shape[1]] * self.rows.count  # of how many columns each block is worked out
+        steps = range(self.rows.count if T.grid.active else 0)
+        self.steps = steps if lower else steps[::-1]
+        block = self.cols.block
+        self.row_panels = Panels(self.cols, self.xp, len(self.t) * block, self.t.dtype)  # of T
+        self.col_panels = Panels(self.rows, self.xp, self.x.shape[1] * block, self.x.dtype)  # of X
+
+    def many(self, widths: Sequence[int] | None = None) -> None:
+        """Collective along the grid rows and columns: many columns.
+
+        widths: of how many of this rank's first columns each block is worked out, ascending; None: of all. So in an upper triangle
+        the rows before a block are worked out in fewer columns.
+        """
+        if not self.steps:
+            return
+        if widths is not None:
+            self.widths = widths
+            if not self.lower:
+                heights = [self.rows.width[k] for k in self.rows.mine]
+                self.counts = np.repeat([widths[k] for k in self.rows.mine], heights)
+        with self.row_panels, self.col_panels:
+            self.panels, self.later = deque(map(self.send_panel, self.steps[:2])), iter(self.steps[2:])
+            for block in look_ahead(self.steps, self.solve_block):
+                if block.k != self.steps[-1]:
+                    # B2 -= T21 X1, behind the next block
+                    self.update(block, block.rest)
+
+    def solve_block(self, k: int, last: XBlock | None) -> XBlock:
+        """Collective: update block k of B by the block of X before it, X0, and solve for X1; start sending a later panel of T."""
+        if last is not None:
+            # B1 -= T10 X0
+            self.update(last, self.rows.at[k])
+            last.rest = self.rest(k)
+        # X1 = T11^-1 B1
+        block = self.solve_diagonal(k, self.panels.popleft().wait())
+        later = None if last is None else next(self.later, None)
+        if later is not None:
+            self.panels.append(self.send_panel(later))
+        return block
+
+    def solve_diagonal(self, k: int, T: Panel) -> XBlock:
+        """Solve T11 X1 = B1, and start sending X1 along the grid column."""
+        rows, cols = self.rows.at[k], slice(0, self.widths[k])
+        X1 = self.x[rows, cols]
+        if self.rows.here == self.rows.owner[k]:
+            kernels.trsm(self.xp, T.rows(rows), X1, self.lower, self.unit)
+        X = self.col_panels.send(k, (slice(0, self.rows.width[k]), cols.stop), X1)
+        return XBlock(k, T, X, cols, self.rest(k))
+
+    def update(self, block: XBlock, rows: slice) -> None:
+        """Local: B2 -= T21 X1, in some rows."""
+        T21, X1 = block.T.rows(rows), block.X.blocks[0]
+        if self.counts is None:
+            multiply(self.xp, T21, X1, self.x[rows, block.cols], -1, 1)
+        else:
+            below(self.xp, T21, X1.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
+
+    def rest(self, k: int) -> slice:
+        """The rows of T21 on this rank."""
+        return self.rows.tail[k + 1] if self.lower else slice(0, self.rows.at[k].start)
+
+    def panel(self, k: int) -> tuple[Extent, Any]:
+        """T11 and T21 of this rank's rows: their place and width, and on the ranks that have them what they are."""
+        rows = self.rows.tail[k] if self.lower else slice(0, self.rows.at[k].stop)
+        return (rows, self.cols.width[k]), self.t[rows, self.cols.at[k]]
+
+    def send_panel(self, k: int) -> Panel:
+        """Collective: start sending T11 and T21 along the grid rows."""
+        return self.row_panels.send(k, *self.panel(k), self.conjugated)
+
+    def few(self, at_diagonal: bool) -> None:
+        """Collective along the grid rows and columns: few columns.
+
+        The addends of each block are summed on the rank that solves it, and X is left on these ranks.
+        At first B is on the first rank of a grid row or, at_diagonal, on the rank that solves each
+        block; the others have 0.
+        """
+        if self.cols.here and not at_diagonal:
+            self.xp.scale(self.x, 0)
+        with self.col_panels:
+            for k in self.steps:
+                if k != self.steps[0] or not at_diagonal:
+                    self.sum_addends(k)
+                if self.cols.here == self.cols.owner[k]:
+                    # X1 = T11^-1 B1
+                    block = self.solve_diagonal(k, self.row_panels.view(*self.panel(k), self.conjugated))
+                    block.wait()
+                    # B2 -= T21 X1
+                    self.update(block, block.rest)
+                    block.X.release()
+
+    def sum_addends(self, k: int) -> None:
+        """Collective along the grid row: B1 on the rank that has T11, all addends; the others then have 0 there."""
+        owner, x = self.cols.owner[k], self.x[self.rows.at[k]]
+        if self.cols.comm is None or self.rows.here != self.rows.owner[k] or not x.size:
+            return
+        self.cols.comm.reduce(x, owner).wait()
+        if self.cols.here != owner:
+            self.xp.scale(x, 0)
