@@ -82,11 +82,6 @@ def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
     return kind
 
 
-def factored_in(name: str, A: DistMatrix) -> np.dtype:
-    """The dtype in which A is factored."""
-    return worked_on(name, A.dtype)
-
-
 def counts_rows(name: str, A: DistMatrix, dtype: np.dtype) -> None:
     """ShapeError unless this dtype has the numbers of A's rows, which travel with their elements."""
     if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):

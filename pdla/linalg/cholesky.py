@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from pdla.layout import Layout
-from pdla.linalg import checks
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import place_for
 from pdla.linalg.plan.call import Call
@@ -290,10 +289,6 @@ def _reads(options: Options) -> Part:
     return Part(options.lower, "real")
 
 
-def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    checks.result(A, A.shape, dtype, None, options.layout)
-
-
 def _factor(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Collective, unchecked: L, or U, in the layout asked for."""
     lower, layout = plan.options.lower, plan.options.layout or A.layout.summed
@@ -314,7 +309,7 @@ def _solve(plan: FactorPlan, C: DistMatrix, B: Any, out: Any = None) -> Any:
     return solve_by(Factors.of_cholesky(C if plan.options.lower else C.H), plan.side(B, out), plan.square_place)
 
 
-_CHOLESKY = Call("cholesky", (CHOLESKY,), _factor, reads=_reads, check=_check)
+_CHOLESKY = Call("cholesky", (CHOLESKY,), _factor, reads=_reads)
 _CHO_FACTOR = Call("cho_factor", (CHOLESKY,), _factor_in_blocks, reads=_reads)
 _CHO_SOLVE = Call(
     "cho_solve", (TRIANGULAR, TRIANGULAR), _solve, solves=True, reads=lambda options: Part(options.lower), argument="c_and_lower"

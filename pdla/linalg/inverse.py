@@ -28,7 +28,6 @@ from pdla.linalg.panels.blocks import as_layout, counted, dimensions, working_co
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.call import Call
-from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines import BY_STRUCTURE
@@ -117,10 +116,6 @@ def inv(
     )
 
 
-def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    checks.result(A, A.shape, dtype, None, options.layout)
-
-
 def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Collective, unchecked: the inverse, in the layout that the plan's options ask for."""
     layout = plan.options.layout or A.layout.summed
@@ -134,7 +129,7 @@ def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     return (_by_lu if factors.pivots is not None else _by_cholesky)(factors, layout, A.grid)
 
 
-_INV = Call("inv", BY_STRUCTURE, _invert, check=_check)
+_INV = Call("inv", BY_STRUCTURE, _invert)
 
 
 def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:

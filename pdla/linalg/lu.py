@@ -385,4 +385,4 @@ _LU_SOLVE = Call(
     "lu_solve", (TRIANGULAR, TRIANGULAR), _solve, solves=True, reads=_all, look=_look_at_pivots, argument="lu_and_piv",
     check=lambda options, dtype, X, pivots, B: _look_at_pivots(X, pivots, B),
 )
-_LU = Call("lu", (LU,), _split, square=False, reads=_all, check=_check_split)
+_LU = Call("lu", (LU,), _split, square=False, reads=_all, results=lambda A: (), check=_check_split)

@@ -272,6 +272,6 @@ def _command(routines: Routines, name: str, about: str) -> Command:
 
 
 ALL = [
-    *(_command((routine,), routine.name, routine.about) for routine in ROUTINES),
+    *(_command((routine,), routine.name, routine.about) for routine in ROUTINES.values()),
     _command((LU, TRIANGULAR, TRIANGULAR), "solve", "solve a random system by LU"),
 ]

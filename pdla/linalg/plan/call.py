@@ -10,7 +10,7 @@ checked at every call (`FactorPlan.ready`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from pdla import config
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError
+from pdla.layout import Shape
 from pdla.linalg import checks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -40,6 +41,10 @@ def _all_of_a(options: Options) -> Part | None:
     return options.part
 
 
+def _like_a(A: DistMatrix) -> Sequence[Shape]:
+    return (A.shape,)
+
+
 def _nothing(*given: Any) -> None: ...
 
 
@@ -53,6 +58,7 @@ class Call:
     solves     whether the last operand is B
     square     whether A must be square
     reads      what is read of A
+    results    the shapes of the matrices that are to lie as the option `layout` says, where there is no B
     check      check(options, dtype, *operands): what else must hold of them, as far as words tell
     look       look(*operands): what else must hold of their elements
     argument   the name of the first operand
@@ -64,6 +70,7 @@ class Call:
     solves: bool = False
     square: bool = True
     reads: Callable[[Options], Part | None] = _all_of_a
+    results: Callable[[DistMatrix], Sequence[Shape]] = _like_a
     check: Callable[..., None] = _nothing
     look: Callable[..., None] = _nothing
     argument: str = "A"
@@ -111,7 +118,9 @@ class Call:
                 operands = *operands[:-1], whole_array(self.name, A.grid.comm, operands[-1])
             dtype = check_side(self.name, A, operands[-1], options.layout, out)
         else:
-            dtype = checks.factored_in(self.name, A)
+            dtype = checks.worked_on(self.name, A.dtype)
+            for shape in self.results(A):
+                checks.result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)
         tasks = self._tasks(options, A, operands[-1], dtype)
         return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look)

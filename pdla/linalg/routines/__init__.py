@@ -1,6 +1,6 @@
 """The routines, one after another in block columns: what is asked of one plan/routine.py says, of a factorization factorization.py.
 
-A routine is added by a file, and by its name in ROUTINES. No module but these names one.
+A routine is added by a file and a line below. No other module compares or passes the name of one.
 """
 
 from pdla.linalg.plan.routine import Routine
@@ -9,7 +9,7 @@ from pdla.linalg.routines.factorization import Factorization
 from pdla.linalg.routines.lu import LU
 from pdla.linalg.routines.triangular import TRIANGULAR
 
-ROUTINES: tuple[Routine, ...] = (CHOLESKY, LU, TRIANGULAR)
+ROUTINES: dict[str, Routine] = {routine.name: routine for routine in (CHOLESKY, LU, TRIANGULAR)}
 BY_STRUCTURE: dict[str, tuple[Routine, ...]] = {
     "gen": (LU,), "sym": (LU,), "her": (LU,), "pos": (CHOLESKY,), "lower triangular": (TRIANGULAR,),
     "upper triangular": (TRIANGULAR,), "diagonal": (),

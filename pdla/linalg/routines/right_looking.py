@@ -1,4 +1,4 @@
-"""Factors of a Hermitian matrix by one triangle, A = L D L^H, right-looking with look-ahead: on one layer of ranks, or several (2.5-D).
+"""Factors of a Hermitian matrix by one triangle, A = L D L^H, right-looking with look-ahead: on one layer of ranks, or several.
 
 Step k, with diagonal block k as A11, block column k below as A21, and all behind it as A22:
 
@@ -195,7 +195,7 @@ class RightLooking:
             self.xp.copy(A21, L21)
 
     def send_faces(self, panel: LPanel, end: int) -> Panel:
-        """Collective: start sending conj(L21 D11) up to block column `end` along the grid columns, from ranks that have these rows."""
+        """Collective: start sending conj(L21 D11) up to block column `end` along the grid columns, from who has its rows."""
         first, panel.faces = panel.faces, max(end, panel.faces)
         if first >= end:
             return panel.col
@@ -209,7 +209,7 @@ class RightLooking:
         return panel.col
 
     def find_faces(self, k: int, first: int, end: int) -> tuple[dict[int, list[slice]], list[tuple[slice, slice]]]:
-        """Local: of conj(L21 D11) for block columns `first` to `end` the rows of each rank of the grid column, and copies made here."""
+        """Local: for block columns `first` to `end` the rows from each rank of the grid column, and the copies made here."""
         parts: dict[int, list[slice]] = {}
         copies, begin = [], self.cols.tail[k + 1].start
         for block in self.cols.after(first - 1):

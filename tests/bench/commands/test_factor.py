@@ -8,6 +8,7 @@ import pytest
 from pdla.bench.cli import main
 from pdla.bench.commands import factor
 from pdla.bench.stop import FAILED, REFUSED
+from pdla.linalg.routines.lu import LUFactorization
 
 CASES = [
     ("cholesky", "-n", "64,96", "--nb", "8", "--grid", "2x2"), ("cholesky", "-n", "33", "--dtype", "complex64"),
@@ -40,8 +41,9 @@ def test_systems_are_checked_and_counted(capsys, words):
 
 
 def test_a_wrong_factor_fails(capsys, monkeypatch):
-    right = factor.lu_factor
-    monkeypatch.setattr(factor, "lu_factor", lambda A, **how: (lambda X, p: (X * (1 + 1e-9), p))(*right(A, **how)))
+    right = LUFactorization.run
+    wrong = lambda X, *more: (X * (1 + 1e-9), *more)  # noqa: E731
+    monkeypatch.setattr(LUFactorization, "run", lambda self, *given: wrong(*right(self, *given)))
     assert main(["--threads", "2", "lu", "-n", "40", "--repeats", "1"]) == FAILED
     assert "WRONG: 1 of 1 ratios are 30 or more" in capsys.readouterr().out
 
