@@ -7,6 +7,7 @@ that own given indices, and the cut of a part of the dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +24,12 @@ def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
     size, longer = divmod(n, parts)
     start = i * size + min(i, longer)
     return start, start + size + (i < longer)
+
+
+@lru_cache(maxsize=256)
+def bounds_of_blocks(n: int, parts: int) -> list[tuple[int, int]]:
+    """The same of every part; not to be written to."""
+    return [block_bounds(n, parts, i) for i in range(parts)]
 
 
 def _named(cut: Any, axis: Any) -> None:

@@ -9,6 +9,7 @@ overflow.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import pi, sqrt
 from typing import Any
 
@@ -20,6 +21,7 @@ def summing(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
 
 
+@lru_cache(maxsize=64)
 def summed_in(dtype: Any, op: str) -> Any:
     """The dtype in which numbers are added up (op "add"), or their maximum is found."""
     return summing(dtype) if op == "add" else dtype

@@ -14,7 +14,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -29,7 +29,7 @@ from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.group import Array, Group, Pieces, sections
 from pdla.comm.ledger import buffer, buffers, current
 from pdla.comm.pending import Pending, done
-from pdla.cuts import block_bounds
+from pdla.cuts import bounds_of_blocks
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
 
 # Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A
@@ -90,15 +90,12 @@ class Communicator(Group):
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 
-    def _one_of(self, verb: str, **rank: int) -> None:
-        """GridError unless a rank is one of this communicator's: some negative numbers mean any rank, or none, to MPI."""
-        ((name, value),) = rank.items()
-        if not 0 <= value < self.size:
-            raise GridError(f"{verb} on {self.axis!r}: {name}={value}: the communicator has ranks 0 to {self.size - 1}")
+    def _no_rank(self, verb: str, name: str, rank: int) -> GridError:
+        """The error for a rank that is none of this communicator's: some negative numbers mean any rank, or none, to MPI."""
+        return GridError(f"{verb} on {self.axis!r}: {name}={rank}: the communicator has ranks 0 to {self.size - 1}")
 
-    def _one_each(self, verb: str, pieces: Sequence[Any]) -> None:
-        if len(pieces) != self.size:
-            raise ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
+    def _not_one_each(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
+        return ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
 
     def _arrays(self, verb: str, *given: Any) -> None:
         """ShapeError unless all are arrays. NumPy's numbers have an array's attributes, but nothing can be written to them."""
@@ -109,26 +106,20 @@ class Communicator(Group):
                     "share(x) takes any small object, and gives every rank's"
                 )
 
-    def _round(
-        self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
-    ) -> Pending:
-        coming = [*recvs.items()]
-        return self._pending(verb, self._exchange(verb, [*sends.items()], coming, {}), coming, result)
-
     def _pending(
-        self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
-        owners: Sequence[int] = (),
+        self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Any, way: str = "", owners: Sequence[int] = (),
+        finish: Callable[[], None] | None = None,
     ) -> Pending:
         """A Pending for a round that has been started, with its event if a ledger is open.
 
         owners[i]: the rank whose piece recvs[i] is, where pieces come by way of other ranks.
         """
         whose = owners or [*map(_RANK, recvs)]
-        ranks = map(whose.__getitem__, arrivals)
-        if current() is None:
-            return Pending(ranks, result)
-        received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
-        return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
+        event = None
+        if current() is not None:
+            received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
+            event = verb, self.axis, received, len(recvs), way, far
+        return Pending(map(whose.__getitem__, arrivals), result, event, finish)
 
     def bcast(self, x: Array, root: int) -> Pending:
         """Copy x of one rank into x of every rank, in the way that suits its length. Collective.
@@ -151,14 +142,16 @@ class Communicator(Group):
             For a root that is no rank, on this rank.
         """
         self._arrays("bcast", x)
-        self._one_of("bcast", root=root)
-        way = self._way(x.nbytes)
+        if not 0 <= root < self.size:
+            raise self._no_rank("bcast", "root", root)
+        way = broadcast.best(x.nbytes, self.size, self.nodes, self.tree)
         m = broadcast.messages(way, x, self.rank, self.size, root)
-        return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
+        arrivals = self._exchange("bcast", *m) if way != "mpi" else self._broadcast(x, root, m)
+        return self._pending("bcast", arrivals, m.recvs, x, way)
 
-    def _way(self, nbytes: int) -> str:
-        """How so many bytes are broadcast (collectives/broadcast.py)."""
-        return broadcast.best(nbytes, self.size, self.nodes, self.tree)
+    def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
+        """Start a broadcast in the world's own way, where it has one; else by the messages `m`."""
+        return self._exchange("bcast", *m)
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
         """Add up x of all ranks on one rank, in rank order. Collective.
@@ -183,10 +176,11 @@ class Communicator(Group):
             For a root that is no rank, on this rank.
         """
         self._arrays("reduce", x)
-        self._one_of("reduce", root=root)
+        if not 0 <= root < self.size:
+            raise self._no_rank("reduce", "root", root)
         if self.rank != root:
-            return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
-        return self._sum("reduce", {}, x, x if out is None else out)
+            return self._pending("reduce", self._exchange("reduce", [(root, x)] if x.size else [], [], {}), [], None)
+        return self._sum("reduce", [], x, x if out is None else out)
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
         """Add up x of all ranks on every rank. Collective.
@@ -224,7 +218,7 @@ class Communicator(Group):
             self._numbered = second  # by now some ranks may have begun other verbs, which took the next numbers
             yield from next(halves)
 
-        return Pending(steps(), lambda: out)
+        return Pending(steps(), out)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """Give the two verbs of an all-reduce, for callers that compute in between. Collective.
@@ -256,7 +250,7 @@ class Communicator(Group):
             for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
                 yield self._in_steps("allreduce", row, out)
             return
-        bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
+        bounds = bounds_of_blocks(flat.size, self.size)
         parts = [flat[lo:hi] for lo, hi in bounds]
         mine = target[slice(*bounds[self.rank])]
         yield self.reduce_scatter(parts, mine, "allreduce", op)
@@ -275,7 +269,7 @@ class Communicator(Group):
 
         sizes = row.coming
         received, far = sum(size for _, size in sizes), sum(size for source, size in sizes if self._far(source))
-        return Pending(arrivals(), lambda: result, (verb, self.axis, received, len(sizes), "circulant", far))
+        return Pending(arrivals(), result, (verb, self.axis, received, len(sizes), "circulant", far))
 
     def _gapless(self, out: Array) -> None:
         if not self.xp.contiguous(out):
@@ -316,8 +310,8 @@ class Communicator(Group):
         Short pieces of many ranks go step by step (pdla/comm/collectives/circulant.py); all ranks
         must wait for such verbs in the same order.
         """
-        if not isinstance(outs, Mapping):
-            self._one_each(verb, outs)
+        if len(outs) != self.size and not isinstance(outs, Mapping):
+            raise self._not_one_each(verb, outs)
         into = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
         own = into.get(self.rank)
         if own is not None and own is not x:
@@ -336,9 +330,9 @@ class Communicator(Group):
                 arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
             else:
                 arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, gather_buffer)
-            return self._pending(verb, arrivals, recvs, lambda: outs, "ring", owners)
-        sends = dict.fromkeys(self._others, x) if x.size else {}
-        return self._round(verb, sends, dict(sorted(coming.items(), key=_RANK)), lambda: outs)
+            return self._pending(verb, arrivals, recvs, outs, "ring", owners)
+        sends, recvs = [*zip(self._others, repeat(x))] if x.size else [], sorted(coming.items(), key=_RANK)
+        return self._pending(verb, self._exchange(verb, sends, recvs, {}), recvs, outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
         """The numbers of the hops whose pieces have come.
@@ -383,26 +377,30 @@ class Communicator(Group):
         own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same
         order.
         """
-        self._one_each(verb, parts)
-        wide, size = summed_in(out.dtype, op), sum(map(_NBYTES, parts))
+        if len(parts) != self.size:
+            raise self._not_one_each(verb, parts)
+        size = sum(map(_NBYTES, parts))
         if self.stepwise(size):
             return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
+        wide = summed_in(out.dtype, op)
         if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
             mine = Pipeline(self._circle, self.rank, addends, total, self.xp, op)
             arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
-            return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "pipeline")
-        sends = {r: parts[r] for r in self._others if parts[r].size}
+            finish = None if total is out else partial(self.xp.copy, out, total)
+            return self._pending(verb, arrivals, mine.recvs, out, "pipeline", finish=finish)
+        sends = [(r, parts[r]) for r in self._others if parts[r].size]
         return self._sum(verb, sends, parts[self.rank], out, op)
 
-    def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
+    def _sum(self, verb: str, sends: Pieces, x: Array, out: Array, op: str = "add") -> Pending:
         """Receive an addend from every other rank, and add them up in rank order, so that all worlds get the same bits."""
         others = self._others if x.size else []
-        addends = dict(zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True))
+        recvs = [*zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True)]
+        addends = dict(recvs)
         wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
 
-        def total() -> Array:
+        def add_up() -> None:
             first = addends.get(0, x)
             if first is not x and x.dtype == wide:
                 sum_ = first
@@ -412,9 +410,10 @@ class Communicator(Group):
             for r in range(1, self.size if x.size else 0):
                 into(sum_, x if r == self.rank else addends[r])
             addends.clear()
-            return self._given(out, sum_)
+            if sum_ is not out:
+                self.xp.copy(out, sum_)
 
-        return self._round(verb, sends, dict(addends), total)
+        return self._pending(verb, self._exchange(verb, sends, recvs, {}), recvs, out, finish=add_up)
 
     def _widened(self, x: Array, dtype: Any) -> Array:
         """`x` itself, or a copy in another dtype."""
@@ -423,12 +422,6 @@ class Communicator(Group):
         made = buffer(self.xp, x.shape, dtype)
         self.xp.copy(made, x)
         return made
-
-    def _given(self, out: Array, total: Array) -> Array:
-        """`out`, with the total in it, rounded if its dtype is narrower."""
-        if total is not out:
-            self.xp.copy(out, total)
-        return out
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
         """Send a message to each of some ranks, and receive one from each of some. Collective.
@@ -446,7 +439,8 @@ class Communicator(Group):
         Pending
             Of `recvs`.
         """
-        return self._round("alltoall", sends, recvs, lambda: recvs)
+        coming = [*recvs.items()]
+        return self._pending("alltoall", self._exchange("alltoall", [*sends.items()], coming, {}), coming, recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
         """Send an array around the ring, and receive one. Collective.
@@ -477,7 +471,8 @@ class Communicator(Group):
         if ahead == self.rank:
             namespace(out).copy(out, x)
             return done(out)
-        return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
+        recvs = [(back, out)] if out.size else []
+        return self._pending("shift", self._exchange("shift", [(ahead, x)] if x.size else [], recvs, {}), recvs, out)
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send an array to one rank, which calls `recv`. Not collective.
@@ -504,8 +499,9 @@ class Communicator(Group):
             For another tag, on this rank.
         """
         self._arrays("send", x)
-        self._one_of("send", to=to)
-        return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], lambda: x)
+        if not 0 <= to < self.size:
+            raise self._no_rank("send", "to", to)
+        return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive an array from one rank, which calls `send`. Not collective.
@@ -532,9 +528,10 @@ class Communicator(Group):
             For another tag, on this rank.
         """
         self._arrays("recv", out)
-        self._one_of("recv", source=source)
+        if not 0 <= source < self.size:
+            raise self._no_rank("recv", "source", source)
         coming = [(source, out)]
-        return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)
+        return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, out)
 
     def barrier(self) -> None:
         """Wait until all ranks have called it. Collective, blocking.

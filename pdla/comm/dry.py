@@ -21,7 +21,7 @@ from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.pending import Pending
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.threads import ENDED, check_run
-from pdla.cuts import block_bounds
+from pdla.cuts import block_bounds, bounds_of_blocks
 from pdla.errors import GridError, PdlaError
 from pdla.model.machine import Machine
 
@@ -132,7 +132,7 @@ class DryComm(Communicator):
         """
         growth, peers = wide // x.itemsize, self.size - 1
         if self._pipelined(x.nbytes, growth):
-            lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
+            lengths = [hi - lo for lo, hi in bounds_of_blocks(x.size, self.size)]
             figures, nbytes = received(self._circle, self.rank, lengths, wide)
             return figures, nbytes + (wide * (x.size + own) if growth > 1 else 0), "pipeline"
         size = own * x.itemsize * peers
@@ -157,7 +157,7 @@ class DryComm(Communicator):
             end()
             yield from ()
 
-        return Pending(wait(), lambda: None, ("allreduce", self.axis, size, messages, way, far))
+        return Pending(wait(), None, ("allreduce", self.axis, size, messages, way, far))
 
     @cached_property
     def _outside(self) -> int:

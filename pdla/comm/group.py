@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
+from itertools import filterfalse
+from operator import itemgetter
 from threading import get_ident
 from types import ModuleType
 from typing import Any, Self
@@ -24,6 +26,7 @@ from pdla.errors import AgreementError
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
 Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
+_RANK = itemgetter(0)
 Landed = Callable[[int], None]  # called with how many of those pieces have come
 
 sections: ContextVar[tuple[Any, ...]] = ContextVar("pdla_sections", default=())  # collective ones (agreement.py) that are open here
@@ -77,6 +80,20 @@ class Group(ABC):
     def _others(self) -> list[int]:
         """The ranks but this one."""
         return [*range(self.rank), *range(self.rank + 1, self.size)]
+
+    @cached_property
+    def _ahead(self) -> list[int]:
+        """By rank: how far it is ahead of this one around the ring."""
+        return [(rank - self.rank) % self.size for rank in range(self.size)]
+
+    def _in_turn(self, pieces: Pieces, onward: Onward | None = None) -> list[int]:
+        """The numbers of these pieces by their ranks around the ring, from this one on, so that not all ranks begin with rank 0.
+
+        Those to be sent on come first.
+        """
+        ahead = [*map(self._ahead.__getitem__, map(_RANK, pieces))]
+        turns = sorted(range(len(ahead)), key=ahead.__getitem__)
+        return [*onward, *filterfalse(onward.__contains__, turns)] if onward else turns
 
     @cached_property
     def _circle(self) -> ring.Nodes:
@@ -139,7 +156,7 @@ class Group(ABC):
         self._check_open()
         comm: Group | None = self
         while comm is not None:
-            if comm.user is not None or comm.clash:
+            if comm.clash or (comm.user is not None and comm.user[0] != get_ident()):
                 comm.alone(call)
             if comm.failed is not None:
                 self._ask()

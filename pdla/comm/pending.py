@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from pdla.comm.clock import now
-from pdla.comm.ledger import Event, current, tag
+from pdla.comm.ledger import Event, Ledger, current, tag
 
 
 class Pending:
@@ -20,33 +20,24 @@ class Pending:
     ----------
     arrivals : iterator of int
         The ranks whose pieces have come.
-    result : callable
-        Gives what the verb has filled.
+    result : object
+        What the verb fills.
     event : tuple, optional
         What the open ledger is to record.
+    finish : callable, optional
+        What `wait` calls before it gives the result, as to add up what has come.
     """
 
     def __init__(
-        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int, str, int] | None = None
+        self, arrivals: Iterator[int], result: Any, event: tuple[str, str, int, int, str, int] | None = None,
+        finish: Callable[[], None] | None = None,
     ) -> None:
-        self._arrivals = arrivals
-        self._result = result
-        self._event = event
-        self._ledger = current() if event else None
-        self._tag = tag() if event else ""
-        self._start = now() if self._ledger is not None else 0.0
+        ledger = None if event is None else current()
+        self._arrivals = arrivals if ledger is None else _recorded(arrivals, ledger, event, tag(), now())  # type: ignore[arg-type]
+        self._result, self._finish = result, finish
 
     def __iter__(self) -> Iterator[int]:
-        kept = chain(self._arrivals)  # else a loop over this by `yield from` that is left early would end the verb
-        return kept if self._ledger is None else self._recorded(kept)
-
-    def _recorded(self, arrivals: Iterator[int]) -> Iterator[int]:
-        yield from arrivals
-        if self._ledger is not None and self._event is not None:
-            what, axis, size, messages, way, far = self._event
-            event = Event(what, axis, size, messages, start=self._start, end=now(), way=way, tag=self._tag, far=far)
-            self._ledger.events.append(event)
-            self._ledger = None
+        return chain(self._arrivals)  # else a loop over this by `yield from` that is left early would end the verb
 
     def wait(self) -> Any:
         """End the verb on this rank.
@@ -56,11 +47,22 @@ class Pending:
         array or list of arrays
             What the verb has filled.
         """
-        for _ in self:
+        for _ in self._arrivals:
             pass
-        return self._result()
+        if self._finish is not None:
+            self._finish()
+        return self._result
+
+
+def _recorded(
+    arrivals: Iterator[int], ledger: Ledger, event: tuple[str, str, int, int, str, int], tag: str, start: float
+) -> Iterator[int]:
+    """The same arrivals; at their end the ledger gets the event, which began at `start`."""
+    yield from arrivals
+    what, axis, size, messages, way, far = event
+    ledger.events.append(Event(what, axis, size, messages, start=start, end=now(), way=way, tag=tag, far=far))
 
 
 def done(result: Any) -> Pending:
     """A Pending with nothing left to do."""
-    return Pending(iter(()), lambda: result)
+    return Pending(iter(()), result)

@@ -17,7 +17,7 @@ A rank that leaves the with-block by an error tells that, too: whoever waits for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 from types import ModuleType
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, held
+from pdla.comm.ledger import buffer, current, held
 from pdla.comm.pending import Pending, done
 from pdla.comm.shared_buffer import GONE, SharedBuffer
 from pdla.comm.workspace import KEPT, aligned
@@ -45,6 +45,7 @@ class Slots:
         self.size = aligned(size * dtype.itemsize)
         self.taken = self.released = self.bcasts = 0
         self.seen: SharedBuffer | None = None
+        self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
         self.own: list[Any] = []
         self.ends = ExitStack()
 
@@ -55,6 +56,7 @@ class Slots:
             return self
         self.ends.enter_context(held(size // comm.size))
         self.memory, self.seen = seen.open(size), seen
+        self.known = [-1] * comm.size, [-1] * comm.size
         seen.publish(0, WRITTEN)
         seen.publish(0, RELEASED)
         return self
@@ -90,9 +92,11 @@ class Slots:
         if self.comm.rank in parts:
             self.seen.publish(self.bcasts, WRITTEN)
         others = [rank for rank in parts if rank != self.comm.rank]
-        words = sum(_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
-        event = ("bcast", self.comm.axis, words * x.itemsize, len(others), "slots", 0)
-        return Pending(self._arrivals(others, self.bcasts), lambda: x, event)
+        event = None
+        if current() is not None:
+            words = sum(_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
+            event = "bcast", self.comm.axis, words * x.itemsize, len(others), "slots", 0
+        return Pending(self._arrivals(others, self.bcasts), x, event)
 
     def release(self) -> None:
         """Tell that this rank reads no more of the slot that it took first of those that it has not released."""
@@ -106,14 +110,17 @@ class Slots:
 
     def _until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
         """Wait until these ranks have told of so many; PdlaError where one has left by an error instead."""
-        seen, behind = self.seen, [*ranks]
+        seen, known = self.seen, self.known[lane]
+        behind = [rank for rank in ranks if known[rank] < count]
+        if not behind:
+            return
         assert seen is not None
 
         def ready() -> bool:
-            while behind and seen.published(behind[-1], lane) >= count:
-                if seen.published(behind[-1], lane) == GONE:
+            while behind and (told := seen.published(behind[-1], lane)) >= count:
+                if told == GONE:
                     return True
-                behind.pop()
+                known[behind.pop()] = told
             return not behind
 
         seen.until(call, ready)
@@ -124,35 +131,30 @@ class Slots:
     def _sent(self, x: Any, parts: Parts) -> Pending:
         """The same by broadcasts, of what each rank has written in one piece."""
         assert self.comm is not None
-        coming: list[tuple[Pending, Callable[[], None]]] = []
+        coming = []
         for root, rows in parts.items():
-            piece, pack, unpack = self._piece(x, rows)
-            if root == self.comm.rank:
-                pack()
-            coming.append((self.comm.bcast(piece, root), unpack if root != self.comm.rank else _nothing))
+            piece, pairs = (x[rows[0]], []) if len(rows) == 1 else self._packing(x, rows)
+            mine = root == self.comm.rank
+            if pairs and mine:
+                self.xp.copies(pairs)
+            coming.append((self.comm.bcast(piece, root), [] if mine else pairs))
 
         def arrivals() -> Iterator[int]:
-            for pending, land in coming:
+            for pending, pairs in coming:
                 yield from pending
-                land()
+                if pairs:
+                    self.xp.copies((there, here) for here, there in pairs)
 
-        return Pending(arrivals(), lambda: x)
+        return Pending(arrivals(), x)
 
-    def _piece(self, x: Any, rows: Sequence[slice]) -> tuple[Any, Callable[[], None], Callable[[], None]]:
-        """Rows of x as one array without gaps, and what copies them there, and back."""
-        if len(rows) == 1:
-            return x[rows[0]], _nothing, _nothing
+    def _packing(self, x: Any, rows: Sequence[slice]) -> tuple[Any, list[tuple[Any, Any]]]:
+        """An array without gaps for rows of x, and what is copied to it: (its part, the rows) of each slice."""
         ends = [0]
         for each in rows:
             ends.append(ends[-1] + _rows(x, each))
         piece = buffer(self.xp, (ends[-1], *x.shape[1:]), x.dtype)
-        pairs = [(piece[lo:hi], x[each]) for lo, hi, each in zip(ends, ends[1:], rows, strict=False)]
-        return piece, lambda: self.xp.copies(pairs), lambda: self.xp.copies((there, here) for here, there in pairs)
+        return piece, [(piece[lo:hi], x[each]) for lo, hi, each in zip(ends, ends[1:], rows, strict=False)]
 
 
 def _rows(x: Any, rows: slice) -> int:
     return len(range(*rows.indices(len(x))))
-
-
-def _nothing() -> None:
-    pass

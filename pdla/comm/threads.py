@@ -15,12 +15,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, signature
-from itertools import count
+from itertools import count, repeat
 from math import inf
 from numbers import Integral
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +31,7 @@ from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
-from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, Landed, Onward, Pieces, sections
 from pdla.comm.shared_buffer import LANES, SharedBuffer
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
@@ -37,6 +39,7 @@ ENDED = (
     "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
     "pdla.dry_run or pdla.dry_run_all, and return arrays, as A.gather() and A.local are, instead of matrices"
 )
+_RANK = itemgetter(0)
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
 
@@ -65,16 +68,13 @@ class World:
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
+        self.stopped = False  # a rank has failed, or none runs any more: `check_failure` raises
         self.elements_copied = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
         self.bytes_copied = [0] * size
 
     def begin(self, rank: int) -> None:
         """A rank's program begins, in this thread."""
         self.running[rank].add(threading.current_thread())
-
-    def sent(self, call: str, x: Array) -> Message:
-        """A message that sets out now. While it is delayed neither its sender waits nor a core works."""
-        return Message(call, x, time.perf_counter() + self.delay + x.nbytes / self.bandwidth)
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
         """Block a thread of a rank until `ready`; to be called with the lock held.
@@ -84,10 +84,12 @@ class World:
         """
         thread, patience = threading.current_thread(), min(config.settings.timeout, threading.TIMEOUT_MAX) or None
         while not ready():
-            self.check_failure()
+            if self.stopped:
+                self.check_failure()
             self.running[rank].discard(thread)
             self.waiting.setdefault(rank, {})[thread] = call
-            self.check_deadlock()
+            if len(self.waiting) >= len(self.alive):
+                self.check_deadlock()
             if self.failure is None and not self.wake[rank].wait(patience):
                 self.check_deadlock(late=True)
 
@@ -99,10 +101,11 @@ class World:
             text = f"rank {self.failed_rank} failed: {type(self.failure).__name__}: {self.failure}"
             raise self.failure if isinstance(self.failure, DeadlockError) else RemoteError(text)
 
-    def notify(self, rank: int) -> None:
-        if threads := self.waiting.pop(rank, None):
-            self.running[rank].update(threads)
-            self.wake[rank].notify_all()
+    def notify(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if threads := self.waiting.pop(rank, None):
+                self.running[rank].update(threads)
+                self.wake[rank].notify_all()
 
     def check_deadlock(self, late: bool = False) -> None:
         """Fail where all ranks wait, and no thread of theirs that is known may still end that; late: or has for too long."""
@@ -121,16 +124,21 @@ class World:
     def fail(self, rank: int, failure: BaseException) -> None:
         """Keep the first failure and wake everybody."""
         if self.failure is None:
-            self.failure, self.failed_rank = failure, rank
+            self.failure, self.failed_rank, self.stopped = failure, rank, True
             for condition in self.wake:
                 condition.notify_all()
 
     def end(self, rank: int) -> None:
         """A rank's program has ended: if all of the others are waiting, that is a deadlock now."""
         with self.lock:
-            self.alive.discard(rank)
+            self.leave(rank)
             self.running[rank].discard(threading.current_thread())
             self.check_deadlock()
+
+    def leave(self, rank: int) -> None:
+        """Note that a rank runs no more."""
+        self.alive.discard(rank)
+        self.stopped = self.stopped or not self.alive
 
 
 class ThreadComm(Communicator):
@@ -155,7 +163,8 @@ class ThreadComm(Communicator):
 
     def _check_open(self) -> None:
         """Also ends a rank that waits for no other, as the only one of its world, after Ctrl-C."""
-        self.world.check_failure()
+        if self.world.stopped:
+            self.world.check_failure()
 
     def _describe(self, call: str, number: int, awaited: Sequence[int]) -> str:
         whom = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
@@ -169,58 +178,63 @@ class ThreadComm(Communicator):
     def _post(
         self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends))
+        return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends) if sends else [])
 
     def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
-        if sends:
+        """Messages that set out now. While one is delayed neither its sender waits nor a core works."""
+        if self.xp is not numpy:
             self.xp.finish()
-        sent = [(to, self.world.sent(call, x)) for to, x in sends]
-        with self.world.lock:
-            for to, message in sent:
-                self.world.mail[self.name, key, self.rank, to].append(message)
-                self.world.notify(self.ranks[to])
+        world, leaves, sent = self.world, time.perf_counter() + self.world.delay, []
+        with world.lock:
+            for to, x in sends:
+                message = Message(call, x, leaves + x.nbytes / world.bandwidth)
+                world.mail[self.name, key, self.rank, to].append(message)
+                sent.append((to, message))
+            world.notify(map(self.ranks.__getitem__, map(_RANK, sends)))
         return sent
 
     def _complete(
         self, call: str, key: tuple, recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
     ) -> Iterator[int]:
-        for number, (i, source, out) in enumerate(self._in_turn(recvs, onward), 1):
-            self._copy(out, self._fetch(call, key, source), source, call)
+        for number, i in enumerate(self._in_turn(recvs, onward), 1):
+            source, out = recvs[i]
+            self._receive(call, key, source, out)
             if i in onward:
                 if landed is not None:
                     landed(number)
-                sent += self._send(call, key, [(to, out) for to in onward[i]])
+                if onward[i]:
+                    sent += self._send(call, key, [*zip(onward[i], repeat(out))])
             yield i
         with self.world.lock:
             for to, message in sent:
-                self._await_copy(message, call, key[-1], to)
+                if not message.copied:
+                    copied, told = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
+                    self.world.wait_until(self.me, copied, told)
 
-    def _await_copy(self, message: Message, call: str, number: int, to: int) -> None:
-        self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
-
-    def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
-        """The messages in the order in which they are waited for, as (i, source, array) of each of recvs.
-
-        First those to be sent on, in order; then the others, beginning with the next rank around
-        the ring, so that not all ranks read from rank 0 at once.
-        """
-        turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
-        return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)
-
-    def _fetch(self, call: str, key: tuple, source: int) -> Message:
-        slot = (self.name, key, source, self.rank)
-        mail = self.world.mail
-        with self.world.lock:
-            self.world.wait_until(
-                self.me, lambda: slot in mail, lambda: self._describe(call, key[-1], [self.ranks[source]])
-            )
-            message = mail[slot].popleft()
-            if not mail[slot]:
-                del mail[slot]
-        self._check(call, key, source, message.call)
+    def _receive(self, call: str, key: tuple, source: int, out: Array) -> None:
+        """Wait for a message, and copy it to `out`."""
+        world, slot = self.world, (self.name, key, source, self.rank)
+        with world.lock:
+            if slot not in world.mail:
+                sent, told = partial(world.mail.__contains__, slot), partial(self._describe, call, key[-1], [self.ranks[source]])
+                world.wait_until(self.me, sent, told)
+            message = world.mail[slot].popleft()
+            if not world.mail[slot]:
+                del world.mail[slot]
+        x = message.value
+        if message.call != call or x.shape != out.shape or x.dtype != out.dtype:
+            self._check(call, key, source, message.call)
+            self._check_fit(call, source, x, self.rank, out)
         if (left := message.due - time.perf_counter()) > 0:
             time.sleep(left)  # not counted as waiting, of which a deadlock is made: this rank goes on by itself
-        return message
+        namespace(out).copy(out, x)
+        if self.xp is not numpy:
+            self.xp.finish()
+        with world.lock:
+            message.copied = True
+            world.elements_copied[self.me] += x.size
+            world.bytes_copied[self.me] += x.nbytes
+            world.notify((self.ranks[source],))
 
     def _check(self, call: str, key: tuple, other: int, theirs: str) -> None:
         """AgreementError unless the other rank of a message is in the same call; send and recv are matched by tags alone."""
@@ -238,17 +252,6 @@ class ThreadComm(Communicator):
                 f"rank {self.ranks[to]} expects {out.dtype} {out.shape}"
             )
 
-    def _copy(self, out: Array, message: Message, source: int, call: str) -> None:
-        x = message.value
-        self._check_fit(call, source, x, self.rank, out)
-        namespace(out).copy(out, x)
-        self.xp.finish()
-        with self.world.lock:
-            message.copied = True
-            self.world.elements_copied[self.me] += x.size
-            self.world.bytes_copied[self.me] += x.nbytes
-            self.world.notify(self.ranks[source])
-
     def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
         self._check_open()
@@ -261,19 +264,22 @@ class ThreadComm(Communicator):
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
         self.in_step()
-        self.met()
-        self.xp.finish()
+        if sections.get():
+            self.met()
+        if self.xp is not numpy:
+            self.xp.finish()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
             slot = world.shared.setdefault(key, Message(verb, {}))
             slot.value[self.rank] = value
             if len(slot.value) == self.size:
-                slot.value = [slot.value[r] for r in range(self.size)]
+                slot.value = [*map(slot.value.__getitem__, range(self.size))]
                 slot.copied = True
                 del world.shared[key]
-                for rank in self.ranks:
-                    world.notify(rank)
-            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], self._missing(slot.value)))
+                world.notify(self.ranks)
+            else:
+                ready = partial(getattr, slot, "copied")
+                world.wait_until(self.me, ready, lambda: self._describe(call, key[-1], self._missing(slot.value)))
         return [*slot.value]
 
     def _missing(self, come: Mapping[int, Any]) -> list[int]:
@@ -330,8 +336,7 @@ class ThreadBuffer(SharedBuffer):
         self.comm.xp.finish()
         with self.comm.world.lock:
             self.counts[lane][self.comm.rank] = pieces
-            for rank in self.comm.ranks:
-                self.comm.world.notify(rank)
+            self.comm.world.notify(self.comm.ranks)
 
     def published(self, rank: int, lane: int = 0) -> int:
         return self.counts[lane][rank]

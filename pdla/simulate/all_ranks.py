@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import heappop, heappush
@@ -65,7 +65,7 @@ class VirtualWorld(World):
 
     def end(self, rank: int) -> None:
         with self.lock:
-            self.alive.discard(rank)
+            self.leave(rank)
         if self.alive:
             self.gates[self._next()].release()
 
@@ -103,7 +103,8 @@ class VirtualWorld(World):
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
         while not ready():
-            self.check_failure()
+            if self.stopped:
+                self.check_failure()
             self.asleep[rank] = ready, call
             self.lock.release()
             try:
@@ -111,14 +112,15 @@ class VirtualWorld(World):
             finally:
                 self.lock.acquire()
 
-    def notify(self, rank: int) -> None:
-        if rank in self.asleep and self.asleep[rank][0]():
-            del self.asleep[rank]
-            self._plan(self.now, TURN, (rank,), rank)
+    def notify(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if rank in self.asleep and self.asleep[rank][0]():
+                del self.asleep[rank]
+                self._plan(self.now, TURN, (rank,), rank)
 
     def fail(self, rank: int, failure: BaseException) -> None:
         if self.failure is None:
-            self.failure, self.failed_rank = failure, rank
+            self.failure, self.failed_rank, self.stopped = failure, rank, True
 
     # ------------------------------------------------------------------ messages
 
@@ -150,8 +152,7 @@ class VirtualWorld(World):
         letter.left(letter)
         letter.came(letter)
         letter.value = letter.left = letter.came = None  # the path keeps letters: with their arrays these would count as in use
-        self.notify(letter.sender)
-        self.notify(letter.receiver)
+        self.notify((letter.sender, letter.receiver))
 
 
 class Round:
@@ -164,7 +165,7 @@ class Round:
         self.turns = deque(onward)
         self.sent: list[Letter] = []
         self.gone: list[Letter] = []
-        self.awaited = {i: (source, self._ask(i, source, out)) for i, source, out in comm._in_turn(recvs, onward)}
+        self.awaited = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in comm._in_turn(recvs, onward)}
 
     def _ask(self, i: int, source: int, out: Array) -> Letter:
         letter, both = self._letter(source, self.comm.rank, out, False)

@@ -10,6 +10,7 @@ In every way each rank but the root receives x once, x.nbytes bytes in all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 CHUNK = 64 << 10  # bytes of a chain's chunk, at least
@@ -44,7 +45,7 @@ def messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:
 def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
     if rank != root:
         return Messages((), [(root, x)], {})
-    return Messages([(r, x) for r in range(size) if r != root], (), {})
+    return Messages([*zip((*range(root), *range(root + 1, size)), repeat(x))], (), {})
 
 
 def _chain(x: Any, rank: int, size: int, root: int) -> Messages:

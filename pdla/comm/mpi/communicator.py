@@ -26,16 +26,16 @@ import numpy as np
 from pdla import config
 from pdla.array import numpy
 from pdla.comm.agreement import name, out_of_step, tell
+from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.communicator import VERB_TAGS, Communicator
-from pdla.comm.group import Array, Group, Landed, Onward, Pieces
+from pdla.comm.group import Array, Group, Landed, Onward, Pieces, sections
 from pdla.comm.mpi import libmpi, staging
 from pdla.comm.mpi.abort import give_up, watched
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.mapped import mapped
-from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, progress, send_on
+from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, owing, pieces, progress, send_on
 from pdla.comm.mpi.node import FAR, NEAR, Node
 from pdla.comm.mpi.shared_buffer import WindowBuffer
-from pdla.comm.pending import Pending
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.errors import AgreementError, GridError, PdlaError
 
@@ -89,31 +89,36 @@ class MPIComm(Communicator):
         Where each rank sends to each, only few sends at first. Gives the numbers of `recvs` in
         order of arrival.
         """
-        landings = staging.landings([*map(_ARRAY, recvs)], self.staged)
+        landings = staging.landings([*map(_ARRAY, recvs)], self.staged) if recvs else {}
         # Packed before anything is posted: if memory runs out here, MPI must not be left with
         # receives into memory that is freed.
-        packed = staging.packed([*map(_ARRAY, sends)], self.staged)
+        packed = staging.packed([*map(_ARRAY, sends)], self.staged) if sends else {}
         coming, going, expected = [], [], []
+        cut = self.staged or self.nodes > 1
         for i, (source, out) in enumerate(recvs):
-            for number, piece in enumerate(self._pieces(landings[i].box if i in landings else out, source)):
+            box = landings[i].box if i in landings else out
+            for number, piece in enumerate(pieces(box, self._least(source) if cut else 0)):
                 coming.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later: dict[int, list[Send]] = {}
         for i in onward:
             box = landings[i].box if i in landings else recvs[i][1]
-            later[i] = [send for to in onward[i] for send in self._sends(box, to, tag)]
+            later[i] = [send for to in onward[i] for send in self._sends(pieces(box, self._least(to)), to, tag)]
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
         if len(sends) > 1:
-            sends = sorted(sends, key=lambda item: (item[0] - self.rank) % self.size)
+            sends = [*map(sends.__getitem__, self._in_turn(sends))]
+        before = None
         for to, x in sends:
-            box, events = packed.get(id(x), (x, ()))
+            if cut or x is not before:  # else its pieces are those for the rank before
+                box, events = packed.get(id(x), (x, ()))
+                parts, before = pieces(box, self._least(to) if cut else 0), x
             if events:
-                packing += zip(events, self._sends(box, to, tag), strict=True)
+                packing += zip(events, self._sends(parts, to, tag), strict=True)
             elif to in turns:
-                later[turns[to]] = self._sends(box, to, tag)
+                later[turns[to]] = self._sends(parts, to, tag)
             else:
-                for piece in self._pieces(box, to):
+                for piece in parts:
                     going.append(self.mpi.Isend(piece, to, tag))
         by_piece = [i for i in landings if landings[i].by_piece] if landings else ()
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
@@ -130,14 +135,14 @@ class MPIComm(Communicator):
         further = range(1, self.size - at_once)
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
-    def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        return [partial(self.mpi.Isend, piece, to, tag) for piece in self._pieces(box, to)]
+    def _sends(self, parts: Sequence[Any], to: int, tag: int) -> list[Send]:
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in parts]
 
-    def _pieces(self, box: Array, rank: int) -> list[list[Any]]:
-        """The pieces in which a message from or to this rank travels."""
+    def _least(self, rank: int) -> int:
+        """The least bytes of a piece of a message from or to this rank; 0: it travels whole."""
         if self.staged:
-            return pieces(box, staging.PIECE)
-        return pieces(box, FAR_PIECE if self.nodes > 1 and self._far(rank) else 0)
+            return staging.PIECE
+        return FAR_PIECE if self._far(rank) else 0
 
     def _arrivals(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
         """Begin to wait for a round that has been posted; gives the numbers of its messages in order of arrival."""
@@ -174,24 +179,16 @@ class MPIComm(Communicator):
                     yield i
         self._end(round_)
 
-    def bcast(self, x: Array, root: int) -> Pending:
-        """`x` of `root` into x of every rank, in the way that suits its length. Every rank but root receives x.nbytes bytes."""
-        self._arrays("bcast", x)
-        if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
-            return super().bcast(x, root)
-        self._one_of("bcast", root=root)
-        self._number()
-        received = 0 if self.rank == root else x.nbytes
-        far = received if self._far(root) else 0  # as if straight from root: MPI does not say which way its bytes take
-        event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)
-        return Pending(self._broadcast(x, root), lambda: x, event)
-
-    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
+    def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
         """By MPI's own broadcast, one for each piece.
 
-        All ranks must begin collectives in the same order, so the root waits here until its device
-        has packed a piece.
+        The ledger counts x as sent straight by root, as MPI does not tell its way. All ranks must
+        begin collectives in the same order, so the root waits here until its device has packed a
+        piece.
         """
+        if self.size == 1 or not x.size:
+            return super()._broadcast(x, root, m)
+        self._number()
         mine = self.rank == root
         landings = {} if mine else staging.landings([x], self.staged)
         packed = staging.packed([x], self.staged) if mine else {}
@@ -230,7 +227,8 @@ class MPIComm(Communicator):
             self._progress.resting = True
         try:
             while True:
-                send_on(but=round_)
+                if owing:  # mostly not, and between two polls each microsecond is one that another rank on this core waits
+                    send_on(but=round_)
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0:
@@ -324,11 +322,12 @@ class MPIComm(Communicator):
         complements only if all are equal.
         """
         self.in_step()
-        self.met()
+        if sections.get():
+            self.met()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         if self._shared_buffer is not None and self._shared_buffer.window is not None:
             *digests, sizes = self._shared_buffer.meet(call, (*digest.tolist(), size))
-            return all(min(part) == max(part) for part in digests), max(sizes)
+            return len({*zip(*digests, strict=True)}) == 1, max(sizes)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
         self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN), mine, least)

@@ -89,13 +89,9 @@ class Round:
         self.lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and are not yet taken
         self.fault = ""
+        self.left = bool(recvs or packing or onward or sends)  # whether anything is still on its way; else `come` has all that came
         if packing or onward:
-            _owing[id(self)] = self
-
-    @property
-    def left(self) -> bool:
-        """Whether anything is still on its way. Once this is False, `come` has all that has come."""
-        return bool(self.recvs or self.packing or self.onward or self.sends)
+            owing[id(self)] = self
 
     def advance(self) -> bool:
         """Let MPI work; whether there is something in `come`, or a fault (a rank sent another length), or all is done.
@@ -109,6 +105,7 @@ class Round:
                 self._go_on()
             if self.sends and not self.recvs and MPI.Request.Testall(self.sends):
                 self.sends = []
+            self.left = bool(self.recvs or self.packing or self.onward or self.sends)
             return bool(self.come or self.fault) or not self.left
 
     def _receive(self) -> None:
@@ -131,7 +128,7 @@ class Round:
             if not self.missing[message] or message in self.by_piece:
                 self.come.append((message, number))
         for i in sorted(ended, reverse=True):
-            del self.expected[i], self.recvs[i]  # last: see `left`
+            del self.expected[i], self.recvs[i]
 
     def _go_on(self) -> None:
         """Send what has been packed, then send on what has come, in onward's order.
@@ -149,10 +146,10 @@ class Round:
             self.sends += [send() for send in self.onward[0][1]]
             self.onward.popleft()
         if self.fault or not (self.packing or self.onward):
-            _owing.pop(id(self), None)
+            owing.pop(id(self), None)
 
 
-_owing: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
+owing: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
 
 
 def send_on(but: Round | None = None) -> bool:
@@ -161,12 +158,10 @@ def send_on(but: Round | None = None) -> bool:
     It sends what a device has packed by now, or what has come and is to be sent on. Gives whether
     no device is packing any more.
     """
-    if not _owing:  # mostly, and between two polls each microsecond is one that another rank on this core waits
-        return True
-    for round_ in [*_owing.values()]:
+    for round_ in [*owing.values()]:
         if round_ is not but:
             round_.advance()
-    return not any(round_.packing for round_ in _owing.values())
+    return not any(round_.packing for round_ in owing.values())
 
 
 def _truncated(status: MPI.Status) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla.array import namespace
+from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.mpi import staging
 from pdla.comm.mpi.abort import watched
@@ -58,9 +59,10 @@ class NCCLComm(MPIComm):
         coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
         return self._launch(call, groups(going, coming, onward), landings)
 
-    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
-        if not _on_device([x]):
-            return super()._broadcast(x, root)
+    def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
+        if not x.size or not _on_device([x]):
+            return super()._broadcast(x, root, m)
+        self._number()
         landing, mine = staging.Landing(self.xp, x), self.rank == root
         if mine and landing.box is not x:
             self.xp.copies([(landing.box, x)])
@@ -77,7 +79,7 @@ class NCCLComm(MPIComm):
         out = x if out is None else out
         halves = self.halves(x, out)
         next(halves).wait()
-        return Pending(iter(next(halves)), lambda: out)
+        return Pending(iter(next(halves)), out)
 
     def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[staging.Landing]) -> Iterator[int]:
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met

@@ -99,7 +99,7 @@ class WindowBuffer(Turns):
             each[self.comm.rank] = mine
         meeting.come()
         meeting.wait(call, sends=True)
-        return [each.tolist() for each in words]
+        return [*map(memoryview.tolist, words)]
 
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:

@@ -80,13 +80,16 @@ def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
     """
     if not outs:
         return {}
-    xp = namespace(outs[0])
+    xp, found = namespace(outs[0]), dict[int, Landing]()
     if xp is not numpy:
         if staged:
             after = xp.mark()
             return {i: Staged(xp, out, after) for i, out in enumerate(outs)}
         xp.finish()
-    return {i: Landing(xp, out) for i, out in enumerate(outs) if not xp.contiguous(out)}
+    for i, out in enumerate(outs):
+        if not out.flags.c_contiguous:
+            found[i] = Landing(xp, out)
+    return found
 
 
 def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
@@ -123,7 +126,7 @@ def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
         return _through_host(xp, named)
     boxes: dict[int, Packed] = {}
     for each, x in named.items():
-        if not xp.contiguous(x):
+        if not x.flags.c_contiguous:
             boxes[each] = buffer(xp, x.shape, x.dtype), ()
     if boxes:
         xp.copies([(box, named[each]) for each, (box, _) in boxes.items()])
