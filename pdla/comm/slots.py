@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, current, held
+from pdla.comm.ledger import buffer, buffers, current, held
 from pdla.comm.pending import Pending, done
 from pdla.comm.shared_buffer import GONE, SharedBuffer
 from pdla.comm.workspace import KEPT, aligned
@@ -52,7 +52,7 @@ class Slots:
     def __enter__(self) -> Slots:
         comm, size = self.comm, COUNT * self.size
         if comm is None or not comm.publishes or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
-            self.own = [buffer(self.xp, (self.size // self.dtype.itemsize,), self.dtype) for _ in range(COUNT)]
+            self.own = buffers(self.xp, [(self.size // self.dtype.itemsize,)] * COUNT, self.dtype)
             return self
         self.ends.enter_context(held(size // comm.size))
         self.memory, self.seen = seen.open(size), seen

@@ -27,7 +27,9 @@ ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
 
 def describe(*operands: Any, **options: Any) -> str:
     """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
-    said = [*map(_describe, operands), *[f"{key}={_describe(given)}" for key, given in options.items()]]
+    said = [X.described if isinstance(X, DistMatrix) else _describe(X) for X in operands]
+    for key, given in options.items():
+        said.append(f"{key}={given if given is None or given is True or given is False else _describe(given)}")
     return "; ".join(said)
 
 

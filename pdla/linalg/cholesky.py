@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pdla.layout import Layout
 from pdla.linalg.panels.factors import Factors
-from pdla.linalg.plan.blocking import place_for
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -292,9 +289,9 @@ def _reads(options: Options) -> Part:
 def _factor(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Collective, unchecked: L, or U, in the layout asked for."""
     lower, layout = plan.options.lower, plan.options.layout or A.layout.summed
-    reads, wanted = (A, layout) if lower else (A.H, layout.T)
-    L, _ = CHOLESKY(reads, place_for(CHOLESKY, reads, plan.blocking), plan.dtype, plan.overwrites("a"), layout=wanted)
-    return L if lower else L.H
+    if lower:
+        return CHOLESKY(A, plan.place, plan.dtype, plan.overwrites("a"), layout=layout)[0]
+    return CHOLESKY(A.H, plan.adjoint_place, plan.dtype, plan.overwrites("a"), layout=layout.T)[0].H
 
 
 def _factor_in_blocks(plan: FactorPlan, A: DistMatrix) -> DistMatrix:

@@ -348,7 +348,7 @@ def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
 def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
     """Shape of this rank's block; (0, 0) on an idle rank."""
-    return layout.local_shape(shape, grid.sizes, grid.coords)
+    return cached(grid, (local_shape, shape, layout), lambda: layout.local_shape(shape, grid.sizes, grid.coords))
 
 
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:

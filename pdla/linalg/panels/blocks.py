@@ -212,7 +212,9 @@ def fill(out: DistMatrix, X: DistMatrix) -> None:
 
 
 def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
-    return X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial)
+    if X.grid != grid or X.conjugated or layout.partial:
+        return False
+    return X.layout is layout or cached(grid, (_lies, X.shape, X.layout, layout), lambda: X.lies_as(layout))
 
 
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
@@ -21,11 +22,19 @@ from pdla.linalg.panels.blocks import Dimension, depth_of
 from pdla.linalg.verify import wanted
 from pdla.matrix.core import DistMatrix
 
+Depth = tuple[str | None, Communicator | None, Communicator | None]
 
-def make_communicators(X: DistMatrix) -> tuple[Communicator | None, Communicator | None]:
-    """Collective at first, idle ranks included: over the layers of X, and over the ranks of all layers; None where it has none."""
+
+def make_communicators(X: DistMatrix) -> Depth:
+    """Collective at first, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
+    return cached(X.grid, (make_communicators, X.layout), lambda: _make_communicators(X))
+
+
+def _make_communicators(X: DistMatrix) -> Depth:
     axis = depth_of(X)
-    return (None, None) if axis is None else (X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)])
+    if axis is None:
+        return None, None, None
+    return axis, X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)]
 
 
 def merge(header: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -58,11 +67,8 @@ class Layers:
     @staticmethod
     def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
         """Local, once `make_communicators` has been called: of a matrix whose panels lie on layers; None where there is one."""
-        axis = depth_of(X)
-        if axis is None:
-            return None
-        comm, everyone = make_communicators(X)
-        return None if comm is None or everyone is None else Layers(X, axis, comm, everyone, rows, cols)
+        axis, comm, everyone = make_communicators(X)
+        return None if axis is None or comm is None or everyone is None else Layers(X, axis, comm, everyone, rows, cols)
 
     @property
     def count(self) -> int:

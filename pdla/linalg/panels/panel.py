@@ -57,7 +57,7 @@ class Panels:
     def view(self, block: Extent, x: Any, conjugate: bool = False) -> Panel:
         """Local: a panel of one block that is read in place: x, or a conjugate copy."""
         panel = Panel(self.slots, self.dimension.here, self.dimension.here)
-        panel.blocks, panel.firsts = (self.xp.reinterpret(x, conjugate),), (block[0].start,)
+        panel.blocks, panel.firsts = [self.xp.reinterpret(x, conjugate)], [block[0].start]
         return panel
 
 
@@ -75,16 +75,19 @@ class Panel:
     ) -> None:
         self.slots, self.owner, self.mine = slots, owner, owner == here
         self.pending: list[Pending] = []
+        self.blocks: list[Any] = []
+        self.firsts: list[int] = []
         if not extents:
             return
-        shapes = [(rows.stop - rows.start, width) for rows, width in extents]
-        ends = [0]
-        for height, width in shapes:
-            ends.append(ends[-1] + height * width)
-        message = slots.take(ends[-1] + header, self.mine if writes is None else writes)
-        self.message, self.header, self.second = message, message[ends[-1] :], ends[1]
-        self.blocks = tuple([message[ends[i] : ends[i + 1]].reshape(*shape) for i, shape in enumerate(shapes)])
-        self.firsts = tuple([rows.start for rows, _ in extents])
+        size, ends = 0, [0]
+        for rows, width in extents:
+            size += (rows.stop - rows.start) * width
+            ends.append(size)
+        self.message = message = slots.take(size + header, self.mine if writes is None else writes)
+        self.header, self.second = message[size:], ends[1]
+        for (rows, width), begin, end in zip(extents, ends, ends[1:], strict=False):
+            self.blocks.append(message[begin:end].reshape(rows.stop - rows.start, width))
+            self.firsts.append(rows.start)
 
     def rows(self, rows: slice, number: int = 0) -> Any:
         """Local: rows of a block, by their places among this rank's."""

@@ -166,6 +166,12 @@ class FactorPlan:
         """The layout and the grid of the working copy of A."""
         return place_for(self.tasks[0].routine, self.A, self.blocking)
 
+    @cached_property
+    def adjoint_place(self) -> Place:
+        """The same of A^H."""
+        layout, grid = self.place
+        return (layout.T, grid) if self.stays else self.place
+
     @property
     def square_place(self) -> Place | None:
         """The same, if it is in square blocks, not in layers: where triangles are worked on."""

@@ -17,7 +17,6 @@ from pdla.errors import LinAlgError
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.factors import Factors, pivot_ratio
-from pdla.linalg.plan.blocking import place_for
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.right_looking import HEADER, HermitianFactorization, RightLooking
@@ -62,9 +61,8 @@ class CholeskyFactorization(HermitianFactorization):
 
     def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: of the triangle that the plan reads."""
-        reads = A if plan.options.lower else A.H
-        L, ratio = self(reads, place_for(self, reads, plan.blocking), dtype, overwrite)
-        return Factors.of_cholesky(L, ratio)
+        reads, place = (A, plan.place) if plan.options.lower else (A.H, plan.adjoint_place)
+        return Factors.of_cholesky(*self(reads, place, dtype, overwrite))
 
 
 CHOLESKY = CholeskyFactorization()
