@@ -321,7 +321,8 @@ OWN = {  # what may differ from rank to rank, with the value of all ranks; why
 
 
 TOLD = {  # arguments of which any other value contradicts what the rank gives besides
-    "Sequential.__init__(scheme)", "Block.__init__(scheme)", "Optimizer.load_state_dict(self)", "from_local(shape)", "from_local(layout)"
+    "Sequential.__init__(scheme)", "Block.__init__(scheme)", "Optimizer.load_state_dict(self)", "from_local(shape)",
+    "from_local(layout)",
 }
 
 

@@ -141,7 +141,7 @@ class Block(Layer):
 
 
 def _check_branch(kind: str, branch: Sequence[Layer]) -> None:
-    """ShapeError or LayoutError unless a branch gives what it takes: only then another one could follow it."""
-    ends = follow([*branch, *branch])
-    if ends.scale != 1:
-        raise ShapeError(f"{kind}: {branch} gives {ends.scale} tokens for each that it takes, to which they are to be added")
+    """ShapeError or LayoutError unless a branch gives what it takes: then the same could follow it."""
+    if (scale := follow(branch).scale) != 1:
+        raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes, to which they are to be added")
+    follow([*branch, *branch])
