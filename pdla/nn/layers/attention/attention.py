@@ -81,13 +81,13 @@ class SelfAttention(Layer):
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
         self.widths = hidden, hidden
-        self.parts = parts = Heads(hidden // heads, sequence)
+        self.by_head = by_head = Heads(hidden // heads, sequence)
         self.qkv = Linear(
-            scheme, hidden, heads * parts.columns, kind="first", bias=bias, units=(1, parts.columns), seed=seed, dtype=dtype,
+            scheme, hidden, heads * by_head.columns, kind="first", bias=bias, units=(1, by_head.columns), seed=seed, dtype=dtype,
             name=f"{name} qkv",
         )
         self.out = Linear(
-            scheme, hidden, hidden, kind="second", bias=bias, units=(parts.size, 1), seed=seed, dtype=dtype, name=f"{name} out"
+            scheme, hidden, hidden, kind="second", bias=bias, units=(by_head.size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
         self.dtype = self.qkv.dtype
 
@@ -114,10 +114,10 @@ class SelfAttention(Layer):
         """
         y = await self.qkv.forward_async(x, batch)
         rows, columns = y.stored.shape
-        attended = y.xp.empty((rows, columns // 3), y.dtype)
-        normal = attend(self.parts.split_qkv(y.stored), self.mask, self.parts.split(attended))
+        attended = y.xp.empty((rows, columns // self.by_head.columns * self.by_head.size), y.dtype)
+        normal = attend(self.by_head.split_qkv(y.stored), self.mask, self.by_head.split(attended))
         batch.save(self, y.stored, normal)
-        return await self.out.forward_async(like(y, attended, self.hidden, self.parts.size), batch)
+        return await self.out.forward_async(like(y, attended, self.hidden, self.by_head.size), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give the gradient with regard to x. Collective.
@@ -135,6 +135,6 @@ class SelfAttention(Layer):
         dattended = await self.out.backward_async(dy, batch)
         y, normal = batch.saved(self)
         dqkv = dattended.xp.empty(y.shape, y.dtype)
-        split = self.parts.split_qkv
-        attend_backward(self.parts.split(dattended.stored), split(y), normal, self.mask, split(dqkv))
-        return await self.qkv.backward_async(like(dattended, dqkv, self.qkv.n, self.parts.columns), batch)
+        split = self.by_head.split_qkv
+        attend_backward(self.by_head.split(dattended.stored), split(y), normal, self.mask, split(dqkv))
+        return await self.qkv.backward_async(like(dattended, dqkv, self.qkv.n, self.by_head.columns), batch)
