@@ -34,7 +34,7 @@ OVERRIDDEN = {  # what a subclass must not override, and what it overrides inste
 
 
 class Runner(Node):
-    """What runs passes: `forward`, then `backward`."""
+    """What runs passes, by what a layer declares and overrides: every layer is one. `Layer` describes attributes."""
 
     sequence: int
     takes: str | None

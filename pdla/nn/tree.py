@@ -19,7 +19,7 @@ from pdla.nn.scheme import Scheme
 
 
 class Node:
-    """What holds parameters and other nodes, by the names of its attributes. `Layer` has the words for its own."""
+    """What holds parameters and other nodes by the names of its attributes: every layer is one. `Layer` describes attributes."""
 
     scheme: Scheme
     drawn: bool
