@@ -39,8 +39,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.group ProcessGrid.holders ProcessGrid.over ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
-        Layer.all_layers Layer.all_parameters Layer.gradients Layer.kept_bytes Layer.named_layers Layer.named_parameters
-        Layer.parameters Linear.layouts Conv2d.layouts Optimizer.step Parameter
+        Node.all_layers Node.all_parameters Node.gradients Node.named_layers Node.named_parameters Node.parameters
+        Runner.kept_bytes Linear.layouts Conv2d.layouts Optimizer.step Parameter
         Scheme.activation Scheme.linear Scheme.residual Scheme.table
         TiedHead.__init__ like
     """,
@@ -176,6 +176,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "DistMatrix": Here.matrices,  # as self, by its class
     "Stack": lambda here: (here.stack(), here.stack(ROWS), here.stack().T, here.stack(axis="row")),
     "Layer": lambda here: (here.linear(), here.linear(8), nn.ReLU(here.scheme), here.linear(scheme=here.schemes()[1])),
+    "Node": lambda here: VALUES["Layer"](here), "Runner": lambda here: VALUES["Layer"](here),  # what a layer is besides
     "Optimizer": lambda here: (here.optimizer(), here.optimizer(n=8)),
     "Scheme": Here.schemes,
     "grid": lambda here: (here.grid(), here.grid(order=here.turned())),
@@ -234,6 +235,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "probability": lambda here: (0.5, 0.25), "dropout": lambda here: (0.5, 0.25),
     "activation": lambda here: (nn.ReLU, nn.GeLU),
     "layers": lambda here: [[kind(here.scheme)] for kind in (nn.ReLU, nn.GeLU)],
+    "branches": lambda here: [[layers] for layers in VALUES["layers"](here)],
     "training": lambda here: both,
     "x": lambda here: (here.x(), here.x(shape=(8, 4))),
     "dy": lambda here: (here.x(COLS), here.x(), here.with_gaps()),
@@ -295,8 +297,8 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
         "self": lambda here: here.schemes()[::3],
         "x": lambda here: (np.ones((4, 4)), np.zeros((4, 4)), np.ones((8, 4))),
     },
-    "Layer.load_state_dict": {"self": lambda here: [here.linear(scheme=scheme) for scheme in here.schemes()[:2]]},
-    "Layer.backward": {"self": lambda here: [here.forwarded(scheme) for scheme in here.schemes()[:2]]},
+    "Node.load_state_dict": {"self": lambda here: [here.linear(scheme=scheme) for scheme in here.schemes()[:2]]},
+    "Runner.backward": {"self": lambda here: [here.forwarded(scheme) for scheme in here.schemes()[:2]]},
     "Optimizer.state_dict": {"self": lambda here: (here.optimizer(), here.optimizer(n=8), here.optimizer(1))},
     "Optimizer.load_state_dict": {
         "state": lambda here: [{"steps": 1, "weight.0": x, "bias.0": x[:1]} for x in (np.ones((4, 4)), np.zeros((4, 4)))]
@@ -320,7 +322,8 @@ OWN = {  # what may differ from rank to rank, with the value of all ranks; why
 
 
 TOLD = {  # arguments of which any other value contradicts what the rank gives besides
-    "Sequential.__init__(scheme)", "Optimizer.load_state_dict(self)", "from_local(shape)", "from_local(layout)"
+    "Sequential.__init__(scheme)", "Block.__init__(scheme)", "Optimizer.load_state_dict(self)", "from_local(shape)",
+    "from_local(layout)",
 }
 
 

@@ -5,15 +5,18 @@ from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer
 from pdla.nn.layers.activations import Dropout, GeLU, ReLU
 from pdla.nn.layers.attention import SelfAttention
-from pdla.nn.layers.conv import Conv2d
+from pdla.nn.layers.block import Block
 from pdla.nn.layers.embedding import Embedding, Positions, TiedHead
 from pdla.nn.layers.linear import Linear
 from pdla.nn.layers.mean import MeanOverSequence
-from pdla.nn.layers.norms import GroupNorm, LayerNorm, RMSNorm
+from pdla.nn.layers.mlp import MLP
+from pdla.nn.layers.norms import LayerNorm, RMSNorm
 from pdla.nn.layers.sequential import Sequential
-from pdla.nn.layers.transformer import MLP, TransformerLayer
-from pdla.nn.layers.unet import ResidualBlock, UNetBlock
-from pdla.nn.layers.upsample import Upsample
+from pdla.nn.layers.transformer import TransformerLayer
+from pdla.nn.layers.vision.conv import Conv2d
+from pdla.nn.layers.vision.group_norm import GroupNorm
+from pdla.nn.layers.vision.unet import ResidualBlock, UNetBlock
+from pdla.nn.layers.vision.upsample import Upsample
 from pdla.nn.loss import CrossEntropy
 from pdla.nn.optim import SGD, AdamW, clip
 from pdla.nn.parameter import Parameter
@@ -22,8 +25,8 @@ from pdla.nn.schemes import Cube3D, Megatron1D, Serial, Summa2D, Tensor3D, Tesse
 from pdla.nn.weights import feature_vector
 
 __all__ = [
-    "MLP", "SGD", "AdamW", "Conv2d", "CrossEntropy", "Cube3D", "Dropout", "Embedding", "GeLU", "GroupNorm", "Layer", "LayerNorm",
-    "Linear", "MeanOverSequence", "Megatron1D", "MicroBatch", "Parameter", "Positions", "RMSNorm", "ReLU", "ResidualBlock",
-    "Scheme", "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead", "TransformerLayer",
-    "UNetBlock", "Upsample", "clip", "feature_vector", "like",
+    "MLP", "SGD", "AdamW", "Block", "Conv2d", "CrossEntropy", "Cube3D", "Dropout", "Embedding", "GeLU", "GroupNorm", "Layer",
+    "LayerNorm", "Linear", "MeanOverSequence", "Megatron1D", "MicroBatch", "Parameter", "Positions", "RMSNorm", "ReLU",
+    "ResidualBlock", "Scheme", "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead",
+    "TransformerLayer", "UNetBlock", "Upsample", "clip", "feature_vector", "like",
 ]

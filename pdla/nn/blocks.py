@@ -47,7 +47,7 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
     return DistMatrix(block, (x.shape[0], features), x.grid, Layout(x.layout.rows, cols))
 
 
-def row_major(x: Any) -> Any:
+def as_row_major(x: Any) -> Any:
     """x, copied if its block lies by columns on some rank.
 
     That would round what it adds up otherwise than ranks do that hold copies of this block by rows.
@@ -55,7 +55,7 @@ def row_major(x: Any) -> Any:
     return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
 
 
-def part_of(x: Any, batch: MicroBatch) -> Any:
+def take_part(x: Any, batch: MicroBatch) -> Any:
     """A micro-batch's rows of x, where they lie; token numbers go whole to every micro-batch."""
     if not batch.several or not isinstance(x, DistMatrix):
         return x
@@ -63,7 +63,7 @@ def part_of(x: Any, batch: MicroBatch) -> Any:
     return DistMatrix(x.stored[start:stop], (batch.tokens, x.shape[1]), x.grid, x.layout)
 
 
-def joined(parts: list[Any]) -> Any:
+def join_parts(parts: list[Any]) -> Any:
     """One matrix of the micro-batches' rows, one below the other."""
     if len(parts) == 1 or parts[0] is None:
         return parts[0]
@@ -76,8 +76,8 @@ def joined(parts: list[Any]) -> Any:
     return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)
 
 
-def parted(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMatrix]:
-    """The reverse of `joined`, given the rows of each part, on this rank and on all together."""
+def split_parts(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMatrix]:
+    """The reverse of `join_parts`, given the rows of each part, on this rank and on all together."""
     if len(sizes) == 1:
         return [x]
     ends = accumulate([here for here, _ in sizes], initial=0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
 
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import one_communicator
+from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
 from pdla.nn.scheme import Scheme, is_count, sequence_of
@@ -20,7 +19,6 @@ class Declared(Protocol):
 
     scheme: Scheme
     sequence: int
-    scale: Fraction
     takes: str | None
     widths: tuple[int | None, int | None]
 
@@ -128,26 +126,17 @@ def check_sequences(layer: Declared, x: Any) -> None:
         )
 
 
-def check_whole(layer: Declared, x: DistMatrix, given: Layout | None = None) -> None:
-    """LayoutError unless each rank holds whole sequences of x.
-
-    The scheme may cut sequences between the layers of a pair. Where `given`, the layout of y, is:
-    also unless the tokens of y that a rank makes are as many as that layout gives it.
-    """
-
-    def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
-        cuts = layout.rows
-        return [len(tokens) for tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, axes_of(cuts), {})]
-
-    if any(tokens % layer.sequence for tokens in held(x.layout)):
+def check_whole(layer: Declared, x: DistMatrix) -> None:
+    """LayoutError unless each rank holds whole sequences of x, which the scheme may cut between the layers of a pair."""
+    if any(tokens % layer.sequence for tokens in count_tokens(x.shape[0], x.layout, x.grid)):
         raise LayoutError(
             f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
         )
-    if given is not None and [tokens * layer.scale for tokens in held(x.layout)] != held(given, layer.scale):
-        raise LayoutError(
-            f"{layer!r} makes {layer.scale} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
-            f"than another, as x lies as {x.layout!r}"
-        )
+
+
+def count_tokens(tokens: int, layout: Layout, grid: ProcessGrid) -> list[int]:
+    """How many of the tokens each rank holds in a layout."""
+    return [len(held) for held in shares(tokens, layout.rows, grid.sizes, axes_of(layout.rows), {})]
 
 
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:

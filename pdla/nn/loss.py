@@ -15,9 +15,9 @@ from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
-from pdla.nn.blocks import like, row_major
+from pdla.nn.blocks import as_row_major, like
 from pdla.nn.checks import check_floats, check_ids
-from pdla.nn.layer import described
+from pdla.nn.passes import describe
 from pdla.nn.scheme import is_count
 from pdla.nn.transfers import Transfer, allreduced
 
@@ -84,7 +84,7 @@ class CrossEntropy:
         if not isinstance(logits, DistMatrix):
             told = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
             raise_everywhere(ShapeError(told))
-        with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {described(targets)}"):
+        with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {describe(targets)}"):
             if logits.grid.size < logits.grid.comm.size:
                 raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")
             if logits.layout.partial:
@@ -92,15 +92,15 @@ class CrossEntropy:
                     f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"
                 )
             check_floats("CrossEntropy", logits.dtype)
-            counted = self._counted(targets, *logits.shape)
+            counted = self._count(targets, *logits.shape)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
-            return self._loss(row_major(logits), targets, counted)
+            return self._compute(as_row_major(logits), targets, counted)
 
     def __repr__(self) -> str:
         return f"CrossEntropy(ignore={self.ignore!r})"
 
-    def _counted(self, targets: Any, tokens: int, vocabulary: int) -> int:
+    def _count(self, targets: Any, tokens: int, vocabulary: int) -> int:
         """How many tokens count; ShapeError unless at least one does, and the targets fit the logits."""
         if not is_count(self.ignore, -inf):
             raise ShapeError(f"{self!r}: a whole number, the target of a token that does not count")
@@ -113,12 +113,12 @@ class CrossEntropy:
             raise ShapeError(f"{none}: there is no mean loss; leave out this step, on every rank")
         return counted
 
-    def _loss(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
+    def _compute(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
         mine = targets[rows.indices()]
         mine = np.where(mine == self.ignore, -1, mine.astype(np.int64))
-        places = _places(cols, logits.shape[1])[mine]
+        places = _find_columns(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
         top = Transfer(allreduced(top, grid, across, "maximum")).wait()
@@ -153,7 +153,7 @@ class CrossEntropy:
         return powers
 
 
-def _places(held: IndexSet, vocabulary: int) -> np.ndarray:
+def _find_columns(held: IndexSet, vocabulary: int) -> np.ndarray:
     """The local column of each token number; -1 for columns of other ranks, and once more at the end, where the target -1 looks."""
     places = np.full(vocabulary + 1, -1)
     places[held.indices()] = np.arange(len(held))

@@ -18,8 +18,9 @@ from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
 from pdla.matrix.reductions import frobenius
 from pdla.nn.blocks import like
-from pdla.nn.layer import Layer, check_state
+from pdla.nn.layer import Layer
 from pdla.nn.parameter import Parameter
+from pdla.nn.tree import check_state
 
 
 class Optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,7 @@ class Dropout(Layer):
         drawn = x.xp.uniform(batch.rows(x), x.indices[1].indices(), key)
         kept = drawn >= self.probability
         batch.save(self, kept)
-        return self._scaled(x, kept)
+        return self._scale(x, kept)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Drop what was dropped of x. Local.
@@ -245,8 +246,17 @@ class Dropout(Layer):
             Laid out as x.
         """
         (kept,) = batch.saved(self)
-        return dy if kept is None else self._scaled(dy, kept)
+        return dy if kept is None else self._scale(dy, kept)
 
-    def _scaled(self, x: DistMatrix, kept: Any) -> DistMatrix:
+    def _scale(self, x: DistMatrix, kept: Any) -> DistMatrix:
         scale = summing(x.dtype).type(1 / (1 - self.probability))  # in 16 bits it would be rounded, all elements alike, or infinite
         return like(x, (x.stored * kept * scale).astype(x.dtype, copy=False))
+
+
+def check_kind(kind: str, activation: Any) -> None:
+    """ShapeError unless an activation, given as a kind of layer, is made of a scheme alone."""
+    try:
+        signature(activation).bind(None)
+    except (TypeError, ValueError) as error:
+        taken = "a kind of layer, nn.ReLU or nn.GeLU, which is made of a scheme alone"
+        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None

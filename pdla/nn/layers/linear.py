@@ -104,11 +104,11 @@ class Linear(Layer):
         """
         return self.scheme.linear(self.table, sequence_of(x.layout), self.units)
 
-    def _unfolded(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The factor made of the gathered x, whose columns are W's rows. What is saved for backward is the gathered x."""
         return x
 
-    def _folded(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def _fold(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The reverse: the addends of dX, given those of dY W^T."""
         return addends
 
@@ -139,7 +139,7 @@ class Linear(Layer):
                 batch.context.prefetch(self.weight)
                 seen = await batch.received(x_coming)
                 w = batch.context.gathered(self.weight)
-                addends = await product(self._unfolded(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
+                addends = await _multiply(self._unfold(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
                 y_coming = Transfer(reduced(addends, layouts.Y, layouts.y_summed, self.dtype))
                 batch.context.release(self.weight, batch)
                 batch.save(self, seen if self.scheme.keep else x)
@@ -181,15 +181,15 @@ class Linear(Layer):
             batch.context.prefetch(self.weight)
             dy = await batch.received(dy_coming)
             w = batch.context.gathered(self.weight)
-            addends = await product(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
-            dx_coming = Transfer(reduced(self._folded(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
+            addends = await _multiply(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
+            dx_coming = Transfer(reduced(self._fold(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
             batch.context.release(self.weight, batch)
             x = await batch.received(x_coming)
-            batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfolded(x, layouts), dy))
+            batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfold(x, layouts), dy))
             return await batch.received(dx_coming)
 
 
-async def product(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
+async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
     """The part that this rank has of a times a matrix of so many columns, of which b is the block.
 
     It consists of addends of that layout, in the dtype in which ranks sum them, where they are

@@ -1,10 +1,12 @@
-"""Layers one after the other, which make one pass."""
+"""Layers one after the other, which make one pass: each takes what the one before it gives."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from math import lcm
 from typing import Any
 
@@ -14,7 +16,8 @@ from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.scheme import Scheme, cut_over
 
-HANDED_ON = {  # what a layer declares of x and of y, and the words for it in an error
+ANY = None, None
+HANDED_ON = {  # what a layer may declare of x and of y, and the words for it in an error
     "widths": "{} features",
     "units": "features in units of {}",
     "sizes": "samples of {0[0]} x {0[1]} pixels",
@@ -45,6 +48,12 @@ class Sequential(Layer):
     PdlaError
         For a layer in two places. All of these are raised on every rank.
 
+    Notes
+    -----
+    A layer that changes the number of tokens has an attribute `scale`, a Fraction: the tokens of y
+    for each of x. A layer of images has an attribute `sizes`: height and width of x's samples, and
+    of y's, each a pair; None: any, and y has those of x.
+
     Examples
     --------
     >>> def program(comm):
@@ -58,66 +67,12 @@ class Sequential(Layer):
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
-        layers = list(layers) if isinstance(layers, Iterable) else layers
+        layers = as_list(layers)
         with arguments_agreed("Sequential", scheme, f"{layers}"):
             super().__init__(scheme)
+            check_layers("Sequential", layers)
             self.layers = layers
-            self._check_layers()
-            self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
-            self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
-            for layer in self.layers:
-                self._follow(layer)
-            self._check_sequences()
-
-    def _check_layers(self) -> None:
-        if not isinstance(self.layers, list):
-            raise PdlaError(f"Sequential of {kind_of(self.layers)}: give a list of layers")
-        if not self.layers:
-            raise ShapeError("Sequential of no layers")
-        for i, layer in enumerate(self.layers):
-            if not isinstance(layer, Layer):
-                raise PdlaError(f"layers[{i}] of a Sequential is {kind_of(layer)}: nn.GeLU(scheme), say, makes a layer")
-        others = [layer for layer in self.layers if layer.scheme is not self.scheme]
-        if others:
-            raise GridError(f"Sequential on {self.scheme!r}: {others[0]!r} was made in another scheme")
-        places = Counter(layer for part in self.layers for layer in part.all_layers())
-        (layer, count), *_ = places.most_common(1)
-        if count > 1:
-            raise PdlaError(f"{layer!r} comes {count} times in a Sequential: make a layer for each place, as each keeps its own x")
-        late = [layer for layer in self.layers[1:] if layer.gives and not layer.takes]
-        if late:
-            raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a Sequential")
-        dtypes = {parameter.allocated.dtype for parameter in self.all_parameters()}
-        if len(dtypes) > 1:
-            raise ShapeError(f"Sequential of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
-        self.dtype = next(iter(dtypes), None)
-
-    def _follow(self, layer: Layer) -> None:
-        """Take one more layer into account in what goes into and comes out of the whole."""
-        if layer.takes is not None and self.gives is not None and cut_over(layer.takes) != cut_over(self.gives):
-            raise LayoutError(
-                f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
-                f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
-            )
-        for name, words in HANDED_ON.items():
-            (inputs, outputs), (first, last) = getattr(layer, name), getattr(self, name)
-            _check_next(layer, words, inputs, last)
-            setattr(self, name, (inputs if first is last is None else first, last if outputs is None else outputs))
-        self.gives = layer.gives or self.gives
-        self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
-        self.scale *= layer.scale
-
-    def _check_sequences(self) -> None:
-        whole = Fraction(1)  # tokens of a sequence after the layers so far; 1: none of them has sequences
-        for layer in self._flat():
-            if layer.sequence > 1 and whole > 1:
-                _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
-            whole = max(Fraction(layer.sequence), whole) * layer.scale
-
-    def _flat(self) -> Iterator[Layer]:
-        """The layers, with those of an inner Sequential in its place, whose own `sequence` is but a common multiple of theirs."""
-        for layer in self.layers:
-            yield from layer._flat() if isinstance(layer, Sequential) else (layer,)
+            declare(self, layers)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
@@ -135,8 +90,7 @@ class Sequential(Layer):
         ShapeError, LayoutError
             Where the layer does not take it.
         """
-        telling = (layer for layer in self.layers if layer.takes or layer.gives)  # others leave x where it lies
-        next(telling, self.layers[0]).check_input(x)
+        check_first(self.layers, x)
         if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
             features, _ = self.widths
             wanted = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
@@ -178,7 +132,104 @@ class Sequential(Layer):
         return dy
 
 
+# ---------------------------------------------------------------------------------------------- what layers take and give together
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What layers take and give one after the other; the names are those of a layer's own attributes."""
+
+    takes: str | None = None
+    gives: str | None = None
+    widths: tuple[Any, Any] = ANY
+    units: tuple[Any, Any] = ANY
+    sizes: tuple[Any, Any] = ANY
+    scale: Fraction = Fraction(1)
+    sequence: int = 1
+
+    def then(self, layer: Layer) -> Ends:
+        """The ends of one layer more. LayoutError or ShapeError unless it takes what those before it give."""
+        if layer.takes is not None and self.gives is not None and cut_over(layer.takes) != cut_over(self.gives):
+            raise LayoutError(
+                f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
+                f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
+            )
+        pairs = {}
+        for name, words in HANDED_ON.items():
+            (inputs, outputs), (first, last) = getattr(layer, name, ANY), getattr(self, name)
+            _check_next(layer, words, inputs, last)
+            pairs[name] = inputs if first is last is None else first, last if outputs is None else outputs
+        sequence, scale = lcm(self.sequence, (layer.sequence / self.scale).numerator), self.scale * _scale_of(layer)
+        return Ends(self.takes or layer.takes, layer.gives or self.gives, **pairs, scale=scale, sequence=sequence)
+
+
+def declare(whole: Layer, layers: Sequence[Layer]) -> None:
+    """Declare of `whole` what these layers, of which it is made, take and give one after the other.
+
+    PdlaError unless they have the scheme of `whole`, one dtype and a place each, and fit together.
+    """
+    kind = type(whole).__name__
+    others = [layer for layer in layers if layer.scheme is not whole.scheme]
+    if others:
+        raise GridError(f"{kind} on {whole.scheme!r}: {others[0]!r} was made in another scheme")
+    ((layer, count),) = Counter(layer for part in layers for layer in part.all_layers()).most_common(1)
+    if count > 1:
+        raise PdlaError(f"{layer!r} comes {count} times in a {kind}: make a layer for each place, as each keeps its own x")
+    late = [layer for layer in layers[1:] if layer.gives and not layer.takes]
+    if late:
+        raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a {kind}")
+    dtypes = {parameter.allocated.dtype for layer in layers for parameter in layer.all_parameters()}
+    if len(dtypes) > 1:
+        raise ShapeError(f"{kind} of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
+    whole.dtype = next(iter(dtypes), None)
+    for name, value in vars(follow(layers)).items():
+        setattr(whole, name, value)
+
+
+def follow(layers: Iterable[Layer]) -> Ends:
+    """What layers take and give one after the other. LayoutError or ShapeError unless each takes what those before it give."""
+    ends = reduce(Ends.then, layers, Ends())
+    whole = Fraction(1)  # tokens of a sequence after the layers so far; 1: none of them has sequences
+    for layer in _flatten(layers):
+        if layer.sequence > 1 and whole > 1:
+            _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
+        whole = max(Fraction(layer.sequence), whole) * _scale_of(layer)
+    return ends
+
+
+def _flatten(layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The layers, with those of an inner Sequential in its place, whose own `sequence` is but a common multiple of theirs."""
+    for layer in layers:
+        yield from _flatten(layer.layers) if isinstance(layer, Sequential) else (layer,)
+
+
+def _scale_of(layer: Layer) -> Fraction:
+    return getattr(layer, "scale", Fraction(1))
+
+
 def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
     """ShapeError unless a layer takes what the layers before it give; None: anything."""
     if None not in (wanted, given) and wanted != given:
         raise ShapeError(f"{layer!r} takes {words.format(wanted)}; the layers before it give {words.format(given)}")
+
+
+def as_list(given: Any) -> Any:
+    """What can be gone through, as a list; anything else as it is, to be refused."""
+    return list(given) if isinstance(given, Iterable) else given
+
+
+def check_layers(kind: str, layers: Any) -> None:
+    """PdlaError unless these are layers, in a list."""
+    if not isinstance(layers, list):
+        raise PdlaError(f"{kind} of {kind_of(layers)}: give a list of layers")
+    if not layers:
+        raise ShapeError(f"{kind} of no layers")
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, Layer):
+            raise PdlaError(f"layers[{i}] of a {kind} is {kind_of(layer)}: nn.GeLU(scheme), say, makes a layer")
+
+
+def check_first(layers: Sequence[Layer], x: Any) -> None:
+    """Raise unless the first of these layers that says what it takes or gives takes x; others leave x where it lies."""
+    telling = (layer for layer in layers if layer.takes or layer.gives)
+    next(telling, layers[0]).check_input(x)

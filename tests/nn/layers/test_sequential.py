@@ -1,11 +1,13 @@
 """Layers in a row: their places are their names, and what one gives the next can take."""
 
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
 from helpers.nets import SERIAL, SUMMA, P, X, check_close, everywhere, run
 
+import pdla
 from pdla import nn
 from pdla.errors import ShapeError
 
@@ -100,6 +102,27 @@ def test_layers_between_which_there_are_no_features():
         return {"y": y.gather(), "dx": net.backward(y).gather()}
 
     check_close(run(SUMMA, program), {"y": np.full((6, 5), 2.0), "dx": np.zeros((6, 4))}, 0)
+
+
+class Rows(nn.Layer):
+    """The sums of each two pixels of a row, 2 x 4 to 2 x 2: a layer of one's own that changes the number of tokens."""
+
+    sequence, scale, sizes = 8, Fraction(1, 2), ((2, 4), (2, 2))
+
+    def forward_local(self, x, batch):
+        block = x.local.reshape(-1, 2, x.local.shape[1]).sum(axis=1)
+        return pdla.DistMatrix(block, (x.shape[0] // 2, x.shape[1]), x.grid, x.layout)
+
+
+def test_a_layer_of_ones_own_may_change_the_number_of_tokens():
+    def program(scheme):
+        net = nn.Sequential(scheme, [Rows(scheme), nn.Conv2d(scheme, 3, 3, 1, height=2, width=2)])
+        assert (net.sequence, net.scale, net.sizes) == (8, Fraction(1, 2), ((2, 4), (2, 2)))
+        with pytest.raises(ShapeError, match="takes samples of 1 x 4 pixels; the layers before it give samples of 2 x 2"):
+            nn.Sequential(scheme, [Rows(scheme), nn.Conv2d(scheme, 3, 3, 1, height=1, width=4)])
+        return net.forward(scheme.shard(np.ones((16, 3)), sequence=8), training=False).shape
+
+    assert run(SERIAL, program) == (8, 3)
 
 
 def test_sequences_of_sequences():

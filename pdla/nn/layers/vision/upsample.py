@@ -6,10 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 from pdla.array.composed import widened
-from pdla.errors import ShapeError
+from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
-from pdla.nn.checks import check_whole
+from pdla.nn.checks import check_whole, count_tokens
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.scheme import Scheme, is_count, sequence_of
@@ -68,10 +68,19 @@ class Upsample(Layer):
             Where the layer does not take it.
         """
         super().check_input(x)
-        check_whole(self, x, self._given(x))
+        self._lay_out(x)
 
-    def _given(self, x: DistMatrix) -> Layout:
-        return self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
+    def _lay_out(self, x: DistMatrix) -> Layout:
+        """The layout of y. LayoutError unless each rank holds whole samples of x, and makes the tokens of y that are its own."""
+        check_whole(self, x)
+        area, layout = self.factor**2, self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
+        made = [area * tokens for tokens in count_tokens(x.shape[0], x.layout, x.grid)]
+        if made != count_tokens(area * x.shape[0], layout, x.grid):
+            raise LayoutError(
+                f"{self!r} makes {area} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
+                f"than another, as x lies as {x.layout!r}"
+            )
+        return layout
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Repeat the pixels of x. Local.
@@ -86,8 +95,7 @@ class Upsample(Layer):
         DistMatrix
             The micro-batch's part of y.
         """
-        layout = self._given(x)
-        check_whole(self, x, layout)
+        layout = self._lay_out(x)
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
         block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)

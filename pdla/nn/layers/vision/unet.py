@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -11,33 +10,18 @@ import numpy as np
 
 from pdla.errors import ShapeError
 from pdla.matrix.core import DistMatrix
-from pdla.nn.blocks import like
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.layers.activations import ReLU
-from pdla.nn.layers.conv import Conv2d
-from pdla.nn.layers.norms import GroupNorm
+from pdla.nn.layers.activations import ReLU, check_kind
+from pdla.nn.layers.block import Block
 from pdla.nn.layers.sequential import Sequential
-from pdla.nn.layers.upsample import Upsample
+from pdla.nn.layers.vision.conv import Conv2d
+from pdla.nn.layers.vision.group_norm import GroupNorm
+from pdla.nn.layers.vision.upsample import Upsample
 from pdla.nn.scheme import Scheme, is_count
 
 
-class _Block(Layer):
-    """A layer that gives as many pixels and channels as it takes, laid out alike."""
-
-    units = 1, 1
-
-    def __init__(self, scheme: Scheme, channels: int, height: int, width: int) -> None:
-        super().__init__(scheme)
-        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
-        self.sizes = (height, width), (height, width)
-        self.takes = self.gives = scheme.first.X
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
-
-
-class ResidualBlock(_Block):
+class ResidualBlock(Block):
     """x + conv(act(norm(conv(act(norm(x)))))), a pair of convolutions. Collective to make.
 
     Samples must lie whole on the ranks.
@@ -90,7 +74,6 @@ class ResidualBlock(_Block):
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
             if not (is_count(height) and is_count(width)):
                 raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
-        super().__init__(scheme, channels, height, width)
         parts: list[Layer] = []
         for i, kind in enumerate(("first", "second")):
             norm = GroupNorm(
@@ -101,57 +84,14 @@ class ResidualBlock(_Block):
                 name=f"{name} conv{i + 1}",
             )
             parts += [norm, activation(scheme), conv]
-        self.inner = Sequential(scheme, parts)
+        self.channels, self.inner = channels, Sequential(scheme, parts)
+        super().__init__(scheme, [[self.inner]])
 
-    def check_input(self, x: Any) -> None:
-        """Raise unless the block's layers take x. Local: all ranks are told.
-
-        Parameters
-        ----------
-        x : object
-            What `forward` was given.
-
-        Raises
-        ------
-        ShapeError, LayoutError
-            Where the layer does not take it.
-        """
-        self.inner.check_input(x)
-
-    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give x + inner(x). Collective.
-
-        Parameters
-        ----------
-        x, batch : DistMatrix, MicroBatch
-            As `Layer.forward_async`'s.
-
-        Returns
-        -------
-        DistMatrix
-            The micro-batch's part of y.
-        """
-        y = await self.inner.forward_async(x, batch)
-        return like(x, x.stored + y.stored)
-
-    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x. Collective.
-
-        Parameters
-        ----------
-        dy, batch : DistMatrix, MicroBatch
-            As `Layer.backward_async`'s.
-
-        Returns
-        -------
-        DistMatrix
-            Laid out as x.
-        """
-        dx = await self.inner.backward_async(dy, batch)
-        return like(dy, dy.stored + dx.stored)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
 
 
-class UNetBlock(_Block):
+class UNetBlock(Block):
     """A level of a residual U-Net: y = block(x), then y + up(inner(down(y))). Collective to make.
 
     * down: a pair of convolutions to twice the channels, at half the height and width;
@@ -204,19 +144,22 @@ class UNetBlock(_Block):
             check_parts("UNetBlock", activation, seed)
             if not all(map(is_count, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")
-        super().__init__(scheme, channels, height, width)
         high: dict[str, Any] = {"height": height, "width": width}
         low: dict[str, Any] = {"height": height // 2, "width": width // 2}
         same: dict[str, Any] = {"kernel": kernel, "dtype": dtype}
         block: dict[str, Any] = {"groups": groups, "activation": activation, **same}
         self.block = ResidualBlock(scheme, channels, seed=seed, name=f"{name} block", **high, **block)
         self.down = Sequential(
-            scheme, _pair(scheme, channels, 2 * channels, stride=2, seed=seed + 2, name=f"{name} down", **high, **same)
+            scheme, _make_pair(scheme, channels, 2 * channels, stride=2, seed=seed + 2, name=f"{name} down", **high, **same)
         )
         level: Any = partial(UNetBlock, levels=levels - 1) if levels > 1 else ResidualBlock
         self.inner: Layer = level(scheme, 2 * channels, seed=seed + 6, name=f"{name} inner", **low, **block)
-        back = _pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
+        back = _make_pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
         self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
+        self.channels = channels
+        super().__init__(scheme, [[self.down, self.inner, self.up]])
+
+    __repr__ = ResidualBlock.__repr__
 
     def check_input(self, x: Any) -> None:
         """Raise unless the block's layers take x. Local: all ranks are told.
@@ -233,11 +176,6 @@ class UNetBlock(_Block):
         """
         self.block.check_input(x)
 
-    @property
-    def below(self) -> tuple[Layer, ...]:
-        """The layers on the way to half the height and width, there, and back, in order."""
-        return self.down, self.inner, self.up
-
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give y + up(inner(down(y))), y = block(x). Collective.
 
@@ -251,10 +189,7 @@ class UNetBlock(_Block):
         DistMatrix
             The micro-batch's part of y.
         """
-        high = low = await self.block.forward_async(x, batch)
-        for layer in self.below:
-            low = await layer.forward_async(low, batch)
-        return like(high, high.stored + low.stored)
+        return await super().forward_async(await self.block.forward_async(x, batch), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give the gradient with regard to x. Collective.
@@ -269,13 +204,10 @@ class UNetBlock(_Block):
         DistMatrix
             Laid out as x.
         """
-        low = dy
-        for layer in reversed(self.below):
-            low = await layer.backward_async(low, batch)
-        return await self.block.backward_async(like(dy, dy.stored + low.stored), batch)
+        return await self.block.backward_async(await super().backward_async(dy, batch), batch)
 
 
-def _pair(
+def _make_pair(
     scheme: Scheme, inputs: int, outputs: int, *, kernel: int, height: int, width: int, stride: int = 1, seed: int, dtype: Any,
     name: str,
 ) -> list[Layer]:
@@ -292,10 +224,6 @@ def _pair(
 
 def check_parts(kind: str, activation: Any, seed: Any) -> None:
     """ShapeError unless these are fit for a block's layers, some of which would have been made before the fault showed."""
-    try:
-        signature(activation).bind(None)
-    except (TypeError, ValueError) as error:
-        taken = "a kind of layer, nn.ReLU or nn.GeLU, which is made of a scheme alone"
-        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None
+    check_kind(kind, activation)
     if not isinstance(seed, Integral):
         raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")

@@ -127,16 +127,16 @@ class Conv2d(Linear):
         pixels = max(sequence_of(x.layout), self.sequence)
         if pixels not in self._layouts:
             inner = self.scheme.linear(self.table, pixels, (1, 1))
-            outer = self.scheme.linear(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
+            outer = self.scheme.linear(self.table, self._count_out(pixels), (self.kernel**2, 1))
             self._layouts[pixels] = replace(outer, X=inner.X, x=inner.x)
         return self._layouts[pixels]
 
-    def _pixels_out(self, pixels: int) -> int:
+    def _count_out(self, pixels: int) -> int:
         return pixels // self.sequence * self.height_out * self.width_out
 
     # ------------------------------------------------------------------ this rank's samples and channels
 
-    def _views(self, around: Any, unfolded: Any):
+    def _pair_views(self, around: Any, unfolded: Any):
         """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
 
         It meets them as the kernel goes over the sample.
@@ -146,36 +146,36 @@ class Conv2d(Linear):
             y, x = divmod(place, self.kernel)
             yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
-    def _around(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
+    def _pad(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
         """Samples of zeros with their padding, and a view of them without it."""
         p, h, w = self.padding, self.height, self.width
         around = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
         around[...] = 0
         return around, around[:, p : p + h, p : p + w]
 
-    def _unfolded(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The unfolded x.
 
         It has a row for each output pixel, a column for each channel and place in the kernel.
         """
         rows, channels = x.stored.shape
         samples = rows // self.sequence
-        around, inside = self._around(x.xp, samples, channels, x.dtype)
+        around, inside = self._pad(x.xp, samples, channels, x.dtype)
         inside[...] = x.stored.reshape(samples, self.height, self.width, channels)
         unfolded = x.xp.empty((samples, self.height_out, self.width_out, channels, self.kernel**2), x.dtype)
-        for pixels, place in self._views(around, unfolded):
+        for pixels, place in self._pair_views(around, unfolded):
             place[...] = pixels
-        block = unfolded.reshape(self._pixels_out(rows), channels * self.kernel**2)
-        return DistMatrix(block, (self._pixels_out(x.shape[0]), self.k), x.grid, Layout(layouts.y.rows, layouts.w.rows))
+        block = unfolded.reshape(self._count_out(rows), channels * self.kernel**2)
+        return DistMatrix(block, (self._count_out(x.shape[0]), self.k), x.grid, Layout(layouts.y.rows, layouts.w.rows))
 
-    def _folded(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def _fold(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The reverse: the sum, for each input pixel, over the places in the kernel that met it."""
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
-        around, inside = self._around(addends.xp, samples, channels, summing(addends.dtype))
+        around, inside = self._pad(addends.xp, samples, channels, summing(addends.dtype))
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
-        for pixels, place in self._views(around, unfolded):
+        for pixels, place in self._pair_views(around, unfolded):
             pixels[...] += place
         block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since it travels
         block[...] = inside

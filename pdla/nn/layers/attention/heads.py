@@ -1,0 +1,35 @@
+"""Heads: parts of the features, each with a query, a key and a value for every token of a sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How blocks of activations are heads of `size` features, in sequences of so many tokens.
+
+    A head's q, k and v are columns beside each other, so that a cut in units of `columns` keeps
+    heads whole.
+    """
+
+    size: int
+    sequence: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of q, k and v of a head."""
+        return 3 * self.size
+
+    def split(self, block: Any) -> Any:
+        """A block of one array, such as the values attended to, as (sequences, heads, tokens, features of a head), a view."""
+        rows, columns = block.shape
+        return block.reshape(rows // self.sequence, self.sequence, columns // self.size, self.size).transpose(0, 2, 1, 3)
+
+    def split_qkv(self, block: Any) -> tuple[Any, Any, Any]:
+        """Q, K and V of a block of all three, each as `split` has it, views."""
+        rows, columns = block.shape
+        split = block.reshape(rows // self.sequence, self.sequence, columns // self.columns, 3, self.size)
+        q, k, v = (split[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
+        return q, k, v

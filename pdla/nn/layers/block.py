@@ -1,0 +1,147 @@
+"""A residual block: x, and added to it what branches of layers make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pdla.errors import PdlaError, ShapeError
+from pdla.matrix.core import DistMatrix
+from pdla.nn.blocks import like
+from pdla.nn.context import MicroBatch
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layers.sequential import as_list, check_first, check_layers, declare, follow
+from pdla.nn.scheme import Scheme
+
+
+class Block(Layer):
+    """x + branch(x), then the same with the next branch. Collective to make.
+
+    A branch is layers one after the other, such as a norm and a linear: of any kind, but the last
+    gives what the first takes.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Of all layers.
+    branches : sequence of sequences of Layer
+        In order.
+    recompute : bool, optional
+        Keep x alone from forward to backward, which then begins by repeating the forward pass.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        Where layers do not fit together, or a branch gives something else than it takes.
+    GridError, PdlaError
+        As `Sequential`'s. All of these are raised on every rank.
+
+    Examples
+    --------
+    A transformer layer with RMSNorm, whose MLP has ReLU:
+
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     attention = pdla.nn.SelfAttention(scheme, 8, 2, sequence=4)
+    ...     mlp = pdla.nn.MLP(scheme, 8, activation=pdla.nn.ReLU)
+    ...     norms = [pdla.nn.RMSNorm(scheme, 8) for _ in range(2)]
+    ...     block = pdla.nn.Block(scheme, [[norms[0], attention], [norms[1], mlp]])
+    ...     return block.forward(scheme.shard(np.ones((8, 8)), sequence=4)).shape
+    >>> pdla.run(2, program)
+    [(8, 8), (8, 8)]
+    """
+
+    numbers = ("recompute",)
+
+    def __init__(self, scheme: Scheme, branches: Sequence[Sequence[Layer]], *, recompute: bool = False) -> None:
+        kind, branches = type(self).__name__, as_list(branches)
+        if isinstance(branches, list):
+            branches = list(map(as_list, branches))
+        with arguments_agreed(kind, scheme, f"{branches}", recompute=recompute):
+            super().__init__(scheme)
+            if not isinstance(branches, list) or not branches:
+                raise PdlaError(f"{kind}: branches={branches!r}: give a list of branches, each a list of layers")
+            for branch in branches:
+                check_layers(kind, branch)
+            self.recompute, self.branches = recompute, branches
+            self.layers = [layer for branch in branches for layer in branch]  # by which those have names that are no attributes
+            declare(self, self.layers)
+            for branch in branches:
+                _check_branch(kind, branch)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {len(self.branches)} branches on {self.scheme!r}"
+
+    def check_input(self, x: Any) -> None:
+        """Raise unless the block's layers take x. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
+        super().check_input(x)
+        check_first(self.branches[0], x)
+
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give x with what each branch adds. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
+        if not self.recompute:
+            return await self._add_branches(x, batch)
+        batch.save(self, x)
+        return await self._add_branches(x, batch.without_saving())
+
+    async def _add_branches(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        for branch in self.branches:
+            y = x
+            for layer in branch:
+                y = await layer.forward_async(y, batch)
+            x = like(x, x.stored + y.stored)
+        return x
+
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
+        if self.recompute:
+            (x,) = batch.saved(self)
+            batch = batch.recomputation()
+            await self._add_branches(x, batch)
+            batch.recomputing = False
+        for branch in reversed(self.branches):
+            dx = dy
+            for layer in reversed(branch):
+                dx = await layer.backward_async(dx, batch)
+            dy = like(dy, dy.stored + dx.stored)
+        return dy
+
+
+def _check_branch(kind: str, branch: Sequence[Layer]) -> None:
+    """ShapeError or LayoutError unless a branch gives what it takes: then the same could follow it."""
+    if (scale := follow(branch).scale) != 1:
+        raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes, to which they are to be added")
+    follow([*branch, *branch])

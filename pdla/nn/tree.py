@@ -1,0 +1,197 @@
+"""The tree of a network: a layer holds parameters and other layers by name, and they are saved and loaded by these names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pdla.array.dtypes import as_saved
+from pdla.comm.agreement import agreed
+from pdla.errors import ShapeError, kind_of
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import from_global
+from pdla.matrix.redistribute import check_root
+from pdla.nn.checks import check_reals
+from pdla.nn.parameter import Parameter
+from pdla.nn.scheme import Scheme
+
+
+class Node:
+    """What holds parameters and other nodes by the names of its attributes: every layer is one. `Layer` describes attributes."""
+
+    scheme: Scheme
+    drawn: bool
+    place = ""
+
+    @property
+    def described(self) -> str:
+        """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
+        return f"{self!r}, {self.scheme.described}"
+
+    # ------------------------------------------------------------------ named
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, (Node, list, tuple)):
+            self._place_layers()
+
+    def _place_layers(self) -> None:
+        """Give the layers in this one, and all in them, their places in it; those that have one here keep it."""
+        held = vars(self).setdefault("_held", set())
+        for name, layer in list(self.named_layers()):
+            if layer not in held:
+                held.add(layer)
+                for inner in layer.all_layers():
+                    inner.place = inner.place if inner.drawn else f"{name}.{inner.place}"
+
+    def named_layers(self) -> Iterator[tuple[str, Any]]:
+        """Give the inner layers, with their names, in order. Local.
+
+        Yields
+        ------
+        tuple of str and Layer
+            One after the other.
+        """
+        for name, value in vars(self).items():
+            if isinstance(value, Node):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                for i, part in enumerate(value):
+                    if isinstance(part, Node):
+                        yield f"{name}.{i}", part
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """Give all parameters, with their names, in the order in which a pass uses them. Local.
+
+        Parameters
+        ----------
+        prefix : str, optional
+            Begins the names.
+
+        Yields
+        ------
+        tuple of str and Parameter
+            One after the other; one that is used twice comes once.
+        """
+        seen: set[Parameter] = set()
+        for name, parameter in name_parameters(self.all_layers(prefix)):
+            if parameter not in seen:
+                seen.add(parameter)
+                yield name, parameter
+
+    def all_layers(self, prefix: str = "", found: dict[Any, str] | None = None) -> dict[Any, str]:
+        """Give this layer and all layers in it, in order. Local.
+
+        Parameters
+        ----------
+        prefix : str, optional
+            Begins the names.
+        found : dict, optional
+            Those so far.
+
+        Returns
+        -------
+        dict
+            To each layer the prefix of its parameters' names.
+        """
+        found = {} if found is None else found
+        if self not in found:
+            found[self] = prefix
+            for name, layer in self.named_layers():
+                layer.all_layers(f"{prefix}{name}.", found)
+        return found
+
+    def all_parameters(self) -> list[Parameter]:
+        """Give the parameters of this layer and of all in it. Local.
+
+        Returns
+        -------
+        list of Parameter
+            In the order of `named_parameters`.
+        """
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def parameters(self) -> dict[str, DistMatrix]:
+        """Give the parameters by name. Local.
+
+        Returns
+        -------
+        dict of DistMatrix
+            Each in its layout; writing to them changes the layer.
+        """
+        return {name: parameter.value for name, parameter in self.named_parameters()}
+
+    def gradients(self) -> dict[str, DistMatrix]:
+        """Give the gradients that the last backward pass left, by name. Local.
+
+        Returns
+        -------
+        dict of DistMatrix
+            Laid out as the parameters and the same on all copies.
+        """
+        return {name: p.gradient for name, p in self.named_parameters() if p.gradient is not None}
+
+    def state_dict(self, root: int | None = None) -> dict[str, Any]:
+        """Gather the parameters as global arrays by name. Collective.
+
+        Parameters
+        ----------
+        root : int, optional
+            The rank that gets them; by default every rank does.
+
+        Returns
+        -------
+        dict of array
+            None for each elsewhere. The order of rows and columns does not depend on the scheme:
+            another scheme, on another grid, loads them.
+        """
+        comm = self.scheme.grid.comm
+        with agreed(comm, f"state_dict of {self.described} to root={root}"):  # also where there are no parameters to gather
+            check_root(comm, root)
+        return {name: p.value.gather(root) for name, p in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the parameters from global arrays. Collective.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            Of real numbers, which every rank has; in bfloat16 also as `numpy.load` gives them, of
+            dtype ``|V2``.
+
+        Raises
+        ------
+        ShapeError
+            Where names or shapes differ, on every rank; an error leaves the layer as it was.
+        """
+        with agreed(self.scheme.grid.comm, f"load_state_dict of {self.described}"):
+            own = self.parameters()
+            check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
+        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in own.items()]
+        for value, block in zip(own.values(), blocks, strict=True):
+            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
+
+
+def name_parameters(layers: Mapping[Any, str]) -> Iterator[tuple[str, Parameter]]:
+    """Yield the parameters of these layers with their names; one that several layers use comes several times."""
+    for layer, prefix in layers.items():
+        for name, value in vars(layer).items():
+            if isinstance(value, Parameter):
+                yield prefix + name, value
+
+
+def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
+    """ShapeError unless a state has arrays of real numbers of these names and shapes, and nothing besides."""
+    if not isinstance(state, Mapping):
+        raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not {kind_of(state)}")
+    if set(shapes) != set(state):
+        lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
+        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
+    for name, shape in shapes.items():
+        given = as_saved(state[name])  # once: a file's is read
+        if shape != np.shape(given):
+            raise ShapeError(f"{name} is {np.shape(given)} in the state, {shape} in {whose}")
+        dtype = getattr(given, "dtype", None)
+        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(given).dtype)
