@@ -14,6 +14,7 @@ import numpy as np
 
 from pdla.comm import as_communicator
 from pdla.comm.agreement import agreed, in_words, know, raise_everywhere
+from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
@@ -283,6 +284,22 @@ class ProcessGrid:
             grid.ranks = np.asarray(ranks, np.int64).reshape(shape)
         grid._place()
         return grid
+
+    @staticmethod
+    def everyone(comm: Communicator) -> ProcessGrid:
+        """Give the grid of all ranks of a communicator along one axis. Local, as `trusted`.
+
+        Parameters
+        ----------
+        comm : Communicator
+            What the grid is over.
+
+        Returns
+        -------
+        ProcessGrid
+            The same one at each call.
+        """
+        return cached(comm, ProcessGrid.everyone, lambda: ProcessGrid.trusted((comm.size,), comm, None))
 
     def over(self, comm: Communicator) -> ProcessGrid:
         """Give the same grid over another communicator of as many ranks. Local.

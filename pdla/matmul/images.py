@@ -238,6 +238,6 @@ def _told(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, adde
 
     A rank that has a copy keeps its own.
     """
-    everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
+    everyone = ProcessGrid.everyone(grid.comm)
     both = _sum(_together(addends), grid[axes] if axes else None)
     return _apart(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)

@@ -385,6 +385,6 @@ def gather(A: DistMatrix, root: int | None = None) -> Any:
     comm = A.grid.comm
     with agreed(comm, f"gather {A.described} to root={root}"):
         check_root(comm, root)
-    everyone = ProcessGrid.trusted((comm.size,), comm, None) if root is None else ProcessGrid.trusted((1,), comm, [root])
+    everyone = ProcessGrid.everyone(comm) if root is None else ProcessGrid.trusted((1,), comm, [root])
     whole = converted(A, Layout(), everyone)
     return whole.local if everyone.active else None

@@ -191,7 +191,7 @@ def _default(X: DistMatrix, shape: Shape) -> Layout:
 def _filled(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: the whole. No layout describes a part of a dimension that is cut along several axes."""
     if max(len(effective(cuts, grid.sizes)) for cuts in (layout.rows, layout.cols)) > 1:
-        everyone = ProcessGrid.trusted((grid.comm.size,), grid.comm, None)
+        everyone = ProcessGrid.everyone(grid.comm)
         return converted(_filled(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
     whole = DistMatrix(grid.comm.xp.empty(local_shape(shape, layout, grid), kind), shape, grid, layout)
     for X, top, left in _places(rows):

@@ -129,7 +129,7 @@ def _along(A: DistMatrix, axis: int, how: Reduction, call: str) -> np.ndarray:
         if (among := A.grid[axes_of(cuts[axis])] if grid is not A.grid else None) is not None and grid.active:
             vector = _joined(vector, how, among)
         row = DistMatrix(vector, (1, turned.shape[1]), grid, Layout(cols=cuts[1 - axis]))
-        whole = converted(row, Layout(), ProcessGrid.trusted((comm.size,), comm, None)).local
+        whole = converted(row, Layout(), ProcessGrid.everyone(comm)).local
         whole = comm.xp.reinterpret(whole.reshape(whole.size), A.conjugated)
     return comm.xp.host(comm.xp.host_or(whole, np.zeros(whole.shape, how.kind)))
 

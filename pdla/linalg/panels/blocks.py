@@ -128,8 +128,12 @@ def block_of(X: DistMatrix) -> int:
     return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
 
 
-def square_blocks(X: DistMatrix) -> bool:
+def square_blocks(X: Any) -> bool:
     """Whether factorizations can work on X, or a copy of it, where it lies."""
+    return cached(X.grid, (square_blocks, X.layout), lambda: _square_blocks(X))
+
+
+def _square_blocks(X: Any) -> bool:
     rows, cols = _cuts(X)
     return _whole(X) and len(rows) < 2 and len(cols) < 2 and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
 

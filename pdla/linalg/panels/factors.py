@@ -49,7 +49,7 @@ class Factors:
         """Of A = L L^H."""
         return Factors(L, ((False, Part(True)), (True, Part(False))), ratio=ratio)
 
-    @property
+    @cached_property
     def triangles(self) -> tuple[Triangle, ...]:
         """The matrices, and the parts of them."""
         return tuple((self.X.H if adjoint else self.X, part) for adjoint, part in self.views)

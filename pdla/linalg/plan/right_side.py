@@ -99,7 +99,7 @@ class RightSide:
     def _vectors(self, b: np.ndarray) -> RightSide:
         """The same system's, of other columns, which all ranks have."""
         comm = self.B.grid.comm
-        everyone = ProcessGrid.trusted((comm.size,), comm, None)
+        everyone = ProcessGrid.everyone(comm)
         return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)
 
     def placed(self, X: DistMatrix) -> DistMatrix:
@@ -109,7 +109,7 @@ class RightSide:
             return self.out
         if isinstance(self.B, DistMatrix):
             return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
-        return converted(X, Layout(), ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None))
+        return converted(X, Layout(), ProcessGrid.everyone(X.grid.comm))
 
     def back(self, X: DistMatrix) -> Any:
         """Local: X in B's form: a matrix, or a vector on every rank."""

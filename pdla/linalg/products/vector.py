@@ -70,7 +70,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
         if distributed:
             y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
-        everyone = ProcessGrid.trusted((comm.size,), comm, None)
+        everyone = ProcessGrid.everyone(comm)
         whole = converted(y, Layout(), everyone).local
         return whole.astype(dtype, copy=False).reshape(whole.size)
 

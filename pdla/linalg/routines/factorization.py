@@ -69,8 +69,11 @@ class Factorization(Routine):
             X = working_copy(A, *place, dtype, overwrite)
             if part is not None:
                 reflect(X, part.lower, part.hermitian)
-            dimensions(X), make_communicators(X)  # in which idle ranks take part
-            numbers = self.factor(X) if X.grid.active else np.zeros(self.numbers(*A.shape))
+            if X.grid.active:
+                numbers = self.factor(X)
+            else:
+                dimensions(X), make_communicators(X)  # in which idle ranks take part
+                numbers = np.zeros(self.numbers(*A.shape))
             numbers = alike(A.grid.comm, on_all_ranks(X.grid, numbers))
         made = self.result(X, numbers)
         if layout is None:

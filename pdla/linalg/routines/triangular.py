@@ -174,7 +174,7 @@ def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
         xp.copy(pieces[comm.rank], xp.take(X.stored, mine, ALL))
     comm.allgather(pieces[comm.rank], pieces).wait()
     xp.put(found, numbers, ALL, x)
-    return DistMatrix(found, X.shape, ProcessGrid.trusted((comm.size,), comm, None), Layout())
+    return DistMatrix(found, X.shape, ProcessGrid.everyone(comm), Layout())
 
 
 def find_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
