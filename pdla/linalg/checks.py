@@ -108,7 +108,7 @@ def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: in
         )
 
 
-def assumed(name: str, assume_a: Any) -> None:
+def check_assumption(name: str, assume_a: Any) -> None:
     """PlanError unless assume_a is one of the words for a matrix."""
     if not one_of(assume_a, ASSUMED):
         raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")

@@ -11,7 +11,7 @@ from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.routines.cholesky import CHOLESKY
-from pdla.linalg.routines.triangular import TRIANGULAR, regular
+from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
@@ -302,7 +302,7 @@ def _factor_in_blocks(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
 
 def _solve(plan: FactorPlan, C: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
-    regular(C)
+    check_diagonal(C)
     return solve_by(Factors.of_cholesky(C if plan.options.lower else C.H), plan.side(B, out), plan.square_place)
 
 

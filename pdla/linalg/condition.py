@@ -16,14 +16,14 @@ from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import checks
 from pdla.linalg.given_factors import FactorsCall
-from pdla.linalg.panels.blocks import counted
+from pdla.linalg.panels.blocks import count_workspace
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.routines import LU
-from pdla.linalg.routines.triangular import in_square_blocks, regular
+from pdla.linalg.routines.triangular import check_diagonal, in_square_blocks
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.images import Images
@@ -160,7 +160,7 @@ def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
     A, p = A.redistribute(A.layout.summed) if A.layout.partial else A, plan.options.p
     size = _norm(A, p)
     if size != 0 and not FAR[0] < size < FAR[1]:
-        A = counted(A * float(near_one(size, plan.dtype)))
+        A = count_workspace(A * float(near_one(size, plan.dtype)))
         size = _norm(A, p)
     factors = factor(plan, A)
     if isnan(size) or factors.fault:
@@ -182,19 +182,19 @@ def _on_blocks(factors: Factors, dtype: np.dtype) -> Factors:
     return replace(factors, X=in_square_blocks(factors.X, dtype), pivots=None, power=1)
 
 
-def heed(factors: Factors, dtype: np.dtype) -> None:
+def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
     """Collective: warn, on every rank, of factors of a matrix that is singular to this dtype's precision.
 
     LinAlgError where a triangle has a zero on its diagonal. The condition is estimated only where the least and the largest pivot
     make it suspect.
     """
     eps = float(np.finfo(dtype).eps)
-    ratio = regular(factors.X) if factors.ratio is None else factors.ratio
+    ratio = check_diagonal(factors.X) if factors.ratio is None else factors.ratio
     if ratio ** sum(part.diagonal == "own" for _, part in factors.views) < SUSPECT * sqrt(factors.X.shape[0]) * eps:
-        warn_below(_reciprocal(factors), eps)
+        warn_if_below(_reciprocal(factors), eps)
 
 
-def warn_below(rcond: float, eps: float) -> None:
+def warn_if_below(rcond: float, eps: float) -> None:
     """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, at the user's line."""
     if rcond < eps:
         from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla

@@ -13,11 +13,11 @@ from pdla.array.lapack import divided
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
-from pdla.linalg.condition import warn_below
+from pdla.linalg.condition import warn_if_below
 from pdla.linalg.panels.blocks import as_layout, diagonal
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
-from pdla.linalg.verify import Claim, alike, checked
+from pdla.linalg.verify import Claim, run_checked, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
@@ -39,14 +39,14 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
-    found = alike(A.grid.comm, whole_diagonal(A, dtype))
+    found = settle(A.grid.comm, whole_diagonal(A, dtype))
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
     if found.size and np.isfinite(found).all():
         with np.errstate(over="ignore", under="ignore"):
             sizes = np.abs(found)
-            warn_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps))
+            warn_if_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps))
     return found
 
 
@@ -61,7 +61,7 @@ def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
         return side.placed(X)
 
     claim = side.claim(solve=solve)
-    return side.back(checked(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _claim(A, images, claim(images))))
+    return side.back(run_checked(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _claim(A, images, claim(images))))
 
 
 def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
@@ -79,7 +79,7 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistM
         return (X, Part(True, "none")), (X, Part(False, "none"))
 
     claim = Claim(A.shape[0], 2 * A.shape[0], lambda x: x, lambda X: (), zeros=zeros)
-    return checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, claim))
+    return run_checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, claim))
 
 
 def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:

@@ -29,7 +29,7 @@ def correction(
     wanted  of each column the 2-norm of R - A D at which it may end
     """
     sizes = _norms(R)
-    spaces, solved = [scaled(R, _reciprocals(sizes))], []
+    spaces, solved = [scale_columns(R, _reciprocals(sizes))], []
     H = np.zeros((R.shape[1], STEPS + 1, STEPS), R.dtype)
     for j in range(STEPS):
         solved.append(solve(spaces[j]))
@@ -37,20 +37,20 @@ def correction(
         for i, V in [*enumerate(spaces)] * 2:  # twice, as rounding errors leave W not quite orthogonal
             parts = (V.conj() * W).sum(axis=0)
             H[:, i, j] += parts
-            W -= scaled(V, parts)
+            W -= scale_columns(V, parts)
         H[:, j + 1, j] = _norms(W)
         first = R.grid.comm.rank == 0  # which decides: LAPACK may differ from host to host in the last bits
         y, left = R.grid.comm.share(_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]
         if not (left > wanted).any() or j + 1 == STEPS:
             break
-        spaces.append(scaled(W, _reciprocals(H[:, j + 1, j].real)))
-    D = scaled(solved[0], y[:, 0])
+        spaces.append(scale_columns(W, _reciprocals(H[:, j + 1, j].real)))
+    D = scale_columns(solved[0], y[:, 0])
     for i, Z in enumerate(solved[1:], 1):
-        D += scaled(Z, y[:, i])
+        D += scale_columns(Z, y[:, i])
     return D, len(solved)
 
 
-def scaled(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
+def scale_columns(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
     """Local: each column times a number."""
     mine = X.xp.asarray(factors[X.indices[1].indices()])
     return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)

@@ -22,9 +22,9 @@ from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed
+from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.panels.blocks import as_layout, counted, dimensions, working_copy
+from pdla.linalg.panels.blocks import as_layout, count_workspace, dimensions, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.call import Call
@@ -33,7 +33,7 @@ from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines import BY_STRUCTURE
 from pdla.linalg.routines.triangular import Substitution, in_square_blocks
 from pdla.linalg.solutions import factor
-from pdla.linalg.verify import Claim, checked
+from pdla.linalg.verify import Claim, run_checked
 from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
@@ -122,7 +122,7 @@ def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     if not plan.tasks:
         return inverse_of_diagonal(A, plan.dtype, layout)
     factors = factor(plan, A).regular()
-    heed(factors, plan.dtype)
+    warn_if_ill_conditioned(factors, plan.dtype)
     if len(factors.views) == 1:
         return _of_triangle(A, plan, layout)
     factors = replace(factors, X=in_square_blocks(factors.X, plan.dtype))
@@ -134,7 +134,7 @@ _INV = Call("inv", BY_STRUCTURE, _invert)
 
 def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
-    X, rows, power = factors.X, factors.order, factors.power
+    X, rows, power = factors.X, factors.rows, factors.power
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
@@ -153,7 +153,7 @@ def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
         return _claim(X, lambda Y: (partial(images.whole, Y), U, L), rows, power)
 
-    return checked(X.grid.comm, X.dtype, compute, claim)
+    return run_checked(X.grid.comm, X.dtype, compute, claim)
 
 
 def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
@@ -165,7 +165,7 @@ def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMat
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
-            Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
+            Substitution(T, Y, False, False).many(_widths(T, Y.indices[1].indices()))
             reflect(Y, True, True)
         return as_layout(Y, layout, grid)
 
@@ -181,13 +181,13 @@ def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMat
 
         return _claim(L, lambda Y: (partial(inverse, Y), product))
 
-    return checked(L.grid.comm, L.dtype, compute, claim)
+    return run_checked(L.grid.comm, L.dtype, compute, claim)
 
 
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
     """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
     n = A.shape[0]
-    return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, order=lambda Y: rows)
+    return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, rows=lambda Y: rows)
 
 
 def _of_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
@@ -211,7 +211,7 @@ def _of_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> D
         T = partial(images.whole, A, part=Part(True))
         return replace(_claim(A, lambda Y: (partial(images.whole, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
 
-    return checked(A.grid.comm, dtype, compute, claim)
+    return run_checked(A.grid.comm, dtype, compute, claim)
 
 
 def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
@@ -220,18 +220,18 @@ def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistM
     Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in
     square blocks and lower triangular.
     """
-    Y = counted(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
+    Y = count_workspace(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
     T.xp.scale(Y.stored, 0)
     rows, cols = (held.indices() for held in T.indices)
     wanted = places[cols][order]
     there = np.searchsorted(rows, wanted)
     mine = np.flatnonzero(np.append(rows, -1)[there] == wanted)
     T.xp.place(Y.stored, there[mine], mine, 1)
-    Substitution(T, Y, True, unit).many(_filled(T, wanted))
+    Substitution(T, Y, True, unit).many(_widths(T, wanted))
     return Y
 
 
-def _filled(T: DistMatrix, rows: np.ndarray) -> list[int]:
+def _widths(T: DistMatrix, rows: np.ndarray) -> list[int]:
     """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
     ends = dimensions(T)[0]
     return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()

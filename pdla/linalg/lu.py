@@ -11,7 +11,7 @@ import numpy as np
 from pdla.cuts import Cuts
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout, counted
+from pdla.linalg.panels.blocks import as_layout, count_workspace
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import Permutation, pivots_of
 from pdla.linalg.plan.call import Call
@@ -20,9 +20,9 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.products.triangle import triangle
 from pdla.linalg.routines.lu import LU, told
-from pdla.linalg.routines.triangular import TRIANGULAR, regular
+from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
-from pdla.linalg.verify import Claim, checked, lost
+from pdla.linalg.verify import Claim, run_checked, why_lost
 from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
@@ -319,7 +319,7 @@ def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
 
 def _solve(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
-    regular(X)
+    check_diagonal(X)
     if not isinstance(pivots, np.ndarray):  # without data, in a dry run of a plan: as of random elements
         pivots = pivots_of(np.random.default_rng(len(pivots)).permutation(len(pivots)), 0)
     return solve_by(Factors.of_lu(X, pivots), plan.side(B, out), plan.square_place)
@@ -361,13 +361,13 @@ def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, Dis
             n, 2 * (n + min(A.shape)), partial(images.whole, A),
             lambda made: (partial(images.whole, made[2], part=Part(False)), partial(images.whole, made[1], part=Part(True))),
             matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
-            order=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=lost("A", overwrite),
+            rows=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=why_lost("A", overwrite),
         )
 
     def compute() -> tuple[np.ndarray, DistMatrix, DistMatrix]:
         return _parts(A, *LU.compute(A, plan.place, plan.dtype, overwrite)[:2], *layouts)
 
-    return checked(A.grid.comm, plan.dtype, compute, claim)
+    return run_checked(A.grid.comm, plan.dtype, compute, claim)
 
 
 def _parts(
@@ -375,9 +375,9 @@ def _parts(
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
-    L = as_layout(counted(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
-    U = as_layout(counted(triangle(X[:k, :], False)), upper, A.grid)
-    return np.argsort(Permutation.of_pivots(pivots).order(X.shape[0])), L, U
+    L = as_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    U = as_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
+    return np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U
 
 
 _LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_all, check=_check_rows)

@@ -31,9 +31,9 @@ from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import heed
-from pdla.linalg.gmres import KEPT, WORTH, correction, scaled
-from pdla.linalg.panels.blocks import counted, working_copy
+from pdla.linalg.condition import warn_if_ill_conditioned
+from pdla.linalg.gmres import KEPT, WORTH, correction, scale_columns
+from pdla.linalg.panels.blocks import count_workspace, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -41,7 +41,7 @@ from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.symmetric import mirrored
 from pdla.linalg.routines.lu import image
 from pdla.linalg.solutions import factor, solve_by
-from pdla.linalg.verify import Check, wanted
+from pdla.linalg.verify import Check, checking
 from pdla.matmul import matmul
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.verify import NotFinite
@@ -92,7 +92,7 @@ def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> 
     Its residual may be as large as refinement allows: as |A| times X's columns, in all rows. part: of
     A, that is read; None: all of it.
     """
-    if not wanted():
+    if not checking():
         return ""
     images = Images.of(A.grid.comm, side.dtype)
 
@@ -118,10 +118,10 @@ def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tu
     them.
     """
     part = plan.reads
-    A = A if part is None else counted(mirrored(A, part.lower, part.hermitian))
+    A = A if part is None else count_workspace(mirrored(A, part.lower, part.hermitian))
     A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
     power = _power(A)
-    A = A if power == 1 else counted(A * power)
+    A = A if power == 1 else count_workspace(A * power)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
     kept = LIVE + KEPT * _worth(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
@@ -130,14 +130,14 @@ def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tu
             return None
         B, solve = side.working_copy(layout, grid), partial(_solve_low, plan, factors)
         scales = None if power == 1 else _scales(B)
-        X, steps, more, left = _converged(A, B if scales is None else scaled(B, scales), solve)
+        X, steps, more, left = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
         if left <= 1:  # else the factors may be of another matrix
-            heed(factors, side.dtype)
+            warn_if_ill_conditioned(factors, side.dtype)
         if scales is None:
             return X, steps, more, left
         exponents = np.log2(power) - np.log2(scales)
         first = np.floor(exponents / 2)  # in two steps, neither of which leaves the range
-        return scaled(scaled(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
+        return scale_columns(scale_columns(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
 
 
 def _power(A: DistMatrix) -> float:
@@ -170,16 +170,16 @@ def _row_sums(A: DistMatrix) -> float:
     return float(of_columns(A.T, "add").max(initial=0))
 
 
-def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
+def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
     """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over what is allowed.
 
     The last is 1 or less, or as far as it has come.
     """
-    looks = 1 + wanted()  # at what ends the refinement: a message may err
+    looks = 1 + checking()  # at what ends the refinement: a message may err
     allowed = min(_row_sums(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def residual() -> DistMatrix:
-        return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if wanted() else False)
+        return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if checking() else False)
 
     def left(R: DistMatrix) -> float:
         mine = [_worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum")) for _ in range(looks)]
@@ -188,7 +188,7 @@ def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistM
     X, R, before, steps = B * 0, B, inf, 0
     while True:
         scales = _scales(R)
-        D = scaled(solve(scaled(R, scales)), 1 / scales)
+        D = scale_columns(solve(scale_columns(R, scales)), 1 / scales)
         X += D
         nearer = residual()
         now = left(nearer)
@@ -202,8 +202,8 @@ def _converged(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistM
     else:
         X -= D
     scales = _scales(R)
-    D, more = correction(A, scaled(R, scales), solve, scales * allowed * of_columns(X, "maximum"))
-    X += scaled(D, 1 / scales)
+    D, more = correction(A, scale_columns(R, scales), solve, scales * allowed * of_columns(X, "maximum"))
+    X += scale_columns(D, 1 / scales)
     return X, steps, more, left(residual())
 
 

@@ -17,7 +17,7 @@ from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.routines.triangular import FEW, at_diagonal, gather_diagonal, in_square_blocks, lay_out, substitute
-from pdla.linalg.verify import checked
+from pdla.linalg.verify import run_checked
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
@@ -39,8 +39,8 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
     place: where triangles are worked on that do not lie in square blocks; None: in the cheapest
     """
     again = partial(_solve, replace(factors, power=1), place)
-    claim = side.claim(*factors.triangles, solve=again, alpha=factors.power, order=factors.order)
-    return side.back(checked(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
+    claim = side.claim(*factors.triangles, solve=again, alpha=factors.power, rows=factors.rows)
+    return side.back(run_checked(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
 
 
 def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix:
@@ -59,7 +59,7 @@ def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix
 
 def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatrix:
     """Local: the factors' power times a vector, its rows in order, on the owners of T's diagonal blocks."""
-    x = T.xp.take(side.B.reshape(-1, 1), factors.order, ALL)
+    x = T.xp.take(side.B.reshape(-1, 1), factors.rows, ALL)
     X = at_diagonal(T, x, side.dtype)
     _scale(X, factors.power)
     return X
@@ -73,7 +73,7 @@ def _order_matrix(T: DistMatrix, factors: Factors, side: RightSide, few: bool) -
     X = side.working_copy(lay_out(T, few), T.grid)
     if X.grid.active and factors.pivots is not None:
         down, count = dimensions(T)[0], X.stored.shape[1]
-        exchange, width = RowExchange.to_order(down, np.arange(down.n), factors.order), max(down.block, -(-count // STRIPS))
+        exchange, width = RowExchange.to_order(down, np.arange(down.n), factors.rows), max(down.block, -(-count // STRIPS))
         for first in range(0, count, width):
             exchange.run(X.xp, X.stored[:, first : first + width])
     _scale(X, factors.power)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.layout import Layout
-from pdla.linalg.condition import heed
+from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -125,7 +125,7 @@ def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
     if not plan.tasks:
         return solved_by_diagonal(A, side)
     factors = factor(plan, A).regular()
-    heed(factors, plan.dtype)
+    warn_if_ill_conditioned(factors, plan.dtype)
     return solve_by(factors, side, plan.square_place)
 
 

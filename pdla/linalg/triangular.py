@@ -13,7 +13,7 @@ from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
-from pdla.linalg.routines.triangular import TRIANGULAR, regular
+from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
 from pdla.matmul.checks import one_of, scalars
 from pdla.matmul.images import Part
@@ -256,7 +256,7 @@ def _check_trsm(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> Non
 def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     if not plan.options.unit_diagonal:
-        regular(A)
+        check_diagonal(A)
     factors = Factors(A, ((False, _reads(plan.options)),), power=plan.options.alpha)
     return solve_by(factors, plan.side(B, out), plan.square_place)
 

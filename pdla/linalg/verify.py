@@ -33,7 +33,7 @@ ALL = slice(None)
 _asked: ContextVar[bool | str | None] = ContextVar("pdla_linalg_verify", default=None)
 
 
-class asked:
+class verifying:
     """Check what is computed in a with-block, or not; None: as PDLA_VERIFY says."""
 
     __slots__ = ("token",)
@@ -47,14 +47,14 @@ class asked:
         _asked.reset(self.token)
 
 
-def wanted() -> bool:
+def checking() -> bool:
     """Whether results are to be checked."""
     return bool(config.settings.verify if _asked.get() is None else _asked.get())
 
 
-def alike(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
+def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
     """Collective, where results are checked: what these ranks have been told, and act on together; the root's, if they differ."""
-    if comm is None or comm.xp.name == "meta" or not wanted() or comm.same(f"{numbers.tolist()}"):
+    if comm is None or comm.xp.name == "meta" or not checking() or comm.same(f"{numbers.tolist()}"):
         return numbers
     return comm.share(numbers)[root]
 
@@ -64,7 +64,7 @@ class Claim:
     """What holds of a right result: the images of n vectors by `given` are those by the steps that `steps` makes of the result.
 
     terms     how many roundings lead to each row
-    given     the image by what is there before; a row of it is that of `order` of the result
+    given     the image by what is there before; a row of it is that of `rows` of the result
     steps     of the result: its parts' images, the first applied first
     matrices  of the result: whose blocks are named
     zeros     of the result: parts of matrices that must be 0
@@ -80,20 +80,20 @@ class Claim:
     steps: Callable[[Any], tuple[Callable[[Pair], Pair], ...]]
     matrices: Callable[[Any], tuple[DistMatrix, ...]] = lambda made: (made,)
     zeros: Callable[[Any], tuple[tuple[DistMatrix, Part], ...]] = lambda made: ()
-    order: Callable[[Any], Any] = lambda made: ALL
+    rows: Callable[[Any], Any] = lambda made: ALL
     control: Callable[[Any], Any] = lambda made: None
     operands: tuple[tuple[DistMatrix, Part], ...] = ()
     lost: str = ""
     again: Callable[[np.ndarray], Any] | None = None
 
 
-def checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
+def run_checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
     """Collective: what is computed; where that is wanted, checked, and computed again as `twice` says.
 
     Not in dry runs, and of LAPACK's dtypes alone. An error of the matrix is believed where it comes
     twice.
     """
-    if comm.xp.name == "meta" or not wanted() or dtype.char not in "fdFD":
+    if comm.xp.name == "meta" or not checking() or dtype.char not in "fdFD":
         return compute()
     images = Images.of(comm, dtype)
     with collective_section(comm, "the check of a result"), np.errstate(all="ignore"):
@@ -132,7 +132,7 @@ def _again(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
     return made
 
 
-def lost(matrix: str, overwrite: bool) -> str:
+def why_lost(matrix: str, overwrite: bool) -> str:
     """Why a result cannot be computed again: a matrix may have been overwritten; "": it can."""
     return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
 
@@ -184,8 +184,8 @@ class Check:
             least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
             if copies and number < len(steps):
                 others.append(self._unlike(found, size))
-        order = self.claim.order(made)
-        apart, sizes = np.abs(found - expected[0][order]), size + expected[1][order]
+        rows = self.claim.rows(made)
+        apart, sizes = np.abs(found - expected[0][rows]), size + expected[1][rows]
         each = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
         known = sizes < float(kind.max) / 4
         wrong = known & ~(apart <= sizes * each + least * float(kind.tiny))

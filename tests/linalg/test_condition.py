@@ -107,7 +107,7 @@ def test_adjoint_factors_solve_systems_of_the_adjoint(dtype):
     def program(comm):
         X, pivots = lu_factor(on((2, 2), a, cyclic(8), comm))
         x = condition._solution(Factors.of_lu(X, pivots).adjoint, a.dtype)(b)
-        return ratio(a[Permutation.of_pivots(pivots).order(33)].conj().T, x[:, None], b[:, None])
+        return ratio(a[Permutation.of_pivots(pivots).rows(33)].conj().T, x[:, None], b[:, None])
 
     assert max(pdla.run(4, program)) < 30
 

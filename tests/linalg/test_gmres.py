@@ -6,7 +6,7 @@ from helpers.systems import BLOCKS, cyclic, drawn, on
 
 import pdla
 from pdla import Layout
-from pdla.linalg.gmres import STEPS, correction, scaled
+from pdla.linalg.gmres import STEPS, correction, scale_columns
 
 
 def corrected(comm, a, r, wanted, grid=(2, 2), solve=lambda V: V):
@@ -62,7 +62,7 @@ def test_a_column_whose_solution_overflows_is_lost_and_no_other(worst):
     def program(comm):
         left = iter(range(3, -STEPS, -1))  # steps until column 0 overflows
         with np.errstate(invalid="ignore"):
-            return corrected(comm, a, r, small, solve=lambda V: scaled(V, np.array([1.0 if next(left) else worst, 1])))
+            return corrected(comm, a, r, small, solve=lambda V: scale_columns(V, np.array([1.0 if next(left) else worst, 1])))
 
     d, steps = pdla.run(5, program)[0]  # one rank is idle
     assert steps <= 20 and np.isnan(d[:, 0]).all() and np.linalg.norm(r[:, 1] - a @ d[:, 1]) <= 1.1 * small[1]

@@ -84,7 +84,7 @@ def test_it_goes_on_as_long_as_each_step_halves_what_is_left(share):
         def solve(R):
             return on((2, 1), (1 - share) * np.linalg.solve(a, R.gather()), Layout("row"), comm)
 
-        X, steps, more, left = refinement._converged(A, B, solve)
+        X, steps, more, left = refinement._iterate(A, B, solve)
         return X.gather(), steps, more, left
 
     x, steps, more, left = pdla.run(2, program)[0]
@@ -109,7 +109,7 @@ def test_a_step_that_leads_away_is_taken_back_before_gmres(monkeypatch):
         def solve(R):
             return on((2, 1), next(shares, 1.0) * np.linalg.solve(a, R.gather()), R.layout, comm)
 
-        X, *counts = refinement._converged(A, B, solve)
+        X, *counts = refinement._iterate(A, B, solve)
         return ratio(a, X.gather(), b), *counts
 
     worst, steps, more, left = pdla.run(2, program)[0]

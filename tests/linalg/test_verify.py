@@ -498,7 +498,7 @@ def outcome(call, spoils, so=list):
 
 def remade(found):
     """A by its factors, which depend on the pivots of a tournament, in which a wrong row may win."""
-    x, rows = found[0].gather(), Permutation.of_pivots(found[1]).order(len(found[1]))
+    x, rows = found[0].gather(), Permutation.of_pivots(found[1]).rows(len(found[1]))
     return [((np.tril(x, -1) + np.eye(len(x))) @ np.triu(x))[np.argsort(rows)]]
 
 

@@ -219,7 +219,7 @@ def _residual(claim: Claim, x: Any, done: Any) -> float:
     given, found = claim.given(x)[0], x
     for step in claim.steps(done):
         found = step(found)
-    return float(abs(found[0] - given[claim.order(done)]).sum(0).max())
+    return float(abs(found[0] - given[claim.rows(done)]).sum(0).max())
 
 
 def _title(arguments: argparse.Namespace, ranks: int) -> str:

@@ -170,7 +170,7 @@ def near_square(ranks: int) -> tuple[int, int]:
     return short, ranks // short
 
 
-def working(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
+def place_in_blocks(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
     return in_blocks(shape, block), ProcessGrid.trusted(shape, X.grid.comm, None)
 
@@ -189,15 +189,15 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
 def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
-        X, overwrite = counted(cast(X, dtype)), True
+        X, overwrite = count_workspace(cast(X, dtype)), True
     if overwrite and _lies(X, layout, grid):
         return X._like(X.base, layout=layout)
     with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
         made = converted(X, layout, grid)
-    return counted(made)
+    return count_workspace(made)
 
 
-def counted(X: DistMatrix) -> DistMatrix:
+def count_workspace(X: DistMatrix) -> DistMatrix:
     """Local: a new matrix, as workspace for as long as its block lives."""
     count(X.base)
     return X

@@ -55,10 +55,10 @@ class Factors:
         return tuple((self.X.H if adjoint else self.X, part) for adjoint, part in self.views)
 
     @cached_property
-    def order(self) -> np.ndarray:
+    def rows(self) -> np.ndarray:
         """Which row of A is row i of the product."""
         n = self.X.shape[0]
-        return np.arange(n) if self.pivots is None else Permutation.of_pivots(self.pivots).order(n)
+        return np.arange(n) if self.pivots is None else Permutation.of_pivots(self.pivots).rows(n)
 
     @property
     def adjoint(self) -> Factors:

@@ -42,7 +42,7 @@ class Permutation(NamedTuple):
         """Of exchanges of rows first, first + 1, ... with rows `pivots`."""
         return Permutation.of_exchanges(enumerate(pivots.tolist(), first))
 
-    def order(self, m: int) -> np.ndarray:
+    def rows(self, m: int) -> np.ndarray:
         """Which row of an A of m rows is row i of P A."""
         rows = np.arange(m)
         rows[self.to] = self.was

@@ -38,7 +38,7 @@ class Picked:
     fault: int
 
 
-def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
+def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
     """Collective along the grid column: the pivot rows of a panel, of which this rank has the rows x, and their L and U.
 
     numbers  of the rows x in the matrix;  heights: how many rows each rank has
@@ -48,7 +48,7 @@ def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, hei
     """
     w = x.shape[1]
     told = buffer(xp, (1 + w + w * w,), x.dtype)
-    won = winners(xp, rows, root, x, numbers, heights)
+    won = play(xp, rows, root, x, numbers, heights)
     if won is not None:
         fine = xp.finite(won.offer)
         xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
@@ -59,7 +59,7 @@ def corner(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, hei
     return told[: 1 + w], told[1 + w :].reshape(w, w)
 
 
-def rows_of_l(xp: Any, factors: Any, x: Any) -> None:
+def solve_l(xp: Any, factors: Any, x: Any) -> None:
     """Local: turn the rows x of a panel into rows of L, by U of the pivot rows' L and U.
 
     Each zero pivot counts as 1: below it there is nothing but rounding errors, which L is not to
@@ -72,11 +72,11 @@ def rows_of_l(xp: Any, factors: Any, x: Any) -> None:
     kernels.trsm(xp, factors.T, x.T, True)
 
 
-def winners(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
+def play(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
     """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
     assert rows.comm is not None
     place, span, width = (rows.here - root) % rows.parts, 1, x.shape[1]
-    picked = _picked(xp, x, numbers)
+    picked = _pick(xp, x, numbers)
     while span < rows.parts:
         if place % (span * FAN):
             if len(picked.offer):
@@ -87,12 +87,12 @@ def winners(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, he
         counts = [min(width, sum(heights[(root + p) % rows.parts] for p in each)) for each in theirs]
         if any(counts):
             coming = [((root + q) % rows.parts, count) for q, count in zip(others, counts, strict=True) if count]
-            picked = _met(xp, rows, picked, coming)
+            picked = _meet(xp, rows, picked, coming)
         span *= FAN
     return picked
 
 
-def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
+def _meet(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
     """Pick among the rows that this rank has picked and those that come, so many from each rank."""
     ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
     stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)
@@ -101,14 +101,14 @@ def _met(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]
     xp.copy(stack[: ends[0]], picked.offer)
     for pending in arriving:
         pending.wait()
-    return _picked(xp, stack[:, 1:], xp.host_or(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
+    return _pick(xp, stack[:, 1:], xp.host_or(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
 
 
-def _picked(xp: Any, x: Any, numbers: np.ndarray) -> Picked:
+def _pick(xp: Any, x: Any, numbers: np.ndarray) -> Picked:
     factors = buffer(xp, x.shape[::-1], x.dtype).T
     xp.copy(factors, x)
     pivots, fault = kernels.getrf(xp, factors, x)
-    chosen = Permutation.of_pivots(pivots).order(len(x))[: len(pivots)]
+    chosen = Permutation.of_pivots(pivots).rows(len(x))[: len(pivots)]
     offer = buffer(xp, (len(chosen), 1 + x.shape[1]), x.dtype)
     xp.copy(offer[:, 0], xp.asarray(numbers[chosen].astype(x.dtype)))
     xp.copy(offer[:, 1:], xp.take(x, chosen, slice(None)))

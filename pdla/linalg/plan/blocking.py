@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
-from pdla.linalg.panels.blocks import block_of, depth_of, square_blocks, working
+from pdla.linalg.panels.blocks import block_of, depth_of, place_in_blocks, square_blocks
 from pdla.linalg.plan.price import Blocking, cheapest
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.matrix.core import DistMatrix
@@ -35,7 +35,7 @@ def blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
 
 def place_for(routine: Routine, A: Any, blocking: Blocking) -> Place:
     """Local: the layout and the grid on which the routine works, A's own where it stays."""
-    return (A.layout, A.grid) if stays(routine, A) else working(A, routine.works_on(blocking.shape), blocking.block)
+    return (A.layout, A.grid) if stays(routine, A) else place_in_blocks(A, routine.works_on(blocking.shape), blocking.block)
 
 
 def best_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:

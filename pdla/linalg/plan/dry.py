@@ -74,7 +74,7 @@ def _ghost(X: Operand, grid: ProcessGrid) -> DistMatrix:
     return ghost(replace(X, grid=grid), grid, np.dtype(X.dtype))
 
 
-def fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:
+def first_fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:
     """The first blocking within the limit (bytes of workspace a rank); PlanError, as by matmul, if none is."""
     peaks = {}
     for blocking in blockings:

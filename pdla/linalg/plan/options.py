@@ -36,7 +36,7 @@ class Options:
         """Local: ShapeError or PlanError for an option that means nothing. given: those that the function has."""
         check_asked(self.verify)
         limit(self.memory_limit)
-        checks.assumed(name, self.assume_a)
+        checks.check_assumption(name, self.assume_a)
         checks.flags(**{flag: given[flag] for flag in FLAGS if flag in given})
 
     @property

@@ -22,12 +22,12 @@ from pdla.linalg import checks
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.blocking import Place, blockings, place_for, stays
-from pdla.linalg.plan.dry import figures, fitting, most_received, workspace
+from pdla.linalg.plan.dry import figures, first_fitting, most_received, workspace
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
-from pdla.linalg.verify import asked
+from pdla.linalg.verify import verifying
 from pdla.matmul.checks import open_grids
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.images import Part
@@ -139,7 +139,11 @@ class FactorPlan:
         if options.memory_limit is None or not tasks:
             return plan
         worst = replace(plan, worst=True)
-        return plan._in(fitting(found, options.memory_limit, lambda blocking: workspace(worst._kinds, worst._in(blocking)._dry)))
+
+        def peak(blocking: Blocking) -> int:
+            return workspace(worst._kinds, worst._in(blocking)._dry)
+
+        return plan._in(first_fitting(found, options.memory_limit, peak))
 
     def _in(self, blocking: Blocking) -> FactorPlan:
         return replace(self, shape=blocking.shape, block=blocking.block)
@@ -251,7 +255,7 @@ class FactorPlan:
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
         """Collective, unchecked: what the function gives, with these buffers; with a memory limit from a workspace of its own."""
         buffers = buffers if self.options.memory_limit is None else Workspace(spare=0)
-        with within(buffers), asked(self.options.verify):
+        with within(buffers), verifying(self.options.verify):
             return self.work(self, *operands) if out is None else self.work(self, *operands, out=out)
 
     def free(self) -> None:

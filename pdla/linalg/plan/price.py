@@ -41,15 +41,15 @@ def shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
 @lru_cache(maxsize=4096)
 def seconds(task: Task, shape: GridShape, block: int) -> float:
     """On a grid of this shape, in square blocks of so many rows."""
-    count, shape = -(-task.order // block) if task.order else 0, task.routine.works_on(shape)
+    count, shape = -(-task.size // block) if task.size else 0, task.routine.works_on(shape)
     sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
     return sum(task.routine.price(_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
 
 
 def _step(task: Task, shape: GridShape, block: int, k: int) -> Step:
-    done, wide = min((k + 1) * block, task.order), block * prod(shape[2:])
+    done, wide = min((k + 1) * block, task.size), block * prod(shape[2:])
     rows, cols = share(task.m - done, wide, shape[0]), task.routine.columns(task.n, done, wide, shape[1])
-    return Step(task, shape, done - k * block, rows, cols, done == task.order)
+    return Step(task, shape, done - k * block, rows, cols, done == task.size)
 
 
 def shapes(ranks: int) -> list[GridShape]:
@@ -70,7 +70,7 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
     """
     if ranks == 1:
         return (Blocking((1, 1), max(1, task.m, task.n)),)
-    blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.order // 2))]
+    blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.size // 2))]
     blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
     blockings.sort(key=lambda blocking: seconds(task, *blocking))
     good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]

@@ -14,8 +14,8 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout, counted, fill, working_copy
-from pdla.linalg.verify import Claim, lost
+from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_copy
+from pdla.linalg.verify import Claim, why_lost
 from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
@@ -68,11 +68,11 @@ class RightSide:
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
-        return counted(DistMatrix(block, self.shape, grid, layout))
+        return count_workspace(DistMatrix(block, self.shape, grid, layout))
 
     def claim(
         self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
-        order: np.ndarray | slice = slice(None),
+        rows: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
         """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
 
@@ -89,8 +89,8 @@ class RightSide:
         def claim(images: Images) -> Claim:
             parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
             return Claim(
-                self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), order=lambda X: order,
-                operands=factors, lost=lost("B", self.overwrite),
+                self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), rows=lambda X: rows,
+                operands=factors, lost=why_lost("B", self.overwrite),
                 again=None if solve is None else lambda b: solve(self._vectors(b)),
             )
 

@@ -49,7 +49,7 @@ class Routine(ABC):
     def price(self, step: Step) -> float:
         """Seconds of one step."""
 
-    def order(self, m: int, n: int) -> int:
+    def size(self, m: int, n: int) -> int:
         """How many columns are factored, or rows solved for."""
         return min(m, n)
 
@@ -108,9 +108,9 @@ class Task:
     machine: Machine
 
     @property
-    def order(self) -> int:
+    def size(self) -> int:
         """How many columns are factored, or rows solved for."""
-        return self.routine.order(self.m, self.n)
+        return self.routine.size(self.m, self.n)
 
     @property
     def multiplications(self) -> float:
@@ -123,9 +123,9 @@ class Task:
 
     def words(self, shape: GridShape, block: int) -> float:
         """Words that a rank receives, in the mean."""
-        if prod(shape) == 1 or not self.order:
+        if prod(shape) == 1 or not self.size:
             return 0.0
-        return self.routine.words(self.m, self.n, self.routine.works_on(shape), min(block, self.order))
+        return self.routine.words(self.m, self.n, self.routine.works_on(shape), min(block, self.size))
 
 
 @dataclass(frozen=True)

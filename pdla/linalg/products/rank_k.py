@@ -29,7 +29,7 @@ from pdla.linalg import checks
 from pdla.linalg.products.rank_k_plan import RankKPlan
 from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
-from pdla.linalg.verify import Claim, checked
+from pdla.linalg.verify import Claim, run_checked
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.images import Images, Pair, Part, added, scaled
@@ -219,7 +219,7 @@ def fill(
             lost="" if new else "what was in out is lost",
         )
 
-    checked(comm, A.dtype, compute, claim)
+    run_checked(comm, A.dtype, compute, claim)
 
 
 def _fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:

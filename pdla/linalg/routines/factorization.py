@@ -17,7 +17,7 @@ from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import Routine
 from pdla.linalg.products.symmetrize import reflect
-from pdla.linalg.verify import Claim, alike, checked, lost
+from pdla.linalg.verify import Claim, run_checked, settle, why_lost
 from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix
 
@@ -56,10 +56,10 @@ class Factorization(Routine):
         layout  of the factors, by default that of the place
         """
         claim = partial(self._claim, A, part, overwrite)
-        return checked(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
+        return run_checked(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
 
     def _claim(self, A: DistMatrix, part: Part | None, overwrite: bool, images: Images) -> Claim:
-        return self.claim(A, part, images, lost("A", overwrite))
+        return self.claim(A, part, images, why_lost("A", overwrite))
 
     def compute(
         self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool, part: Part | None = None, layout: Layout | None = None
@@ -74,7 +74,7 @@ class Factorization(Routine):
             else:
                 dimensions(X), make_communicators(X)  # in which idle ranks take part
                 numbers = np.zeros(self.numbers(*A.shape))
-            numbers = alike(A.grid.comm, on_all_ranks(X.grid, numbers))
+            numbers = settle(A.grid.comm, on_all_ranks(X.grid, numbers))
         made = self.result(X, numbers)
         if layout is None:
             return made

@@ -25,18 +25,18 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import counted, dimensions
+from pdla.linalg.panels.blocks import count_workspace, dimensions
 from pdla.linalg.panels.factors import Factors, pivot_ratio
 from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead, on_host
 from pdla.linalg.panels.rows import Permutation, RowExchange, as_of_random, pivots_of, possible
-from pdla.linalg.panels.tournament import corner, rows_of_l
+from pdla.linalg.panels.tournament import choose_pivots, solve_l
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.factorization import Factorization
 from pdla.linalg.routines.lu_layers import LayeredLU
-from pdla.linalg.verify import Claim, alike, wanted
+from pdla.linalg.verify import Claim, checking, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
@@ -97,7 +97,7 @@ class LUFactorization(Factorization):
         return Claim(
             n, 2 * (n + k), partial(image, images, A, part),
             lambda made: tuple(partial(images.whole, made[0][where], part=part) for where, part in triangles),
-            matrices=lambda made: made[:1], order=lambda made: Permutation.of_pivots(made[1]).order(m), lost=lost,
+            matrices=lambda made: made[:1], rows=lambda made: Permutation.of_pivots(made[1]).rows(m), lost=lost,
             control=lambda made: (made[1].tolist(), *made[2:]),
         )
 
@@ -106,7 +106,7 @@ class LUFactorization(Factorization):
         power, (X, pivots, fault, ratio) = 1.0, self(A, plan.place, dtype, overwrite, plan.reads)
         if fault < 0 and not overwrite:
             del X  # lest A's copies be three
-            power, (X, pivots, fault, ratio) = SMALLER, self(counted(A * SMALLER), plan.place, dtype, True, plan.reads)
+            power, (X, pivots, fault, ratio) = SMALLER, self(count_workspace(A * SMALLER), plan.place, dtype, True, plan.reads)
         error = f"{told(fault)}: A has NaN or infinity{OVERWRITTEN if overwrite else ''}" if fault < 0 else told(fault)
         return Factors.of_lu(X, pivots, power, ratio, fault, error)
 
@@ -152,10 +152,10 @@ class FlatLU:
     """One rank's work on one layer: L and U in place of its blocks of A."""
 
     def __init__(self, X: DistMatrix) -> None:
-        self.xp, self.a, self.order = X.xp, X.stored, min(X.shape)
+        self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
         self.rows, self.cols = dimensions(X)
         self.block, self.mine = self.cols.block, X.indices[0].indices()
-        self.count = -(-self.order // self.block)
+        self.count = -(-self.size // self.block)
         self.row_panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
 
     def run(self) -> np.ndarray:
@@ -198,7 +198,7 @@ class FlatLU:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
         heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
-        won, factors = corner(self.xp, self.rows, root, A1[i:], self.mine[i:], heights)
+        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], heights)
         fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.rows_of_random(k)])), k)
         pivots = pivots_of(np.array(winners, np.int64), first)
         RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
@@ -207,7 +207,7 @@ class FlatLU:
         if self.rows.here == root:
             self.xp.copy(L1[: len(factors)], factors)
         # L21 = A21 U11^-1
-        rows_of_l(self.xp, factors, L1[below - i :])
+        solve_l(self.xp, factors, L1[below - i :])
         return self.header(k, int(fault), factors, pivots)
 
     def header(self, k: int, fault: int, U11: Any, pivots: np.ndarray) -> Any:
@@ -241,11 +241,11 @@ class FlatLU:
             if self.cols.here == self.cols.owner[k]:
                 after = np.arange((k + 1) * self.block, self.rows.n)
                 RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.columns(k)])
-            was = moved[k].order(self.rows.n)[was]
+            was = moved[k].rows(self.rows.n)[was]
 
     def width(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
-        return min(self.block, self.order - k * self.block)
+        return min(self.block, self.size - k * self.block)
 
     def columns(self, k: int) -> slice:
         """Where this rank has panel k among its columns."""
@@ -259,18 +259,18 @@ class FlatLU:
 
     def agree(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column, where results are checked: the header on which ranks act, of numbers that can be."""
-        if not wanted():
+        if not checking():
             return header
-        header = alike(self.rows.comm, header, self.rows.owner[k])
-        first = possible(header[:1], -self.order, self.order + 1)
+        header = settle(self.rows.comm, header, self.rows.owner[k])
+        first = possible(header[:1], -self.size, self.size + 1)
         return np.array([*first, *header[1:HEADER], *possible(header[HEADER:], k * self.block, self.rows.n)])
 
     def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column, where results are checked: the fault and the winners of a tournament."""
-        if not wanted():
+        if not checking():
             return won.astype(np.int64)
-        won = alike(self.rows.comm, won, self.rows.owner[k])
-        return np.array([*possible(won[:1], -self.order, self.order + 1), *possible(won[1:], k * self.block, self.rows.n)])
+        won = settle(self.rows.comm, won, self.rows.owner[k])
+        return np.array([*possible(won[:1], -self.size, self.size + 1), *possible(won[1:], k * self.block, self.rows.n)])
 
     def rows_of_random(self, k: int) -> np.ndarray:
         """Local: pivot rows of panel k as of random elements, for arrays without data."""

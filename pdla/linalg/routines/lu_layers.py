@@ -23,8 +23,8 @@ from pdla.linalg.panels.blocks import Dimension
 from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, on_host
 from pdla.linalg.panels.rows import ANY, Permutation, RowExchange, as_of_random, deviating, pivots_of, possible
-from pdla.linalg.panels.tournament import corner, rows_of_l
-from pdla.linalg.verify import alike, wanted
+from pdla.linalg.panels.tournament import choose_pivots, solve_l
+from pdla.linalg.verify import checking, settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
@@ -113,14 +113,14 @@ class LayeredLU:
 
     def __init__(self, X: DistMatrix, layers: Layers) -> None:
         self.xp, self.stored, self.a, self.layers = X.xp, X.stored, layers.a, layers
-        self.rows, self.cols, self.order = layers.rows, layers.cols, min(X.shape)
+        self.rows, self.cols, self.size = layers.rows, layers.cols, min(X.shape)
         (height, width), block, rows, cols = self.a.shape, layers.cols.block, layers.rows, layers.cols
-        self.count = -(-self.order // block)
+        self.count = -(-self.size // block)
         self.places, self.first = RowPlaces(rows), 0  # first: of this rank's rows that are left
         self.row_panels = Panels(cols, self.xp, (height + block + 1) * block + HEADER, self.a.dtype)  # L of rows left; L11 and U11
         self.col_panels = Panels(rows, self.xp, block * width, self.a.dtype)  # pivot rows
         self.update: Update | None = None
-        self.header, self.winners = np.array([0.0, np.inf, 0]), np.zeros(self.order, np.int64)
+        self.header, self.winners = np.array([0.0, np.inf, 0]), np.zeros(self.size, np.int64)
         self.coming: list[tuple[Pending, Any]] = []  # rows of U, and where they belong
         self.going: list[Pending] = []  # headers, over depth
         numbers = np.repeat(cols.mine, [cols.width[k] for k in cols.mine])
@@ -132,7 +132,7 @@ class LayeredLU:
             for k in range(self.count):
                 self._step(k)
             pivots = pivots_of(self.winners, 0)
-            self._finish(Permutation.of_pivots(pivots).order(self.rows.n))
+            self._finish(Permutation.of_pivots(pivots).rows(self.rows.n))
         return np.concatenate([self.header, pivots])
 
     def _step(self, k: int) -> None:
@@ -173,7 +173,7 @@ class LayeredLU:
 
     def _width(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
-        return min(self.cols.block, self.order - k * self.cols.block)
+        return min(self.cols.block, self.size - k * self.cols.block)
 
     def _after(self, k: int) -> int:
         """Where this rank's columns after panel k begin."""
@@ -233,8 +233,8 @@ class LayeredLU:
             return panel, None
         x, rows = self._column(k), panel.blocks[0].T
         self._add(x, self.layers.earlier(k))
-        won, factors = corner(self.xp, self.rows, self.rows.owner[k], x, self.places.left, self.places.heights)
-        fault, *winners = self._possible(alike(self.rows.comm, on_host(self.xp, won, lambda: self._random(k)), self.rows.owner[k]))
+        won, factors = choose_pivots(self.xp, self.rows, self.rows.owner[k], x, self.places.left, self.places.heights)
+        fault, *winners = self._possible(settle(self.rows.comm, on_host(self.xp, won, lambda: self._random(k)), self.rows.owner[k]))
         fault += np.sign(fault) * k * self.cols.block
         header = np.array([fault, *kernels.pivots(self.xp, factors), *winners])
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
@@ -246,7 +246,7 @@ class LayeredLU:
         self.xp.copy(rows, self.xp.take(x, lying, ALL))
         self.xp.copy(rows[: len(mine)], self.xp.take(factors, mine, ALL))
         self.xp.copy(panel.blocks[1], factors)
-        rows_of_l(self.xp, factors, rows[len(mine) :])
+        solve_l(self.xp, factors, rows[len(mine) :])
         panel.bcast()
         return panel, (self._agree(header, k), moves)
 
@@ -256,13 +256,13 @@ class LayeredLU:
 
     def _possible(self, won: np.ndarray) -> np.ndarray:
         """Local: a fault and pivot rows that can be, where results are checked."""
-        if not wanted():
+        if not checking():
             return won
-        return np.array([*possible(won[:1], -self.order, self.order + 1), *self.places.possible(won[1:])], float)
+        return np.array([*possible(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
 
     def _agree(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective over all layers, where results are checked: the header on which all ranks act."""
-        return alike(self.layers.everyone, header, self.layers.root(k))
+        return settle(self.layers.everyone, header, self.layers.root(k))
 
     def _hear(self, k: int, panel: Panel | None) -> Known:
         """Collective: the header of panel k, in its layer from along the grid row, in others from that layer; take its rows."""

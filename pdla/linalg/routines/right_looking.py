@@ -30,7 +30,7 @@ from pdla.linalg.plan import routine
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.products.rank_k import LEAF, below
 from pdla.linalg.routines.factorization import Factorization
-from pdla.linalg.verify import wanted
+from pdla.linalg.verify import checking
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -86,7 +86,7 @@ class LPanel(Step):
     def wait(self) -> None:
         super().wait()
         self.header = self.row.numbers(self.unknown)
-        self.stop = bool(self.header[0]) and not wanted()  # a header that erred must not part the ranks of a checked call
+        self.stop = bool(self.header[0]) and not checking()  # a header that erred must not part the ranks of a checked call
 
 
 class RightLooking:

@@ -27,7 +27,7 @@ from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import counted, diagonal, dimensions, square_blocks, working_copy
+from pdla.linalg.panels.blocks import count_workspace, diagonal, dimensions, square_blocks, working_copy
 from pdla.linalg.panels.factors import Factors, pivot_ratio
 from pdla.linalg.panels.panel import Extent, Panel, Panels, Step, look_ahead
 from pdla.linalg.plan import routine
@@ -35,7 +35,7 @@ from pdla.linalg.plan.blocking import Place, best_place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape, Routine
 from pdla.linalg.products.rank_k import below
-from pdla.linalg.verify import alike
+from pdla.linalg.verify import settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -54,7 +54,7 @@ class TriangularSystem(Routine):
     def multiplications(self, m: int, n: int) -> float:
         return m * m * n / 2
 
-    def order(self, m: int, n: int) -> int:
+    def size(self, m: int, n: int) -> int:
         return m
 
     def sizes(self, A: Any, B: Any = None) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def in_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None)
     return working_copy(A, *(place or best_place(TRIANGULAR, A, None, dtype)), dtype)
 
 
-def regular(T: DistMatrix) -> float:
+def check_diagonal(T: DistMatrix) -> float:
     """Collective: the least over the largest absolute value of T's diagonal, 1 without data, NaN if that is infinite.
 
     LinAlgError, on every rank, where it has a zero.
@@ -122,7 +122,7 @@ def regular(T: DistMatrix) -> float:
         told = comm.xp.asarray(mine)
         for half in comm.halves(told.copy(), told, "maximum"):
             half.wait()
-    first, least, largest = np.abs(alike(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
+    first, least, largest = np.abs(settle(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
     return pivot_ratio(least, largest) if n else 1.0
@@ -161,7 +161,7 @@ def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
         if cols.owner[k] == cols.here:
             was = b.stored[cols.at[k]] if isinstance(b, DistMatrix) else b[k * rows.block : k * rows.block + rows.width[k]]
             T.xp.copy(x[rows.at[k]], was.astype(dtype, copy=False))
-    return counted(DistMatrix(x, shape, T.grid, layout))
+    return count_workspace(DistMatrix(x, shape, T.grid, layout))
 
 
 def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:

@@ -29,7 +29,7 @@ def test_moves_and_orders_are_the_exchanges(seed):
     rows[to] = was
     assert np.array_equal(rows, exchanged(pivots, first, m))
     if not first:
-        assert np.array_equal(Permutation.of_pivots(pivots).order(m), rows)
+        assert np.array_equal(Permutation.of_pivots(pivots).rows(m), rows)
     assert np.array_equal(pivots_of(rows[first : first + len(pivots)], first), pivots)
 
 

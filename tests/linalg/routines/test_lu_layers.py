@@ -153,5 +153,5 @@ def test_rows_lie_where_their_moves_bring_them():
                 done = each.pivots[here]
                 assert lying[here][:done].tolist() == [row for row in winners[: sum(each.pivots)] if each.ranks[row] == here]
                 assert np.array_equal(lying[here][done:], each.left) and each.heights[here] == len(each.left)
-        assert np.array_equal(Permutation.of_pivots(pivots_of(winners, 0)).order(n), winners)
+        assert np.array_equal(Permutation.of_pivots(pivots_of(winners, 0)).rows(n), winners)
         assert Permutation.of_pivots(np.arange(n)).to.size == 0
