@@ -87,6 +87,20 @@ def test_the_table_of_settings_has_them_all():
     assert not [name for name in map(str.upper, Settings.__annotations__) if f"`PDLA_{name}`" not in page]
 
 
+def test_names_in_tables_are_names_of_the_code():
+    """Of files, and of all else: a name that has gone from the code stands in no table either."""
+    sources = [file for folder in ("pdla", "bench", "cuda", "tests") for file in (ROOT / folder).rglob("*.*")]
+    code = " ".join(file.read_text() for file in sources if file.suffix in (".py", ".c", ".cu", ".h", ".f90", ".toml"))
+    known = set(re.findall(r"[A-Za-z_]\w+", code + (ROOT / "Makefile").read_text()))
+    rows = [(path.name, line) for path in PAGES for line in path.read_text().splitlines() if line.startswith("|")]
+    assert len(rows) > 100
+    for page, line in rows:
+        for name in re.findall(r"`([A-Za-z_]\w{3,})(?:\(\))?`", line):
+            assert name in known, (page, name)
+        for file in re.findall(r"`([\w/]+\.py)`", line):
+            assert (ROOT / file).exists() or (ROOT / "pdla" / file).exists(), (page, file)
+
+
 def test_a_link_into_a_page_finds_its_heading():
     """Sphinx makes anchors for headings down to a depth, and for none unless it is told: launch.md#another-blas led nowhere."""
     config = (ROOT / "docs" / "conf.py").read_text()
