@@ -1,4 +1,4 @@
-"""Another factorization by the walk over one triangle, that of docs/own_factorization.md: right on every grid, and what it foretells."""
+"""The factorization of docs/own_factorization.md, by the walk over one triangle: right on every grid, and its predictions."""
 
 import re
 import sys
