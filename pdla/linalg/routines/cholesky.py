@@ -115,13 +115,13 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     Notes
     -----
     With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
-    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of
+    / P + 4 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of
     pr x pc = P / c ranks n^2 / 2 P (pr + pc + c - 3): panels, and addends of the other layers.
 
     Examples
     --------
     >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
-    261144.0
+    261168.0
     """
     checks.formula(grid, (2, 3), block, n=n)
     pr, pc, *depth = grid

@@ -317,7 +317,7 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     Examples
     --------
     >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
-    418572.0
+    418596.0
     """
     checks.formula(grid, (2, 3), block, m=m, n=n)
     pr, pc, *depth = grid
