@@ -6,6 +6,9 @@ which alone it could reach the others.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 import numpy as np
 
 
@@ -102,3 +105,11 @@ def shortened(text: str, most: int) -> str:
     """The text; of one that has more than so many characters, its beginning and its end."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def warn_user(said: str, kind: type[Warning]) -> None:
+    """Local: warn at the line of the first caller that is not pdla's, as of NumPy's functions."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(said, kind, stacklevel=level - 1)

@@ -264,7 +264,7 @@ out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an erro
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk", "syr2k", "her2k"), out),
     **{name: {"A": Here.eyes} for name in FACTORED},
-    **{name: {"A": Here.eyes, **out} for name in ("solve", "solve_triangular", "cho_solve", "lu_solve")},
+    **{name: {"A": Here.eyes, **out} for name in ("solve", "solve_triangular")}, **dict.fromkeys(("cho_solve", "lu_solve"), out),
     "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),

@@ -181,7 +181,7 @@ def written_to(out: Any, *operands: Any) -> None:
     elif isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
     written = out.base if isinstance(out, DistMatrix) else out
-    for X in operands:
+    for number, X in enumerate(operands):
         x = X.base if isinstance(X, DistMatrix) else X
         if written.size and isinstance(x, type(written)) and namespace(written).overlap(written, x):
-            raise ShapeError("out shares memory with an operand, which is never written to")
+            raise ShapeError(f"out shares memory with {'B' if number else 'A'}, which is never written to")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isfinite, isnan, sqrt
@@ -13,7 +11,7 @@ import numpy as np
 
 from pdla.array.dtypes import near_one
 from pdla.comm.agreement import agreed
-from pdla.errors import LinAlgError, PlanError
+from pdla.errors import LinAlgError, PlanError, warn_user
 from pdla.linalg import checks
 from pdla.linalg.given_factors import FactorsCall
 from pdla.linalg.panels.blocks import count_workspace
@@ -200,15 +198,7 @@ def warn_if_below(rcond: float, eps: float) -> None:
         from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla
 
         said = f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate"
-        warnings.warn(said, LinAlgWarning, stacklevel=_users_level())
-
-
-def _users_level() -> int:
-    """How many calls above the caller's the first function is that is not pdla's: the stacklevel of a warning."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
-        level, frame = level + 1, frame.f_back
-    return level
+        warn_user(said, LinAlgWarning)
 
 
 def _reciprocal(factors: Factors) -> float:

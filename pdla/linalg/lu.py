@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pdla.cuts import Cuts
+from pdla.errors import warn_user
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import as_layout, count_workspace
@@ -102,12 +102,7 @@ def lu_factor(
     (array([[4.  , 4.  ],
            [0.25, 1.  ]]), array([1, 1]))
     """
-    X, pivots, fault, _ = _LU_FACTOR(
-        A, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit, verify=verify
-    )
-    if fault:
-        warnings.warn(f"lu_factor: {told(fault)}", RuntimeWarning, stacklevel=2)
-    return X, pivots
+    return _LU_FACTOR(A, overwrite_a=overwrite_a, check_finite=check_finite, memory_limit=memory_limit, verify=verify)
 
 
 def plan_lu(
@@ -308,9 +303,12 @@ def _check_rows(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     checks.counts_rows("lu_factor", A, dtype)
 
 
-def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray, int, float]:
-    """Collective, unchecked: the factors where A is worked on, the pivots and the first fault."""
-    return LU(A, plan.place, plan.dtype, plan.overwrites("a"))
+def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray]:
+    """Collective, unchecked: the factors where A is worked on, and the pivots."""
+    X, pivots, fault, _ = LU(A, plan.place, plan.dtype, plan.overwrites("a"))
+    if fault:
+        warn_user(f"lu_factor: {told(fault)}", RuntimeWarning)
+    return X, pivots
 
 
 def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:

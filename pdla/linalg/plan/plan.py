@@ -127,9 +127,38 @@ class FactorPlan:
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
         tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None],
     ) -> FactorPlan:
-        """Local: the plan in the cheapest blocking; with a memory limit, in the cheapest that keeps it.
+        """Make the plan in the cheapest blocking; with a memory limit, in the cheapest that keeps it. Local.
 
-        PlanError, on every rank, where none does.
+        Parameters
+        ----------
+        name : str
+            The function that it runs.
+        operands : tuple
+            A, or A and B.
+        out : DistMatrix or array or None
+            What the result is written to.
+        dtype : numpy.dtype
+            In which it works.
+        options : Options
+            The function's options.
+        reads : Part or None
+            What is read of A.
+        tasks : tuple of Task
+            The routines, one after another.
+        work : callable
+            See `FactorPlan`, as for `look`.
+        look : callable
+            What is checked of elements.
+
+        Returns
+        -------
+        FactorPlan
+            The same on every rank.
+
+        Raises
+        ------
+        PlanError
+            For a memory limit that no blocking keeps.
         """
         A, kinds = operands[0], tuple(map(kind_of, operands))
         found = blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
@@ -192,12 +221,36 @@ class FactorPlan:
         return self.dtype.itemsize * sum(task.bound(self.shape) for task in self.tasks)
 
     def overwrites(self, which: str) -> bool:
-        """Whether A ("a") or B ("b") may be written to."""
+        """Tell whether A or B may be written to. Local.
+
+        Parameters
+        ----------
+        which : "a" or "b"
+            A or B.
+
+        Returns
+        -------
+        bool
+            False where `verify` keeps them.
+        """
         given = self.options.overwrite_a if which == "a" else self.options.overwrite_b
         return given and self.options.verify != "keep"
 
     def side(self, B: Any, out: Any = None) -> RightSide:
-        """Local: B as a right-hand side, whose solution lies as the options say."""
+        """Describe B as a right-hand side, whose solution lies as the options say. Local.
+
+        Parameters
+        ----------
+        B : DistMatrix or array
+            The right-hand side.
+        out : DistMatrix or array, optional
+            What X is written to.
+
+        Returns
+        -------
+        RightSide
+            Both, and the dtype.
+        """
         return RightSide(B, self.options.layout, self.dtype, self.overwrites("b"), out)
 
     # ------------------------------------------------------------------ running
@@ -233,7 +286,27 @@ class FactorPlan:
         return self.run(operands, out, self.buffers)
 
     def ready(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> tuple[Any, ...]:
-        """Local: the operands as they are worked with. Raises for what their descriptions do not tell. looks: at elements, too."""
+        """Check what descriptions of operands do not tell: their memory, and their elements. Local.
+
+        Parameters
+        ----------
+        operands : tuple
+            Like those that the plan was made for.
+        out : DistMatrix or array, optional
+            What the result is written to.
+        looks : bool, optional
+            Whether elements are looked at.
+
+        Returns
+        -------
+        tuple
+            The operands, an array in this machine's byte order.
+
+        Raises
+        ------
+        ShapeError, GridError, LinAlgError
+            For memory that cannot be written to, other grids, NaN and infinity.
+        """
         A, *others = operands
         options, given = self.options, [X for X in (*operands, out) if isinstance(X, DistMatrix)]
         for X in given:
@@ -253,7 +326,22 @@ class FactorPlan:
         return A, *others
 
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
-        """Collective, unchecked: what the function gives, with these buffers; with a memory limit from a workspace of its own."""
+        """Work without checks. Collective.
+
+        Parameters
+        ----------
+        operands : tuple
+            As `ready` gives them.
+        out : DistMatrix or array or None
+            What the result is written to.
+        buffers : Workspace
+            Where buffers come from; with a memory limit they come from one of its own.
+
+        Returns
+        -------
+        object
+            What the function gives.
+        """
         buffers = buffers if self.options.memory_limit is None else Workspace(spare=0)
         with within(buffers), verifying(self.options.verify):
             return self.work(self, *operands) if out is None else self.work(self, *operands, out=out)
