@@ -110,8 +110,11 @@ def overlays_of_blocks(
 
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
-    """The cuts without those along axes of one rank, which cut nothing."""
-    return tuple([cut for cut in cuts if sizes[cut.axis] > 1])
+    """The cuts without those along axes of one rank, which cut nothing; mostly there are none, and it is `cuts` itself."""
+    for cut in cuts:
+        if sizes[cut.axis] == 1:
+            return tuple([cut for cut in cuts if sizes[cut.axis] > 1])
+    return cuts
 
 
 def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -244,7 +247,7 @@ class Layout:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Axes that cut a dimension, rows first."""
-        return axes_of(self.rows) + axes_of(self.cols)
+        return tuple(map(_AXIS, self.rows + self.cols))
 
     @property
     def contiguous(self) -> bool:

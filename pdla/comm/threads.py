@@ -198,7 +198,7 @@ class ThreadComm(Communicator):
     ) -> Iterator[int]:
         for number, i in enumerate(self._in_turn(recvs, onward), 1):
             source, out = recvs[i]
-            self._receive(call, key, source, out)
+            self._copy(out, call, key, source)
             if i in onward:
                 if landed is not None:
                     landed(number)
@@ -211,8 +211,8 @@ class ThreadComm(Communicator):
                     copied, told = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
                     self.world.wait_until(self.me, copied, told)
 
-    def _receive(self, call: str, key: tuple, source: int, out: Array) -> None:
-        """Wait for a message, and copy it to `out`."""
+    def _copy(self, out: Array, call: str, key: tuple, source: int) -> None:
+        """Copy a message to `out`, once it has come."""
         world, slot = self.world, (self.name, key, source, self.rank)
         with world.lock:
             if slot not in world.mail:

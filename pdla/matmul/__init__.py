@@ -1,7 +1,7 @@
 """Distributed multiplication.
 
 roles     the one rule: what each axis of a grid carries, and so how A, B and C must lie (roles.py)
-plan      all choices for one product, and how it is run (plan.py; builder.py and planner.py make one)
+plan      all choices for one product, how it is run, and what that costs (plan/; builder.py and planner.py make one)
 schedule  when what must travel does (schedules/)
 
 choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from itertools import product
+from itertools import filterfalse, product
 from typing import Any, NamedTuple
 
 from pdla.cuts import Block, Cut, Cuts
-from pdla.layout import Layout, axes_of, effective, ranks_along
+from pdla.layout import Layout, effective, ranks_along
 
 READ = 0.25  # the cost of reading a word of another rank's block in place, in copies of a word: the local product reads it anyway
 
@@ -65,7 +65,8 @@ def choose(
     A, B = (cutting(X, size) for X in (A, B))
     C = None if C is None else cutting(C, size)
     given, mnk = (A, B, C), (m, n, k)
-    nests = cache(partial(_nests, {"m": (A.rows, C and C.rows), "k": (A.cols, B.rows), "n": (B.cols, C and C.cols)}))
+    c_rows, c_cols = ((), ()) if C is None else (C.rows, C.cols)
+    nests = cache(partial(_nests, {"m": (A.rows, c_rows), "k": (A.cols, B.rows), "n": (B.cols, c_cols)}))
     comes = cache(partial(_comes, given, mnk, size, shared))  # many roles ask for the same faces
     goes = cache(partial(_goes, C, mnk, size, 1 if shared is None else 3, 1 if shared is None else 2))
     best: tuple[float, Any, Any, Any, Any] | None = None
@@ -86,8 +87,9 @@ def choose(
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
-    """The layout without the cuts along axes of one rank, and without partial sums."""
-    return Layout.trusted(effective(X.rows, size), effective(X.cols, size))
+    """The layout without the cuts along axes of one rank, and without partial sums; X itself where it has none of these."""
+    rows, cols = effective(X.rows, size), effective(X.cols, size)
+    return X if rows is X.rows and cols is X.cols and not X.partial else Layout.trusted(rows, cols)
 
 
 def _comes(
@@ -112,21 +114,21 @@ def _goes(
     return sum([move.words * (added if move.addends else carried) for move in going])
 
 
-def _nests(sources: Mapping[str, tuple], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
+def _nests(sources: Mapping[str, tuple[Nest, Nest]], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
     """The ways to cut a dimension along these axes that are tried: nested as those of one or of the other matrix that has it."""
-    first, second = (nest or () for nest in sources[dimension])
+    first, second = sources[dimension]
     return [*dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))]
 
 
 def _arranged(axes: tuple[str, ...], first: Nest, second: Nest) -> Nest:
     """Cuts along the axes: those of `first` in its order, then those of `second`, then plain blocks."""
-    nest, left = [], {*axes}
+    nest: list[Cut] = []
+    left = {*axes}
     for cut in (*first, *second):
         if cut.axis in left:
-            nest.append(cut)
+            nest.append(Block(cut.axis) if nest and isinstance(cut, Cuts) else cut)
             left.remove(cut.axis)
-    nest += map(Block, sorted(left))
-    return tuple(nest[:1] + [Block(cut.axis) if isinstance(cut, Cuts) else cut for cut in nest[1:]])
+    return (*nest, *map(Block, sorted(left)))
 
 
 class Move(NamedTuple):
@@ -144,7 +146,7 @@ def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 
 def _coming_to(elements: int, X: Layout, x: Layout, size: Mapping[str, int]) -> Move:
-    return Move(moved(elements, X, x, size), tuple([axis for axis in X.axes if axis not in x.axes]))
+    return Move(moved(elements, X, x, size), tuple(filterfalse(x.axes.__contains__, X.axes)))
 
 
 def _going(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) -> list[Move]:
@@ -212,10 +214,12 @@ def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> f
     """
     need = kept = elements / ranks_along(new.axes, size)
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
-        common = 0
+        common, parts = 0, 1
         while common < min(len(before), len(after)) and before[common] == after[common]:
             common += 1
         if before[common:] and after[common:]:
             kept = 0.0
-        kept /= ranks_along(axes_of(before[common:]), size)
+        for cut in before[common:]:
+            parts *= size[cut.axis]
+        kept /= parts
     return need - kept

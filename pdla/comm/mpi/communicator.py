@@ -34,7 +34,7 @@ from pdla.comm.mpi.abort import give_up, watched
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.mapped import mapped
 from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, owing, pieces, progress, send_on
-from pdla.comm.mpi.node import FAR, NEAR, Node
+from pdla.comm.mpi.node import FAR, NEAR, Node, Patience
 from pdla.comm.mpi.shared_buffer import WindowBuffer
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.errors import AgreementError, GridError, PdlaError
@@ -222,7 +222,7 @@ class MPIComm(Communicator):
         if (before := self.user) is None:
             self.user = get_ident(), call
         polls, waited, seen = 0, 0.0, time.monotonic()
-        pause = pause or (self._probe if round_ is None else self._pause)
+        pause = pause or (self._probe if round_ is None else partial(self.node.pause, patience=self._patience))
         if self._progress is not None:
             self._progress.resting = True
         try:
@@ -252,12 +252,13 @@ class MPIComm(Communicator):
                 comm.alone(call)
             comm = comm.above
 
-    def _pause(self, polls: int) -> None:
-        self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
+    @property
+    def _patience(self) -> Patience:
+        return NEAR if self.nodes == 1 else FAR
 
     def _probe(self, polls: int) -> None:
         self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
-        self._pause(polls)
+        self.node.pause(polls, self._patience)
 
     def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
         """Wait for one request.
@@ -266,7 +267,7 @@ class MPIComm(Communicator):
         raises meanwhile; mpi4py's Iallreduce does not keep it.
         """
         self._waits[id(request)] = request, memory
-        self._until(call, request.Test, self._pause)
+        self._until(call, request.Test, partial(self.node.pause, patience=self._patience))
         del self._waits[id(request)]
 
     def _describe(self, call: str) -> str:

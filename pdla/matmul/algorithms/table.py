@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, prod
+from operator import itemgetter
 from typing import NamedTuple
 
 from pdla.comm.collectives import circulant
@@ -56,7 +57,7 @@ class Table:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        return tuple([axis for axis, _ in self.carries])
+        return tuple(map(itemgetter(0), self.carries))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -112,17 +113,11 @@ class Table:
     @cached_property
     def _further(self) -> dict[str, tuple[Further, Further]]:
         """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
-        role, found = dict(self.carries), {}
-
-        def further(nest: tuple[Cut, ...], own: str) -> Further:
-            axes = tuple([cut.axis for cut in nest if role[cut.axis] != own])
+        found = []
+        for axes in _crossing(self.carries, *self.layouts):
             sizes = tuple(map(self.sizes.__getitem__, axes))
-            return Further(axes, sizes, prod(sizes))
-
-        for name, X in zip("ABC", self.layouts, strict=True):
-            own = DIMENSIONS[name]
-            found[name] = further(X.rows, own[0]), further(X.cols, own[1])
-        return found
+            found.append(Further(axes, sizes, prod(sizes)))
+        return dict(zip("ABC", zip(found[::2], found[1::2], strict=True), strict=True))
 
     @cached_property
     def roles(self) -> Roles:
@@ -132,19 +127,11 @@ class Table:
         cut. LayoutError where an axis carries k and does not cut it, of A or of B: each rank along
         it would add the whole product.
         """
-        role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
-
-        def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
-            return tuple([cut for cut in nest if role.get(cut.axis) == dimension])
-
-        partial = tuple([axis for axis, carried in role.items() if carried == "k"])
-        a = Layout.trusted(along("m", self.A.rows), along("k", self.A.cols))
-        b = Layout.trusted(along("k", self.B.rows), along("n", self.B.cols))
-        for what, nest in (("A's columns", a.cols), ("B's rows", b.rows)):
-            if uncut := set(partial).difference(axes_of(nest)):
+        found = _multiplied(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
+        for what, X in (("A's columns", found.A), ("B's rows", found.B)):
+            if uncut := set(found.C.partial).difference(X.axes):
                 raise LayoutError(f"algorithm {self.algorithm!r}: axes {sorted(uncut)} carry k, and must cut {what}: {self}")
-        c = Layout.trusted(along("m", self.C.rows), along("n", self.C.cols), partial)
-        return Roles(tuple(role.items()), a, b, c)
+        return found
 
     def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
         """A box's table, with the third cut of a face along its other dimension where a rank then receives less.
@@ -194,6 +181,26 @@ class Table:
         """The same table, where A and B are brought to the layouts in which they are multiplied, so that none is gathered there."""
         roles = self.roles
         return replace(self, A=roles.A, B=roles.B)
+
+
+@lru_cache(maxsize=1024)
+def _crossing(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[str, ...]]:
+    """The axes that cut A's rows and carry another dimension than these; the same of A's columns, B's rows, and so on."""
+    role, dimensions = dict(carries), "".join(DIMENSIONS.values())
+    nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
+    return [tuple([cut.axis for cut in nest if role[cut.axis] != own]) for nest, own in zip(nests, dimensions, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def _multiplied(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
+    """The roles of these axes, and A, B and C with the cuts along axes that carry the dimension that they cut, and no others."""
+    role, dimensions = dict(carries), "".join(DIMENSIONS.values())
+    nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
+    m, k, again_k, n, again_m, again_n = [
+        tuple([cut for cut in nest if role.get(cut.axis) == own]) for nest, own in zip(nests, dimensions, strict=True)
+    ]
+    summed = tuple([axis for axis, carried in carries if carried == "k"])
+    return Roles(carries, Layout.trusted(m, k), Layout.trusted(again_k, n), Layout.trusted(again_m, again_n, summed))
 
 
 @dataclass(frozen=True)

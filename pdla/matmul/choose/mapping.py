@@ -84,8 +84,13 @@ class Side:
 
 def _named_by_place(n: int, nest: tuple[Cut, ...], sizes: Mapping[str, int]) -> Nest:
     nest = effective(nest, sizes)
-    parts = tuple(map(sizes.__getitem__, axes_of(nest)))
-    return n, tuple([replace(cut, axis=str(i)) for i, cut in enumerate(nest)]), parts
+    return n, _numbered(nest), tuple(map(sizes.__getitem__, axes_of(nest)))
+
+
+@lru_cache(maxsize=1024)
+def _numbered(nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """The cuts, each along an axis that is named by its number."""
+    return tuple([replace(cut, axis=str(i)) for i, cut in enumerate(nest)])
 
 
 @lru_cache(maxsize=1024)

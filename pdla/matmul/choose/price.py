@@ -125,10 +125,11 @@ class KeptOf:
         each = []
         for i, (X, layout) in enumerate(zip(self.q.operands, table.layouts, strict=False)):
             key = i, table.shape, table.axes, layout
-            if key not in self.known:
+            one = self.known.get(key)
+            if one is None:
                 native = Side(X.shape, layout, table.axes, table.shape)
-                self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
-            each.append(self.known[key])
+                one = self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
+            each.append(one)
         return each
 
     def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:

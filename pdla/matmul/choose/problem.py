@@ -87,17 +87,17 @@ class Sizes:
     shared: int
     nodes: tuple[int, ...]
 
-    @property
+    @cached_property
     def readable(self) -> int:
         """Bytes of memory that all ranks may share; 0 where they run on several nodes."""
         return self.shared if self.homes is None else 0
 
-    @property
+    @cached_property
     def seen(self) -> tuple[bool, bool]:
         """Which of A and B lie in memory that all ranks see (DistMatrix.shared), and need not be copied to be read."""
         return False, False
 
-    @property
+    @cached_property
     def fits(self) -> bool:
         """Whether A and B can be read in memory that all ranks share: what does not lie there already fits in."""
         (m, n, k), (a, b) = self.mnk, self.seen
@@ -168,7 +168,7 @@ class Problem(Sizes):
         c = None if C is None else C.placed()
         return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.placed(), B.placed(), c)
 
-    @property
+    @cached_property
     def seen(self) -> tuple[bool, bool]:
         return self.A.shared, self.B.shared
 

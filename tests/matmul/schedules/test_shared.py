@@ -14,7 +14,7 @@ from pdla.matmul import checks, roles
 from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
 from pdla.matmul.choose.problem import Sizes
-from pdla.matmul.plan import Plan
+from pdla.matmul.plan.run_state import LastCall
 from pdla.matmul.schedules import shared, streams
 from pdla.model.machine import Machine
 
@@ -159,11 +159,11 @@ def test_what_the_last_call_filled_may_go_amid_the_next(monkeypatch):
 
     def program(comm):
         grid = ProcessGrid((1, 1))
-        A, filled, saw = pdla.ones((4, 4), grid, Layout()), [pdla.zeros((4, 4), grid, Layout())], Plan._saw
+        A, filled, saw = pdla.ones((4, 4), grid, Layout()), [pdla.zeros((4, 4), grid, Layout())], LastCall.was
         plan = pdla.plan_matmul(A, A, schedule="shared")
         plan(A, A, out=filled[0])
-        monkeypatch.setattr(Plan, "_saw", lambda self, *factors: (saw(self, *factors), filled.clear())[0])
-        assert (plan.run(A, A, None, 1, 0, plan.workspace).local == 4).all()
+        monkeypatch.setattr(LastCall, "was", lambda self, *factors: (saw(self, *factors), filled.clear())[0])
+        assert (plan.run(A, A, None, 1, 0, plan.state.workspace).local == 4).all()
         assert (plan(A, A).local == 4).all()
 
     pdla.run(1, program)
@@ -185,7 +185,7 @@ def test_a_rank_that_failed_before_a_product_or_in_it_remembers_it(place, error,
 
         with monkeypatch.context() as failing, pytest.raises(error):
             failing.setattr(*place, fail)
-            plan(A, A) if place[1] == "scalars" else plan.run(A, A, None, 1, 0, plan.workspace)
+            plan(A, A) if place[1] == "scalars" else plan.run(A, A, None, 1, 0, plan.state.workspace)
         assert comm.failed is not None
 
     pdla.run(1, program)

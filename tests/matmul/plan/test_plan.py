@@ -23,7 +23,7 @@ def test_what_a_local_product_needs_besides_is_foretold(algorithm):
         with pdla.record() as ledger:
             plan(A, B, out=C, beta=beta)
         assert np.array_equal(C.gather(), wanted)
-        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"] <= plan.workspace.held
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"] <= plan.state.workspace.held
         return plan.predicted.peak_workspace
 
     floats, whole, halves = (pdla.run(4, program, dtype, 1)[0] for dtype in (float, "int64", "float16"))
@@ -209,7 +209,7 @@ def test_buffers_are_kept_within_the_limit():
         most = limit + 64 * 20  # a buffer takes whole cache lines
         for _ in range(2):
             plan(A, B, beta=1, out=C)
-            assert plan.workspace.held <= most
+            assert plan.state.workspace.held <= most
         pdla.matmul(A, B, memory_limit=limit, **options)
         assert comm._plans.workspace.held <= most
         assert np.array_equal(C.gather(), before + 3 * (A.gather() @ B.gather()))
@@ -267,13 +267,13 @@ def test_a_plan_allocates_once():
         for options in ({"algorithm": "summa"}, {"algorithm": "gather"}, {"box": (2, 1, 2)}, {"algorithm": "cannon"}):
             made = pdla.plan_matmul(A, B, **options)
             C = made(A, B)
-            held = made.workspace.held
+            held = made.state.workspace.held
             for _ in range(3):
                 made(A, B, out=C)
-                assert made.workspace.held == held > 0
+                assert made.state.workspace.held == held > 0
             assert np.array_equal(C.gather(), A.gather() @ B.gather())
             made.free()
-            assert made.workspace.held == 0
+            assert made.state.workspace.held == 0
             assert np.array_equal(made(A, B).gather(), A.gather() @ B.gather())
 
     pdla.run(4, program)

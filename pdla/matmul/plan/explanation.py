@@ -1,0 +1,34 @@
+"""A plan in words: how it multiplies, what that costs, and which ways come next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pdla.matmul.plan.costs import Figures
+from pdla.matmul.plan.description import Description
+
+
+def explain(plan: Description, cost: Figures, runners_up: Iterable[str]) -> str:
+    """A few lines; runners_up: the next cheapest ways, in words."""
+    walked = f", walking {plan.walk.dimension}" if plan.how.walks else ""
+    panels = f" in panels of {plan.panel}" if plan.how.walks else ""
+    machine, size = plan.machine, plan.dtype.itemsize
+    return "\n".join([
+        plan.product,
+        f"  algorithm   {plan.named}{walked}{panels}",
+        f"  roles       {str(plan.roles) or 'one rank'}",
+        *(f"  {name}           {_way_of(plan, i)}" for i, name in enumerate("ABC")),
+        f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
+        f"workspace {cost.peak_workspace} bytes",
+        f"  bound       {size * plan.bound:.0f} bytes; conversions bring {size * plan.moved:.0f} bytes",
+        f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
+        *(f"  next        {way}" for way in runners_up),
+    ])
+
+
+def _way_of(plan: Description, i: int) -> str:
+    """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""
+    given, native, needed = (plan.A, plan.B, plan.C)[i].layout, plan.native[i], plan.roles.layouts[i]
+    steps = [given] if plan.stays[i] else [given, native]
+    steps += [] if steps[-1] == needed else [needed]
+    return " -> ".join(map(repr, steps if i < 2 else reversed(steps)))

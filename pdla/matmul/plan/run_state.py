@@ -1,0 +1,53 @@
+"""What a plan keeps from run to run: its buffers, what it has worked out, and the matrices of its last call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from pdla.comm.workspace import Workspace
+from pdla.matmul.schedules.streams import PlanCache
+from pdla.matrix.core import DistMatrix
+
+
+class RunState:
+    """The buffers of a plan, what depends on its layouts alone, and its last call."""
+
+    def __init__(self) -> None:
+        self.workspace, self.memo, self.last = Workspace(), PlanCache(), LastCall()
+
+
+class LastCall:
+    """The matrices of a plan's last call, which are checked and known, and which it does not keep alive.
+
+    turn  the turn in which they are multiplied, where a call does nothing else; else None
+
+    Only a factor that is gone clears this, and no call has one: so it does not change amid a call,
+    whenever an `out` is gone.
+    """
+
+    A: Callable[[], Any]
+    B: Callable[[], Any]
+    out: Callable[[], Any]
+    turn: Any
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self, gone: ref | None = None) -> None:
+        """Local: forget it, as one of its factors is gone."""
+        self.A = self.B = self.out = _nothing
+        self.turn = None
+
+    def note(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, turn: Any) -> None:
+        """Local: these are the matrices of the last call now."""
+        self.A, self.B, self.out, self.turn = ref(A, self.clear), ref(B, self.clear), _nothing if out is None else ref(out), turn
+
+    def was(self, A: DistMatrix, B: DistMatrix) -> bool:
+        """Whether the last call was with these very factors."""
+        return self.A() is A and self.B() is B
+
+
+def _nothing() -> Any:
+    """Stands for a weak reference where there is no matrix."""

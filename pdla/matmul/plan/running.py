@@ -1,0 +1,200 @@
+"""Running a plan: A and B are brought where they are multiplied, the schedule multiplies, and C is brought back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pdla.array.composed import summing
+from pdla.array.dtypes import promoted
+from pdla.comm.agreement import collective_section, failed
+from pdla.comm.ledger import buffer
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import PlanError
+from pdla.grid import one_communicator
+from pdla.layout import Layout
+from pdla.matmul import checks
+from pdla.matmul.plan.description import Description
+from pdla.matmul.schedules import shared
+from pdla.matmul.schedules.streams import route
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape, start, summed, sums
+
+
+def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+    """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
+    if plan.state.last.was(A, B) and plan.state.last.out() is out:
+        return
+    for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
+        checks.matrix(X, name)
+        one_communicator(plan.grid, X.grid, name, "the plan")
+    alike = plan.A.like(A) and plan.B.like(B) and promoted(A.dtype, B.dtype) == plan.dtype
+    if not alike or (out is not None and not plan.C.cut_like(out)):
+        made_for = f"{plan.A}; {plan.B}; out={plan.C}, in {plan.dtype}"
+        given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
+        raise PlanError(f"this plan is for {made_for}, not for {given}")
+    if out is not None:
+        checks.result(A, B, out, None, plan.dtype)
+    _note(plan, A, B, out)
+
+
+def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+    """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else."""
+    product = A, B, plan.roles, plan.grid, plan.memo
+    as_they_are = A.dtype == B.dtype == plan.dtype and not (A.conjugated or B.conjugated)
+    again = as_they_are and plan.memo.once("at once", lambda: _at_once(plan)) and shared.Script.kept(*product).bound
+    plan.state.last.note(A, B, out, shared.Turn(*product) if again else None)
+
+
+def _at_once(plan: Description) -> bool:
+    """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
+    # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
+    here = plan.A.grid == plan.B.grid == plan.C.grid == plan.grid
+    lies = plan.how.reads_in_place and here and all(plan.stays) and plan.taken_as_they_lie
+    return lies and _adds_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
+
+
+def run(
+    plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
+) -> DistMatrix:
+    """Collective: the product, without checks, with buffers from a workspace."""
+    comm, last = plan.grid.comm, plan.state.last
+    if not last.was(A, B):
+        with collective_section(comm, "a product"):
+            _note(plan, A, B, out)
+    if (turn := last.turn) is None:
+        with collective_section(comm, "a product"):
+            return _run(plan, A, B, out, alpha, beta, workspace)
+    comm.in_step("a product")
+    before = comm.enter("a product")
+    try:
+        C = _new(plan, A) if out is None else out
+        workspace.most = plan.limit
+        with within(workspace):
+            turn.run(C.stored if plan.grid.active else None, alpha, beta)
+    except BaseException as error:  # not by `collective_section`, whose cost would show in the smallest products
+        failed(comm, "a product", error)
+        raise
+    finally:
+        comm.user = before
+    return C
+
+
+def _new(plan: Description, A: DistMatrix) -> DistMatrix:
+    """A matrix for the product, whose contents are undefined; with the arrays of A's kind."""
+    C = plan.C
+    return DistMatrix(A.xp.empty(plan.block, plan.dtype), C.shape, C.grid, C.layout)
+
+
+def _run(
+    plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
+) -> DistMatrix:
+    workspace.most = plan.limit
+    with within(workspace):
+        if out is None:
+            out, beta = _new(plan, A), 0
+        a, b = converted(plan, A, B)
+        if plan.stays[2]:
+            multiply(plan, a, b, _as_it_lies(plan, out, plan.native[2]), alpha, beta)
+        else:
+            _multiply_and_return(plan, a, b, out, alpha, beta)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- there and back
+
+
+def converted(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
+    """Collective: A and B in their native layouts; both are on their way before either is waited for.
+
+    Some schedules take them in whatever layouts they come.
+    """
+    alike = A.grid is B.grid is plan.grid and A.dtype is B.dtype is plan.dtype
+    if alike and plan.taken_as_they_lie and not (A.conjugated or B.conjugated):
+        return A, B
+    ready = [_ready(plan, X) for X in (A, B)]
+    there, ends = [], []
+    for X, layout, stays in zip(ready, plan.native, plan.stays, strict=False):
+        if stays or plan.how.takes_any_layout:
+            there.append(_as_it_lies(plan, X, layout) if stays else X)
+            continue
+        out = buffer(X.xp, local_shape(X.shape, layout, plan.grid), X.dtype)
+        ends.append(start(X, route(X, layout, plan.grid, plan.memo), plan.grid.comm, out))
+        there.append(DistMatrix(out, X.shape, plan.grid, layout))
+    for end in ends:
+        end()
+    return there[0], there[1]
+
+
+def _as_it_lies(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
+    """X as a matrix on the plan's grid, where its blocks are on the right ranks already."""
+    if X.grid is plan.grid or X.grid == plan.grid:
+        return X
+    shape = local_shape(X.shape, layout, plan.grid)
+    # A block without elements may have another shape in the new layout.
+    base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
+    return DistMatrix(base, X.shape, plan.grid, layout, X.transposed, common=X.common)
+
+
+def _ready(plan: Description, X: DistMatrix) -> DistMatrix:
+    """An operand in the product's dtype, with its partial sums added up, and no conjugate view."""
+    if X.layout.partial:
+        X = summed(X, X.layout.summed)
+    if X.dtype == plan.dtype and not X.conjugated:
+        return X
+    base = buffer(X.xp, X.base.shape, plan.dtype)
+    X.xp.copy(base, X.base, X.conjugated)
+    return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
+
+
+def _multiply_and_return(
+    plan: Description, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex
+) -> None:
+    """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there.
+
+    Only then are 16-bit floats rounded.
+    """
+    xp, kind = out.xp, plan.dtype if beta == 0 else summing(plan.dtype)
+    block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), kind)
+    c = DistMatrix(block, out.shape, plan.grid, plan.native[2])
+    multiply(plan, a, b, c, alpha, 0)
+    home = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
+    start(c, route(c, out.layout, out.grid, plan.memo), plan.grid.comm, home)()
+    if beta != 0:
+        xp.combine(out.stored, beta, home)
+
+
+# ---------------------------------------------------------------------------------------------- multiplying
+
+
+def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+    """Collective: `c = alpha a b + beta c` on the plan's grid.
+
+    Computed in c's own block where that is in the layout and dtype in which the products come,
+    else in a buffer that is then summed and brought to c.
+    """
+    xp, memo = c.xp, plan.memo
+    layout, moving = (plan.walk.C, bool(plan.walk.axes_c)) if plan.how.walks else (plan.roles.C, False)
+    if memo.once(("same", c.dtype), lambda: _adds_to(plan, c.dtype, c.layout, layout)) and (beta == 0 or not moving):
+        inside = DistMatrix(c.stored, c.shape, plan.grid, layout)
+        plan.how.run(plan, a, b, inside, alpha, beta)
+        return
+    shape = local_shape(c.shape, layout, plan.grid)
+    # By columns where these are cut to be summed: parts of rows would have gaps, and be copied
+    # to be sent.
+    by_columns = bool(layout.partial) and not sums(c.shape, layout, c.layout, tuple(plan.grid.sizes.items()))[0][1]
+    base = buffer(xp, shape[::-1] if by_columns else shape, summing(plan.dtype))
+    addends = DistMatrix(base, c.shape, plan.grid, layout, by_columns)
+    inside = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C travel by rows
+    plan.how.run(plan, a, b, inside, alpha, 0)
+    if addends.layout.partial:
+        addends = summed(addends, c.layout)
+    if not _adds_to(plan, addends.dtype, addends.layout, c.layout):
+        moved = buffer(xp, c.stored.shape, summing(plan.dtype))
+        start(addends, route(addends, c.layout, plan.grid, memo), plan.grid.comm, moved)()
+        addends = DistMatrix(moved, c.shape, plan.grid, c.layout)
+    xp.combine(c.stored, beta, addends.stored)
+
+
+def _adds_to(plan: Description, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
+    """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
+    return dtype == summing(plan.dtype) and not layout.partial and lying.same_cuts(layout, plan.C.shape, plan.grid.sizes)
