@@ -112,4 +112,4 @@ def warn_user(said: str, kind: type[Warning]) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(said, kind, stacklevel=level - 1)
+    warnings.warn(said, kind, stacklevel=level)

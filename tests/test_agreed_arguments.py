@@ -36,7 +36,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         fill_diagonal tril triu
         DistMatrix.__setitem__ DistMatrix.__sub__ DistMatrix.__truediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy
         DistMatrix.lies_as
-        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.group ProcessGrid.holders ProcessGrid.over ProcessGrid.rank_of
+        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders ProcessGrid.over
+        ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
         Node.all_layers Node.all_parameters Node.gradients Node.named_layers Node.named_parameters Node.parameters
