@@ -42,6 +42,9 @@ class DryBuffer(SharedBuffer):
         """More than any number of pieces that could be waited for."""
         return maxsize
 
+    def left(self, lane: int = 0) -> bool:
+        return False
+
     def until(self, call: str, ready: Callable[[], bool]) -> None:
         ready()
 

@@ -49,6 +49,10 @@ class SharedBuffer(ABC):
         """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
 
     @abstractmethod
+    def left(self, lane: int = 0) -> bool:
+        """Whether some rank may have left this turn by an error (GONE), or is in a later one: then ask `published`."""
+
+    @abstractmethod
     def until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` is true, which depends on what others tell. call: what for, in words."""
 

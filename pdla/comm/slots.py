@@ -111,10 +111,10 @@ class Slots:
     def _until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
         """Wait until these ranks have told of so many; PdlaError where one has left by an error instead."""
         seen, known = self.seen, self.known[lane]
-        behind = [rank for rank in ranks if known[rank] < count]
+        assert seen is not None
+        behind = [*ranks] if seen.left(lane) else [rank for rank in ranks if known[rank] < count]
         if not behind:
             return
-        assert seen is not None
 
         def ready() -> bool:
             while behind and (told := seen.published(behind[-1], lane)) >= count:

@@ -32,7 +32,7 @@ from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces, sections
-from pdla.comm.shared_buffer import LANES, SharedBuffer
+from pdla.comm.shared_buffer import GONE, LANES, SharedBuffer
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
 ENDED = (
@@ -340,6 +340,9 @@ class ThreadBuffer(SharedBuffer):
 
     def published(self, rank: int, lane: int = 0) -> int:
         return self.counts[lane][rank]
+
+    def left(self, lane: int = 0) -> bool:
+        return GONE in self.counts[lane]
 
     def until(self, call: str, ready: Callable[[], bool]) -> None:
         self.comm._until(call, ready)

@@ -27,6 +27,9 @@ class Counted(Turns):
     def published(self, rank, lane=0):
         raise NotImplementedError
 
+    def left(self, lane=0):
+        raise NotImplementedError
+
     def until(self, call, ready):
         raise NotImplementedError
 

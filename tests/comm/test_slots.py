@@ -8,7 +8,7 @@ import pytest
 from helpers.slots import ALL, wanted, when_others_wait, written
 
 import pdla
-from pdla.comm.slots import COUNT, Slots
+from pdla.comm.slots import COUNT, RELEASED, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import cholesky, lu_factor, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
@@ -134,6 +134,29 @@ def test_a_dry_run_with_clocks_waits_as_for_messages():
 
     ran = pdla.dry_run_all(3, program, machine=machine)
     assert all(ledger.seconds > 4e-5 for ledger in ran.ledgers)
+
+
+def test_a_rank_that_left_is_noticed_also_where_it_has_told_enough_before():
+    def program(comm):
+        comm.shared_limit = 2**30
+        raised = pytest.raises(PdlaError if comm.rank == 0 else ZeroDivisionError)
+        with raised as error, Slots(comm, comm.xp, 1, np.dtype(float)) as slots:
+            for _ in range(3):
+                slots.take(1, False)
+                slots.release()
+            comm.barrier()
+            slots.take(1, comm.rank == 0)  # the writer now knows of all three
+            if comm.rank:
+                raise ZeroDivisionError
+            slots.release()
+            when_gone(slots)
+            slots.take(1, True)
+        return str(error.value)
+
+    def when_gone(slots):
+        slots.seen.until("an error", lambda: slots.seen.left(RELEASED))
+
+    assert pdla.run(2, program)[0] == "writing to a slot on 'all': rank 1 of 2 has left this call by an error"
 
 
 @SEEN

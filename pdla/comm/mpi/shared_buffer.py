@@ -18,7 +18,7 @@ from pdla.comm.mpi.abort import watched
 from pdla.comm.mpi.barrier import NodeComm, SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import SHARED, least_free_bytes
-from pdla.comm.shared_buffer import Turns
+from pdla.comm.shared_buffer import GONE, Turns
 from pdla.errors import PdlaError
 
 _MOST = 2**32  # more than the pieces of any turn
@@ -83,6 +83,9 @@ class WindowBuffer(Turns):
         count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()
         return count - self.opened * _MOST
+
+    def left(self, lane: int = 0) -> bool:
+        return max(self.barrier.spare[lane]) >= self.opened * _MOST + GONE
 
     def until(self, call: str, ready: Callable[[], bool]) -> None:
         self.barrier.until(call, ready)
