@@ -562,7 +562,7 @@ def test_a_check_that_errs_is_made_again(monkeypatch, name, rank, number, to):
 def test_where_ranks_were_told_different_numbers_those_of_who_told_them_hold():
     def program(comm, verify):
         with of_results.verifying(verify):
-            return of_results.alike(comm, np.array([7, comm.rank]), 2).tolist()
+            return of_results.settle(comm, np.array([7, comm.rank]), 2).tolist()
 
     assert pdla.run(3, program, True) == 3 * [[7, 2]] and pdla.run(3, program, False) == [[7, rank] for rank in range(3)]
 
