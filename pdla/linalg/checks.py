@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from pdla.array import namespace
 from pdla.array.dtypes import promoted
 from pdla.array.lapack import PREFIXES
-from pdla.array.numpy import significant
-from pdla.comm.agreement import in_words
-from pdla.errors import GridError, LayoutError, LinAlgError, PlanError, ShapeError
-from pdla.grid import one_communicator
+from pdla.checks import matrix, one_of, same_grid, takes, writeable
+from pdla.errors import LayoutError, LinAlgError, PlanError, ShapeError
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matmul.checks import matrix, one_of, writeable
 from pdla.matmul.images import Part, not_finite
 from pdla.matrix.core import DistMatrix
 
 FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
 ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
-
-
-def describe(*operands: Any, **options: Any) -> str:
-    """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
-    said = [X.described if isinstance(X, DistMatrix) else _describe(X) for X in operands]
-    for key, given in options.items():
-        said.append(f"{key}={given if given is None or given is True or given is False else _describe(given)}")
-    return "; ".join(said)
-
-
-def describe_call(name: str, *operands: Any, **options: Any) -> str:
-    """Local: a call in words, the elements of arrays among its operands included."""
-    return f"{name}({describe(*operands, **options)}){digest_arrays(operands)}"
-
-
-def _describe(given: Any) -> str:
-    if isinstance(given, DistMatrix):
-        return given.described
-    return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else in_words(given)
-
-
-def _is_array(given: Any) -> bool:
-    return hasattr(given, "dtype") and bool(getattr(given, "shape", None))
-
-
-def digest_arrays(operands: Iterable[Any]) -> str:
-    """Local: the elements of those operands that are arrays, which all ranks have alike, in words."""
-    return "".join([f"; {digest(X)}" for X in operands if not isinstance(X, DistMatrix) and _is_array(X)])
-
-
-def digest(x: Any) -> str:
-    """Local: an array's elements in words, equal on two ranks where they are equal bit by bit, NaN too."""
-    seen = namespace(x).host(x)
-    shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
-    return f"digest {shown}"
-
-
-def flags(**named: Any) -> None:
-    """ShapeError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
-    for name, value in named.items():
-        if not isinstance(value, (bool, np.bool_)):
-            raise ShapeError(f"{name}={value!r}: True or False")
 
 
 def square(name: str, A: Any) -> None:
@@ -145,13 +97,6 @@ def _finite(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | Non
         raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 
-def same_grid(A: DistMatrix, X: Any, name: str) -> None:
-    X = matrix(X, name)
-    one_communicator(A.grid, X.grid, name)
-    if X.grid != A.grid:
-        raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
-
-
 def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
     """LayoutError, GridError or ShapeError unless a result of this shape and dtype can lie in `layout`, and goes with `out`.
 
@@ -166,22 +111,6 @@ def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) 
     if out is None:
         return
     same_grid(A, out, "out")
-    if out.shape != shape or out.dtype != dtype:
-        raise ShapeError(f"out is {out.shape} {out.dtype}, the result {shape} {dtype}")
-    if out.conjugated or out.layout.partial or (layout is not None and layout != out.layout):
-        raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
+    takes(out, shape, dtype, layout)
 
 
-def written_to(out: Any, *operands: Any) -> None:
-    """ShapeError unless `out`, a matrix or an array, or None, can be written to, and shares no memory with the operands."""
-    if out is None:
-        return
-    if isinstance(out, DistMatrix):
-        writeable(out)
-    elif isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
-    written = out.base if isinstance(out, DistMatrix) else out
-    for number, X in enumerate(operands):
-        x = X.base if isinstance(X, DistMatrix) else X
-        if written.size and isinstance(x, type(written)) and namespace(written).overlap(written, x):
-            raise ShapeError(f"out shares memory with {'B' if number else 'A'}, which is never written to")

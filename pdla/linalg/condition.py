@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import near_one
+from pdla.checks import communicator, describe_call, matrix
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError, warn_user
 from pdla.linalg import checks
@@ -23,7 +24,6 @@ from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.routines import LU
 from pdla.linalg.routines.triangular import check_diagonal, in_square_blocks
 from pdla.linalg.solutions import factor, solve_by
-from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import check_summed, frobenius, of_columns
@@ -73,7 +73,7 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     >>> pdla.run(2, program)[0]
     [5.0, 4.0, 4.0, 4.0]
     """
-    with agreed(communicator((A,)), checks.describe_call("norm", A, ord=ord)):
+    with agreed(communicator((A,)), describe_call("norm", A, ord=ord)):
         check_summed(matrix(A), "norm")
         _one_of("norm", "ord", ord, ORDERS)
     return _norm(A, ord)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.checks import communicator, describe_call
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import take
 from pdla.comm.workspace import Workspace, opened, within
@@ -34,7 +35,6 @@ from pdla.linalg.routines import BY_STRUCTURE
 from pdla.linalg.routines.triangular import Substitution, in_square_blocks
 from pdla.linalg.solutions import factor
 from pdla.linalg.verify import Claim, run_checked
-from pdla.matmul.checks import communicator
 from pdla.matmul.images import Images, Pair, Part, scaled
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -273,7 +273,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     array([[89, 55],
            [55, 34]])
     """
-    with agreed(communicator((A,)), checks.describe_call("matrix_power", A, n)):
+    with agreed(communicator((A,)), describe_call("matrix_power", A, n)):
         checks.square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
             raise ShapeError(f"matrix_power: n={n!r}: an integer")

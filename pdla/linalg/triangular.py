@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.checks import one_of, scalars
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg.panels.factors import Factors
@@ -15,7 +16,6 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
-from pdla.matmul.checks import one_of, scalars
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine

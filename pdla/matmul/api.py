@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
+from pdla import checks, config
 from pdla.array.dtypes import promoted
 from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, in_words
@@ -18,7 +18,7 @@ from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
-from pdla.matmul import checks, planner
+from pdla.matmul import planner
 from pdla.matmul import verify as verified
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
@@ -373,7 +373,8 @@ def _agreed(
         dtype = promoted(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
-            checks.result(A, B, out, layout, dtype)
+            checks.takes(out, (A.shape[0], B.shape[1]), dtype, layout, "product")
+            checks.written_to(out, A, B)
         kept = plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla import checks
 from pdla.comm import as_communicator
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.matmul import checks
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.choose.candidates import native_tables
 from pdla.matmul.choose.problem import Sizes

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla import checks
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.matmul import checks, planner
+from pdla.matmul import planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.builder import PlanBuilder

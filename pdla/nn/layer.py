@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pdla import checks
 from pdla.comm.agreement import agreed, raise_everywhere
 from pdla.errors import GridError, PdlaError
-from pdla.linalg import checks
 from pdla.nn.passes import Runner, to_python
 from pdla.nn.scheme import Scheme
 

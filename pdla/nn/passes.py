@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
+from pdla import checks, config
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import LayoutError, PdlaError
-from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import as_row_major, join_parts, split_parts, take_part
 from pdla.nn.checks import check_activation, check_anywhere, check_gradient, check_sequences

@@ -25,12 +25,12 @@ from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Any
 
+from pdla import checks
 from pdla.comm.agreement import agreed, raise_everywhere
 from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, extra_axes
-from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla import checks
 from pdla.array import namespace
 from pdla.comm.agreement import agreed
 from pdla.cuts import Cut, Cyclic
@@ -15,7 +16,6 @@ from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.indices import MOST
 from pdla.layout import Layout, effective
-from pdla.matmul import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_local
 from pdla.matrix.redistribute import local_shape

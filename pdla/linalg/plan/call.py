@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
+from pdla.checks import communicator, describe, digest_arrays, matrix
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError
@@ -27,7 +28,6 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import check_side
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.matmul.api import plans_of
-from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
@@ -99,9 +99,9 @@ class Call:
         """
         comm = communicator(operands, self.argument)
         kept = plans_of(comm)
-        words = f"{self.name}({checks.describe(*operands, **given)}{'' if out is None else f'; out={checks.describe(out)}'})"
+        words = f"{self.name}({describe(*operands, **given)}{'' if out is None else f'; out={describe(out)}'})"
         key = words, config.settings.machine
-        with agreed(comm, f"{prefix}{words}{'' if prefix else checks.digest_arrays(operands)}"):
+        with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
             plan = kept.plan(key, lambda: self._make(operands, out, given))
             operands = plan.ready(operands, out, looks=not prefix)
         kept.keep(key, plan)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pdla.checks import flags, limit
 from pdla.linalg import checks
-from pdla.matmul.checks import limit
 from pdla.matmul.images import Part
 from pdla.matmul.verify import check_asked
 
@@ -37,7 +37,7 @@ class Options:
         check_asked(self.verify)
         limit(self.memory_limit)
         checks.check_assumption(name, self.assume_a)
-        checks.flags(**{flag: given[flag] for flag in FLAGS if flag in given})
+        flags(**{flag: given[flag] for flag in FLAGS if flag in given})
 
     @property
     def part(self) -> Part | None:

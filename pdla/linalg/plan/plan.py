@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.meta import Meta
+from pdla.checks import describe, digest_arrays, open_grids, written_to
 from pdla.comm.agreement import agreed
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
@@ -28,7 +29,6 @@ from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
-from pdla.matmul.checks import open_grids
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.images import Part
 from pdla.matmul.plan import Figures
@@ -277,8 +277,8 @@ class FactorPlan:
         LinAlgError, VerificationError, ShapeError, GridError, AgreementError
             As by the function, on every rank.
         """
-        given = checks.describe(*operands, *(() if out is None else (out,)))
-        with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{checks.digest_arrays(operands)}"):
+        given = describe(*operands, *(() if out is None else (out,)))
+        with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{digest_arrays(operands)}"):
             if len(operands) != len(self.operands) or not all(map(_like, (*self.operands, self.out), (*operands, out))):
                 made_for = "; ".join(map(_in_words, (*self.operands, *(() if self.out is None else (self.out,)))))
                 raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {given}")
@@ -316,7 +316,7 @@ class FactorPlan:
             checks.overwritten("A", A, *others)
         if options.overwrite_b and isinstance(others[-1], DistMatrix):
             checks.overwritten("B", others[-1], A)
-        checks.written_to(out, *operands)
+        written_to(out, *operands)
         if others and not isinstance(others[-1], DistMatrix):
             others[-1] = whole_array(self.name, A.grid.comm, others[-1])
         if looks:

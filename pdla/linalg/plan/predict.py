@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla import checks
 from pdla.errors import PlanError
 from pdla.linalg.checks import worked_on
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Routine, Task
-from pdla.matmul import checks
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 

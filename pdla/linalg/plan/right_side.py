@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.checks import describe
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
@@ -39,7 +40,7 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
         raise LayoutError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
     dtype = checks.worked_on(name, A.dtype, B.dtype)
     if out is not None and (not isinstance(out, type(B)) or (out.shape, out.dtype) != (B.shape, dtype)):
-        raise ShapeError(f"out={checks.describe(out)}: X is an array of shape {B.shape}, {dtype}, as B is on every rank")
+        raise ShapeError(f"out={describe(out)}: X is an array of shape {B.shape}, {dtype}, as B is on every rank")
     return dtype
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from pdla.array.dtypes import promoted
+from pdla.checks import communicator, describe_call, matrix, one_of, same_grid
 from pdla.comm.agreement import agreed, in_words, raise_everywhere
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout
@@ -20,7 +21,6 @@ from pdla.linalg import checks
 from pdla.linalg.products.stacks import Stack, batched_matmul
 from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
-from pdla.matmul.checks import communicator, matrix, one_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 
@@ -67,7 +67,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     array([16., 16., 16., 16.])
     """
     chain = _listed(matrices)
-    with agreed(communicator(chain, "matrix 0"), checks.describe_call("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+    with agreed(communicator(chain, "matrix 0"), describe_call("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         if isinstance(matrices, DistMatrix):
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
@@ -101,7 +101,7 @@ def _are_matrices(matrices: Sequence[Any]) -> None:
 
 def _check(chain: Sequence[DistMatrix]) -> None:
     for number, (X, Y) in enumerate(pairwise(chain)):
-        checks.same_grid(chain[0], Y, f"matrix {number + 1}")
+        same_grid(chain[0], Y, f"matrix {number + 1}")
         if X.shape[1] != Y.shape[0]:
             raise ShapeError(
                 f"matrix {number} is {X.shape[0]} x {X.shape[1]}, matrix {number + 1} {Y.shape[0]} x {Y.shape[1]}: "
@@ -189,7 +189,7 @@ def einsum(
         raise_everywhere(ShapeError(f"einsum({subscripts!r}) without matrices"))
     if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
         return _of_stacks(subscripts, matrices, layout, algorithm)
-    with agreed(communicator(matrices, "matrix 0"), checks.describe_call("einsum", subscripts, *matrices)):
+    with agreed(communicator(matrices, "matrix 0"), describe_call("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         of_diagonal = None if len(matrices) > 1 else _of_diagonal(subscripts)
         if of_diagonal is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from pdla.array.dtypes import promoted
+from pdla.checks import communicator, describe_call, flags, matrix, same_grid, scalars, written_to
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -19,7 +20,6 @@ from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Block, whole
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matrix.core import DistMatrix
 
 
@@ -130,15 +130,15 @@ def her2k(
 
 def _rank_2k(name: str, A, B, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
     named = {"lower": lower, "layout": layout, "mirror": mirror}
-    with agreed(communicator((A, B, out)), checks.describe_call(name, A, B, alpha, beta, out, **named)):
-        checks.same_grid(matrix(A), B, "B")
+    with agreed(communicator((A, B, out)), describe_call(name, A, B, alpha, beta, out, **named)):
+        same_grid(matrix(A), B, "B")
         if A.shape != B.shape:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: they must be alike")
         dtype = promoted(A.dtype, B.dtype).newbyteorder("=")
         hermitian, shape = dtype.kind == "c" and name == "her2k", (A.shape[0], A.shape[0])
         checks.result(A, shape, dtype, out, layout)
-        checks.written_to(out, A, B)
-        checks.flags(lower=lower, mirror=mirror)
+        written_to(out, A, B)
+        flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)
         if hermitian and isinstance(beta, (complex, np.complexfloating)):
             raise ShapeError(f"her2k: beta={beta} must be real for a Hermitian result; syr2k takes complex ones")

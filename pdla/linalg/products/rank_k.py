@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
+from pdla.checks import communicator, describe_call, flags, matrix, scalars, written_to
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.cache import cached
@@ -31,7 +32,6 @@ from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
 from pdla.linalg.verify import Claim, run_checked
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.images import Images, Pair, Part, added, scaled
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -154,13 +154,13 @@ def herk(
 
 
 def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
-    with agreed(communicator((A, out)), checks.describe_call(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+    with agreed(communicator((A, out)), describe_call(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         hermitian = matrix(A).dtype.kind == "c" and name == "herk"
         shape = (A.shape[0], A.shape[0])
         dtype = A.dtype.newbyteorder("=")
         checks.result(A, shape, dtype, out, layout)
-        checks.written_to(out, A)
-        checks.flags(lower=lower, mirror=mirror)
+        written_to(out, A)
+        flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")

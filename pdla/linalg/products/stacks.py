@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from pdla import checks
 from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, communicator_of, meeting, one_communicator
 from pdla.layout import Layout
-from pdla.matmul import checks, plan_matmul
+from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import fingerprint, whole_array

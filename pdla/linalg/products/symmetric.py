@@ -7,14 +7,13 @@ sqrt(P) times as much.
 
 from __future__ import annotations
 
+from pdla.checks import communicator, describe_call, flags, matrix, one_of, same_grid
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
-from pdla.linalg import checks
 from pdla.linalg.products.symmetrize import reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import communicator, matrix, one_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 
@@ -123,13 +122,13 @@ def hemm(
 
 
 def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
-    with agreed(communicator((A, B, out)), checks.describe_call(name, A, B, side=side, lower=lower)):
+    with agreed(communicator((A, B, out)), describe_call(name, A, B, side=side, lower=lower)):
         if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
         if not one_of(side, ("left", "right")):
             raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
-        checks.same_grid(A, B, "B")
-        checks.flags(lower=lower)
+        same_grid(A, B, "B")
+        flags(lower=lower)
         if isinstance(out, DistMatrix) and out.base.size and A.xp.overlap(out.base, A.base):  # matmul sees only the copy of A
             raise ShapeError("out shares memory with A, which is never written to")
     if layout is None and out is None:

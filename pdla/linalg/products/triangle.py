@@ -6,13 +6,13 @@ The copy moves nothing; what follows is a product like any other, by matmul's al
 from __future__ import annotations
 
 from pdla.array.dtypes import promoted
+from pdla.checks import communicator, describe_call, flags, one_of, same_grid, scalars
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.diagonals import fill_diagonal
 from pdla.matrix.redistribute import summed
@@ -72,13 +72,13 @@ def trmm(
     array([[2., 0.],
            [1., 4.]])
     """
-    said = checks.describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    said = describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
     with agreed(communicator((A, B)), said):
-        checks.flags(lower=lower, unit_diagonal=unit_diagonal)
+        flags(lower=lower, unit_diagonal=unit_diagonal)
         checks.square("trmm", A)
         if not one_of(side, ("left", "right")):
             raise ShapeError(f"trmm: side={side!r}: 'left' for A B, 'right' for B A")
-        checks.same_grid(A, B, "B")
+        same_grid(A, B, "B")
         if B.shape[side == "right"] != A.shape[0]:
             raise ShapeError(f"trmm: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
         checks.result(B, B.shape, B.dtype, None, layout)

@@ -8,13 +8,13 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted, sum_alike
+from pdla.checks import communicator, describe_call, matrix, same_grid
 from pdla.comm.agreement import agree, collective_section
 from pdla.comm.communicator import Communicator
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
-from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
@@ -82,7 +82,7 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
         matrix(A)
         x = x if distributed else whole_array("matvec", comm, x)
         _check(A, x, distributed, layout)
-        call = checks.describe_call("matvec", A, x, layout=layout)
+        call = describe_call("matvec", A, x, layout=layout)
     except Exception as raised:
         error = raised
     agree(comm, call, error)
@@ -91,7 +91,7 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
 
 def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
     if distributed:
-        checks.same_grid(A, x, "x")
+        same_grid(A, x, "x")
     shape = (A.shape[1], 1) if distributed else (A.shape[1],)
     if tuple(x.shape) != shape:
         raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, x has shape {tuple(x.shape)}: it must be {shape}")

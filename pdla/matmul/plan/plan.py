@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from pdla import config
+from pdla import checks, config
 from pdla.comm.agreement import failed
 from pdla.comm.workspace import Workspace
-from pdla.matmul import checks, verify
+from pdla.matmul import verify
 from pdla.matmul.plan import costs, explanation, running
 from pdla.matmul.plan.costs import Figures
 from pdla.matmul.plan.description import Description

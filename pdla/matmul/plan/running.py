@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pdla import checks
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.comm.agreement import collective_section, failed
@@ -12,7 +13,6 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import one_communicator
 from pdla.layout import Layout
-from pdla.matmul import checks
 from pdla.matmul.plan.description import Description
 from pdla.matmul.schedules import shared
 from pdla.matmul.schedules.streams import route
@@ -33,7 +33,8 @@ def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
         given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
         raise PlanError(f"this plan is for {made_for}, not for {given}")
     if out is not None:
-        checks.result(A, B, out, None, plan.dtype)
+        checks.takes(out, (A.shape[0], B.shape[1]), plan.dtype, None, "product")
+        checks.written_to(out, A, B)
     _note(plan, A, B, out)
 
 

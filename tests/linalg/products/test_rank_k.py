@@ -44,7 +44,7 @@ def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, sc
         layout = layout.T
 
     def program(comm):
-        grid = ProcessGrid(shape, axes, rows=order)
+        grid = ProcessGrid(shape, axes, order=order)
         A = VIEWS[view](exact((k, n) if view in "TH" else (n, k), grid, layout, dtype, 1))
         check_rank_k(A, hermitian, lower, wanted, *scalars, mirror)
 

@@ -17,7 +17,7 @@ def test_half_of_a_symmetric_matrix_is_read(case, dtype, hermitian, lower, side)
     layout = layout.summed if side == "left" else layout.summed.T
 
     def program(comm):
-        grid = ProcessGrid(shape, axes, rows=order)
+        grid = ProcessGrid(shape, axes, order=order)
         check_symm(grid, n, k, (wanted, layout), dtype, hermitian, lower, side)
 
     pdla.run(ranks, program)

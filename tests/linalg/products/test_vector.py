@@ -21,7 +21,7 @@ def test_matrix_times_vector(case, dtype, view, data):
     wanted = data.draw(st.one_of(st.none(), layouts((rows, 1), (shape, axes, order))))
 
     def program(comm):
-        grid = ProcessGrid(shape, axes, rows=order)
+        grid = ProcessGrid(shape, axes, order=order)
         check_matvec(VIEWS[view](exact((n, k), grid, layout, dtype, 1)), vector, wanted)
 
     pdla.run(ranks, program)

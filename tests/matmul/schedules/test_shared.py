@@ -9,8 +9,8 @@ from helpers.matmuls import DTYPES, LAYOUT, exact, lacks, op
 from helpers.problems import from_blocks
 
 import pdla
-from pdla import Cyclic, Layout, ProcessGrid
-from pdla.matmul import checks, roles
+from pdla import Cyclic, Layout, ProcessGrid, checks
+from pdla.matmul import roles
 from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
 from pdla.matmul.choose.problem import Sizes

@@ -1,22 +1,24 @@
-"""The checks of a product's arguments that all callers share. They are local; inside `agreed` every rank raises what one does."""
+"""Checks of arguments that packages share, and calls in words. They are local: inside `agreed` every rank raises what one does."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
-from pdla.array.numpy import apart
+from pdla.array.numpy import apart, significant
 from pdla.comm.agreement import in_words, raise_everywhere
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
-from pdla.grid import ProcessGrid, meeting
+from pdla.grid import ProcessGrid, meeting, one_communicator
 from pdla.indices import MOST
-from pdla.layout import Layout
+from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
 _PLAIN = (int, float)
@@ -101,13 +103,73 @@ def writeable(out: DistMatrix, name: str = "out") -> None:
         raise ShapeError(f"{name} has two elements in one place, with strides {base.strides}: make it of an array that has none")
 
 
-def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
-    """ShapeError or LayoutError unless the product, of this dtype, can be written to `out`."""
-    shape = (A.shape[0], B.shape[1])
+def takes(out: DistMatrix, shape: Shape, dtype: np.dtype, layout: Any, what: str = "result") -> None:
+    """ShapeError or LayoutError unless `out` can take a result of this shape and dtype, in `layout` if that is given."""
     if out.shape != shape or out.dtype != dtype:
-        raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")
-    writeable(out)
+        raise ShapeError(f"out is {out.shape} {out.dtype}, the {what} {shape} {dtype}")
     if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
         raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
-    if any(X.xp.overlap(out.base, X.base) for X in (A, B)) and out.base.size:
-        raise ShapeError("out shares memory with A or B, which are never written to")
+
+
+def describe(*operands: Any, **options: Any) -> str:
+    """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
+    said = [X.described if isinstance(X, DistMatrix) else _describe(X) for X in operands]
+    for key, given in options.items():
+        said.append(f"{key}={given if given is None or given is True or given is False else _describe(given)}")
+    return "; ".join(said)
+
+
+def describe_call(name: str, *operands: Any, **options: Any) -> str:
+    """Local: a call in words, the elements of arrays among its operands included."""
+    return f"{name}({describe(*operands, **options)}){digest_arrays(operands)}"
+
+
+def _describe(given: Any) -> str:
+    if isinstance(given, DistMatrix):
+        return given.described
+    return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else in_words(given)
+
+
+def _is_array(given: Any) -> bool:
+    return hasattr(given, "dtype") and bool(getattr(given, "shape", None))
+
+
+def digest_arrays(operands: Iterable[Any]) -> str:
+    """Local: the elements of those operands that are arrays, which all ranks have alike, in words."""
+    return "".join([f"; {digest(X)}" for X in operands if not isinstance(X, DistMatrix) and _is_array(X)])
+
+
+def digest(x: Any) -> str:
+    """Local: an array's elements in words, equal on two ranks where they are equal bit by bit, NaN too."""
+    seen = namespace(x).host(x)
+    shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
+    return f"digest {shown}"
+
+
+def flags(**named: Any) -> None:
+    """ShapeError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
+    for name, value in named.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise ShapeError(f"{name}={value!r}: True or False")
+
+
+def same_grid(A: DistMatrix, X: Any, name: str) -> None:
+    X = matrix(X, name)
+    one_communicator(A.grid, X.grid, name)
+    if X.grid != A.grid:
+        raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
+
+
+def written_to(out: Any, *operands: Any) -> None:
+    """ShapeError unless `out`, a matrix or an array, or None, can be written to, and shares no memory with the operands."""
+    if out is None:
+        return
+    if isinstance(out, DistMatrix):
+        writeable(out)
+    elif isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
+    written = out.base if isinstance(out, DistMatrix) else out
+    for number, X in enumerate(operands):
+        x = X.base if isinstance(X, DistMatrix) else X
+        if written.size and isinstance(x, type(written)) and namespace(written).overlap(written, x):
+            raise ShapeError(f"out shares memory with {'B' if number else 'A'}, which is never written to")
