@@ -102,3 +102,8 @@ def shortened(text: str, most: int) -> str:
     """The text; of one that has more than so many characters, its beginning and its end."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """The word after a count: `one` where the count is 1, else `several`, or `one` with an s."""
+    return one if count == 1 else several or f"{one}s"

@@ -34,13 +34,13 @@ from pdla.bench.arguments import (
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
+from pdla.errors import plural
 from pdla.linalg import cho_factor, lu_factor, norm, predict, solve, solve_triangular
 from pdla.linalg.factorizations import price
 from pdla.linalg.factorizations.block_cyclic import in_blocks
 from pdla.linalg.factorizations.price import LAYERED, Blocking, Task
 from pdla.linalg.products.triangle import triangle
 from pdla.model.machine import Machine
-from pdla.simulate.plural import plural
 
 SIZE, COLUMNS, THRESHOLD = 4096, 4, 30.0
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -12,8 +12,8 @@ from typing import Any
 from pdla.bench.measure.product import Row
 from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.stop import refuse
+from pdla.errors import plural
 from pdla.model.machine import Machine, operations
-from pdla.simulate.plural import plural
 from pdla.simulate.split import Split
 
 LARGE = 1 << 14  # n of a product at full rate
