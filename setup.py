@@ -6,7 +6,7 @@ setup(
     packages=[*find_packages(include=["pdla", "pdla.*"]), "pdla.cuda"],
     package_dir={"pdla": "pdla", "pdla.cuda": "cuda"},
     package_data={
-        "pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.html", "**/*.css", "**/*.js", "**/*.c", "**/*.h", "**/*.f90"],
+        "pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.c", "**/*.h", "**/*.f90"],
         "pdla.cuda": ["*.cu"],
     },
 )

@@ -113,3 +113,8 @@ def warn_user(said: str, kind: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
         level, frame = level + 1, frame.f_back
     warnings.warn(said, kind, stacklevel=level)
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """The word after a count: `one` where the count is 1, else `several`, or `one` with an s."""
+    return one if count == 1 else several or f"{one}s"

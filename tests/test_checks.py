@@ -100,7 +100,7 @@ def test_a_result_that_shares_memory_with_a_factor_is_refused(which, view):
             lambda: pdla.hemm(A, B, out=out, side="right"),
             *([lambda: pdla.syrk(A, out=out), lambda: pdla.herk(A, out=out)] if which == "A" else []),
         ):
-            with pytest.raises(pdla.errors.ShapeError, match="out shares memory with [AB], which is never written to"):
+            with pytest.raises(pdla.errors.ShapeError, match=r"out shares memory with [AB], which is never written to"):
                 call()
         a, b = A.gather(), B.gather()
         assert np.array_equal(pdla.matmul(A, B, out=fine).gather(), a @ b)

@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
+
+if TYPE_CHECKING:  # importing it starts MPI, which dry cases do without
+    from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
 NAP = 1e-3  # seconds for which a waiting rank that shares its core sleeps between polls, at first
@@ -26,7 +28,9 @@ class Meeting:
     """The ranks of a job on one machine. A rank that waits leaves its core to those that still compute, however the MPI waits."""
 
     def __init__(self, comm: MPI.Comm) -> None:
-        self.comm = comm.Dup()
+        from mpi4py import MPI
+
+        self.comm, self.most = comm.Dup(), MPI.MAX
         crowding = comm.size / len(os.sched_getaffinity(0))
         self.crowded = crowding > 1
         self.lead = LEAD[0] * crowding if self.crowded else LEAD[1]
@@ -46,7 +50,7 @@ class Meeting:
     def largest(self, values: list[float], nap: float = NAP) -> list[float]:
         """Collective: the greatest of each value over the ranks. nap: the longest sleep between polls, in seconds."""
         mine, most = np.array(values), np.empty(len(values))
-        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX), nap)
+        self.wait(self.comm.Iallreduce(mine, most, self.most), nap)
         return most.tolist()
 
     def start(self) -> None:

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import median
 from typing import Any
 
 from bench.common.meeting import Meeting
 from bench.common.product import Product, Side, fill_at_random, fill_with_integers, right
 
 
-def in_turns(turns: int, sides: Mapping[Any, Callable[[], float]]) -> dict[Any, list[float]]:
-    """The figure of each side in every turn."""
+def in_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 0) -> dict[Any, list[float]]:
+    """The figure of each side in every turn, after `first` turns that do not count."""
     taken: dict[Any, list[float]] = {name: [] for name in sides}
-    for _ in range(turns):
+    for turn in range(first + turns):
         for name, figure in sides.items():
-            taken[name].append(figure())
+            taken[name] += [figure()] * (turn >= first)
     return taken
 
 
 def seconds(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:
-    """Collective: the seconds of a call of each work in every turn, of `count` calls."""
-    return in_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()})
+    """Collective: the seconds of a call of each work in every turn, of `count` calls.
+
+    The first turn, in which plans are made, does not count.
+    """
+    return in_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()}, first=1)
+
+
+def milliseconds(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> list[float]:
+    """Collective: the median of each work's turns."""
+    return [1e3 * median(taken) for taken in seconds(meeting, turns, works, count).values()]
 
 
 def checked(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -> None:

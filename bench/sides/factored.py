@@ -12,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
+from bench.cases.factorizations import of
 from bench.common.meeting import Meeting, received
-from bench.factor import of
 from pdla.linalg import cho_factor, lu_factor
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest

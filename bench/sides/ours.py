@@ -4,18 +4,22 @@ the faster of both on as many ranks as there are cores ("few"); and from 2-D blo
 In pdla's own layouts a tall C is stored by columns where that is faster on this processor (docs/choosing.md): both are tried.
 """
 
+from __future__ import annotations
+
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 import pdla
 from bench.common.launch import CORES
 from bench.common.meeting import Meeting
 from bench.common.product import Block, Product, Side, block
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
 TALL = 4  # rows over columns of a block of C from which storing it by columns is tried

@@ -13,10 +13,10 @@ from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.cuts import LONGEST as LONGEST_BLOCK
+from pdla.errors import plural
 from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
 from pdla.simulate.checks import MOST_RANKS
-from pdla.simulate.plural import plural
 
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",

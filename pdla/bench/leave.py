@@ -11,7 +11,7 @@ from typing import Any
 import pdla
 from pdla.bench.stop import refuse
 
-READ, WRITTEN = ("machine", "a", "b", "results"), ("json", "csv", "html", "plot", "out")  # arguments of commands that name files
+READ, WRITTEN = ("machine", "a", "b"), ("json", "csv", "plot", "out")  # arguments of commands that name files
 
 
 def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
@@ -50,8 +50,7 @@ def apart(arguments: argparse.Namespace) -> None:
     """Raises Stop where a command would write a file that it reads, or one file twice."""
     taken: dict[Path, str] = {}
     for name in (*READ, *WRITTEN):
-        given = getattr(arguments, name, None) or []
-        for path in given if isinstance(given, list) else [given]:
+        if path := getattr(arguments, name, None):
             does = f"--{name} writes" if name in WRITTEN else f"{arguments.command.name} reads"
             other = taken.setdefault(Path(path).resolve(), does)
             plain = Path(path).is_file() or not Path(path).exists()  # unlike /dev/null

@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla import nn
 from pdla.comm.dry import dry_run
-from pdla.errors import ShapeError
+from pdla.errors import ShapeError, plural
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.matrix.create import zeros
@@ -21,7 +21,6 @@ from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, cut_over
 from pdla.simulate import checks
 from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
-from pdla.simulate.plural import plural
 from pdla.simulate.search import Candidate, Found, search
 
 Options = tuple[tuple[str, Any], ...]  # of a scheme, by name

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
+from pdla.errors import plural
 from pdla.simulate.estimate import Seconds
-from pdla.simulate.plural import plural
 
 C = TypeVar("C")
 

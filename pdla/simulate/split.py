@@ -21,9 +21,9 @@ from pdla.comm.clock import now
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Event, Ledger, record
+from pdla.errors import plural
 from pdla.model.machine import Machine
 from pdla.simulate.all_ranks import dry_run_all
-from pdla.simulate.plural import plural
 
 RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
 BARRIERS = 5  # by which the ranks' clocks are compared

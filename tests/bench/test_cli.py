@@ -62,7 +62,6 @@ SLOW = ["scale", "--product", "100000x100000x100000", "--to", "10000000", "--fac
         (["--threads", "2", "lu", "--nb", f"{2**40 + 1}"], f"'{2**40 + 1}' is too many: up to {2**40}"),
         (["--threads", "2", "gemm", "--a", "", "--b", ""], "the ending tells the format"),
         (["predict", "-P", "4", "--csv", "x", "--json", "./x"], "--csv x: --json writes this file; give another"),
-        (["report", "x.json", "y.json", "--html", "./y.json"], "--html ./y.json: report reads this file; give another"),
         (["--json", "B.npy", "gemm", "--a", "A.npy", "--b", "B.npy"], "--json B.npy: gemm reads this file; give another"),
         (["gemm", "--machine", "x.toml", "--out", "x.toml"], "--out x.toml: gemm reads this file; give another"),
         (["gemm", "-m", "x"], "(see python -m pdla.bench gemm --help)"),

@@ -9,7 +9,6 @@ RENAMED = {"mpi_world": "mpi"}  # pytest-mpi skips all that is in a folder `mpi`
 ROOMS = {  # what several modules do together
     "test_agreed_arguments": "every argument of every function that is collective",
     "test_programs": "random programs of many steps",
-    "bench/report/test_browser": "the page in a browser, which is not everywhere",
     "linalg/test_backward_errors": "all factorizations and solutions, beside SciPy's",
     "linalg/test_level3": "over MPI: all of level 3",
     "linalg/test_range": "all factorizations, and what is made of them, near both ends of the range of numbers",

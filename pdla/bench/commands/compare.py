@@ -23,7 +23,7 @@ from pdla.bench.measure.check import WRONG
 from pdla.bench.report.content import misfit
 from pdla.bench.report.table import console, size
 from pdla.bench.stop import FAILED, refuse
-from pdla.simulate.plural import plural
+from pdla.errors import plural
 
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
 KEYS = (*PROBLEM, "algorithm", "grid", "seconds", "bytes_received", "right")  # what a row must have

@@ -34,6 +34,7 @@ from pdla.bench.arguments import (
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
+from pdla.errors import plural
 from pdla.linalg import norm, solve, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
@@ -45,7 +46,6 @@ from pdla.linalg.routines import LU, ROUTINES, TRIANGULAR, Factorization
 from pdla.linalg.verify import Claim
 from pdla.matmul.images import Images
 from pdla.model.machine import Machine
-from pdla.simulate.plural import plural
 
 SIZE, THRESHOLD = 4096, 30.0
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -11,7 +11,7 @@ from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported, world
 from pdla.bench.measure.facts import POLLS, oversubscribed, waiting
 from pdla.bench.measure.product import Bench, Results
-from pdla.simulate.plural import plural
+from pdla.errors import plural
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:

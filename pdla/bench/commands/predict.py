@@ -13,8 +13,8 @@ from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record, write_csv
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.stop import refuse
+from pdla.errors import plural
 from pdla.simulate.networks import STATES
-from pdla.simulate.plural import plural
 from pdla.simulate.scaling import Problem
 from pdla.simulate.search import Found
 

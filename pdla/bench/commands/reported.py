@@ -16,7 +16,7 @@ from pdla.bench.measure.product import Bench, Results
 from pdla.bench.report import table
 from pdla.bench.report.content import report, write
 from pdla.bench.stop import FAILED
-from pdla.simulate.plural import plural
+from pdla.errors import plural
 
 VOLUMES = (
     "received, messages, workspace: the most of any rank; formula: received, in closed form; "

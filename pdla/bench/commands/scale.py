@@ -13,9 +13,8 @@ from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.stop import refuse
-from pdla.errors import ShapeError
+from pdla.errors import ShapeError, plural
 from pdla.simulate.networks import SCHEMES
-from pdla.simulate.plural import plural
 from pdla.simulate.scaling import Point, Problem, Result, scaling
 
 WIDTH = 58  # characters of a choice

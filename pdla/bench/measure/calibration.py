@@ -20,10 +20,10 @@ from pdla.comm.clock import current as clock
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.comm.pending import Pending
+from pdla.errors import plural
 from pdla.grid import ProcessGrid
 from pdla.matrix.create import zeros
 from pdla.model.machine import Machine
-from pdla.simulate.plural import plural
 
 LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
 SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions; that TURNS turns may not reach

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import pdla
-from pdla.simulate.plural import plural
+from pdla.errors import plural
 
 SMALL = 1 << 33  # multiplications that rank 0 does alone, in a fraction of a second
 WRONG = "WRONG"

@@ -12,8 +12,8 @@ from typing import Any
 from pdla.bench.measure.product import Row
 from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.stop import refuse
+from pdla.errors import plural
 from pdla.model.machine import Machine, operations
-from pdla.simulate.plural import plural
 from pdla.simulate.split import Split
 
 LARGE = 1 << 14  # n of a product at full rate
@@ -56,25 +56,16 @@ class Line:
     """
 
     label: str
-    file: str
     ranks: int
     product: str
     dtype: str
     algorithm: str
-    grid: str
     seconds: float | None
     flops: int
-    share_of_peak: float | None
     split: Split | None
     predicted: Split | None
     received: int
-    formula: float | None
-    bound: float
     multiple: float | None
-    messages: int
-    workspace: int
-    checks: str
-    right: bool
     intensity: float | None
     peak: float | None
     link: float | None
@@ -137,25 +128,16 @@ def _line(file: File, row: Row, alone: bool) -> Line:
     peak = file.content["peak_flops_per_second"].get(case.dtype)
     return Line(
         label=f"{row.algorithm} {grid}" + ("" if alone else f", {file.name}"),
-        file=file.name,
         ranks=ranks,
         product=case.title,
         dtype=case.dtype,
         algorithm=row.algorithm,
-        grid=grid,
         seconds=median(row.seconds) if row.seconds else None,
         flops=case.flops,
-        share_of_peak=row.share_of_peak,
         split=row.split,
         predicted=row.predicted,
         received=row.bytes_received,
-        formula=row.bytes_by_formula,
-        bound=row.bytes_lower_bound,
         multiple=row.multiple_of_bound,
-        messages=row.messages,
-        workspace=row.peak_workspace,
-        checks=", ".join(row.checks),
-        right=row.right,
         intensity=case.flops / ranks / row.bytes_received if row.bytes_received else None,
         peak=peak or (None if machine is None else ranks * _rate(machine, case.dtype)),
         link=None if machine is None else ranks * machine.rate(far=machine.home(ranks - 1) > 0),

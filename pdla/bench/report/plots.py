@@ -11,7 +11,7 @@ from typing import Any
 from pdla.bench.report.lines import Line
 from pdla.bench.report.table import size
 from pdla.bench.stop import refuse
-from pdla.simulate.plural import plural
+from pdla.errors import plural
 
 PARTS = {"computing": "#4477aa", "communicating": "#ee8866", "waiting": "#bbbbbb"}
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa7733", "#66ccee", "#aa3377", "#bbbb33", "#777777", "#332288", "#882255")

@@ -128,15 +128,8 @@ def test_without_matplotlib_one_line_names_the_command(files, tmp_path, monkeypa
         run(*files, "--plots", str(tmp_path))
 
 
-@pytest.mark.parametrize("option", ["--plots", "--html"])
-def test_what_cannot_be_written_is_one_line(files, tmp_path, option):
-    if option == "--plots":
-        pytest.importorskip("matplotlib")
+def test_what_cannot_be_written_is_one_line(files, tmp_path):
+    pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
-    with pytest.raises(Stop, match=option):
-        run(*files, option, str(tmp_path / "file" / "here"))
-
-
-def test_a_page_without_a_folder_is_told_before_the_work(tmp_path):
-    with pytest.raises(Stop, match=r"--html .*: there is no folder"):
-        run("none.json", "--html", str(tmp_path / "none" / "page.html"))
+    with pytest.raises(Stop, match="--plots"):
+        run(*files, "--plots", str(tmp_path / "file" / "here"))

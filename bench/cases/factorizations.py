@@ -1,13 +1,4 @@
-"""Cholesky, LU, triangular systems and inverses of all ranks beside SciPy's with two threads and beside ScaLAPACK's, by turns.
-
-mpirun -n 2 python -m bench.factor [n ...]          1024, 2048 and 4096
-
-float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks, in place ("own"),
-and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns; "solve" has one, "refined" solves it by factors
-in float32. Checked by LAPACK's ratios first. ScaLAPACK (apt-get install libscalapack-openmpi2.2) runs in a job of its own, as many
-ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py), by turns with the others. Median milliseconds of 7
-turns, and ratios of our times to theirs; for "refined" to those of "solve, own" in ScaLAPACK's place.
-"""
+"""Factorizations, triangular systems and inverses beside SciPy's and ScaLAPACK's, by turns."""
 
 import os
 import subprocess
@@ -17,16 +8,15 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from mpi4py import MPI
 from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
 import pdla
-from bench.common.given import say, started
+from bench.common.case import case
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
-from pdla.bench.arguments import positive
+from pdla.bench.arguments import positives
 from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
@@ -37,6 +27,36 @@ from pdla.model.machine import Machine
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
 OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
+
+
+@case("n:6 | :<18 | ours:8.1f | SciPy:8.1f | ratio:7.2f | ScaLAPACK:11.1f | ratio:7.2f")
+def factor(comm, sizes: positives = "1024,2048,4096"):
+    """Cholesky, LU, triangular systems, inverses: beside SciPy's of two threads, and ScaLAPACK's.
+
+    mpirun -n 2 python -m bench factor 1024,2048
+
+    float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours
+    in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"). B of the triangular
+    systems has n columns; "solve" has one, "refined" solves it by factors in float32. Checked by
+    LAPACK's ratios first. ScaLAPACK (apt-get install libscalapack-openmpi2.2) runs in a job of its
+    own, as many ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py), by
+    turns with the others. Median milliseconds of 7 turns, and ratios of our times to theirs; for
+    "refined" to those of "solve, own" in ScaLAPACK's place.
+    """
+    meeting = Meeting(comm.mpi)
+    yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
+    for n in sizes:
+        ours, theirs = sides(n, comm)
+        words = 4 * n * n // comm.size  # as a call makes at most: copies of its share
+        turn = {name: partial(timed, meeting.seconds, words, *way) for name, way in ours.items()}
+        turn |= {name: partial(quietly, meeting, partial(timed, alone, words, *way)) for name, way in theirs.items()}
+        job = None if comm.rank or no_scalapack() else Job(n, comm.size)
+        if not no_scalapack():
+            turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in Job.names}
+        times = in_turns(TURNS, turn, first=1)
+        if job:
+            job.end()
+        yield from ((n, name, *beside(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
 
 
 def alone(work):
@@ -154,35 +174,9 @@ def check(n, P, L, B, X):
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")
 
 
-def row(name, times):
-    """A line of the table."""
+def beside(name, times):
+    """Our milliseconds, SciPy's, ScaLAPACK's or None, and the ratios of ours to theirs."""
     kind, mine = name.rpartition(",")[0], 1e3 * median(times[name])
     scipys = 1e3 * median(times["solve" if kind == "refined" else kind])
-    beside = 1e3 * median(times.get("solve, own" if kind == "refined" else f"ScaLAPACK, {kind}", [0.0]))
-    ratio = f"{beside:11.1f}{mine / beside:7.2f}" if beside else ""
-    return f"{name:18}{mine:8.1f}{scipys:8.1f}{mine / scipys:7.2f}{ratio}"
-
-
-def main(*sizes):
-    comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
-    tell = say(comm)
-    tell(f"float64, {comm.size} ranks, median ms of {TURNS} turns")
-    tell(f"{'n':>6}  {'':18}{'ours':>8}{'SciPy':>8}{'ratio':>7}{'ScaLAPACK':>11}{'ratio':>7}")
-    for n in sizes or (1024, 2048, 4096):
-        ours, theirs = sides(n, comm)
-        words = 4 * n * n // comm.size  # as a call makes at most: copies of its share
-        turn = {name: partial(timed, meeting.seconds, words, *way) for name, way in ours.items()}
-        turn |= {name: partial(quietly, meeting, partial(timed, alone, words, *way)) for name, way in theirs.items()}
-        job = None if comm.rank or no_scalapack() else Job(n, comm.size)
-        if not no_scalapack():
-            turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in Job.names}
-        in_turns(1, turn)
-        times = in_turns(TURNS, turn)
-        if job:
-            job.end()
-        for name in ours if comm.rank == 0 else ():  # which alone has timed theirs
-            tell(f"{n:6}  {row(name, times)}", flush=True)
-
-
-if __name__ == "__main__":
-    started(main, positive, __doc__)
+    other = times.get("solve, own" if kind == "refined" else f"ScaLAPACK, {kind}")
+    return mine, scipys, mine / scipys, *((1e3 * median(other), mine / (1e3 * median(other))) if other else (None, None))

@@ -1,24 +1,36 @@
-"""How much code there is: of each room its files, and the lines of code in them, without docstrings, comments and blank lines.
-
-    python -m bench.lines [folder]
-
-Also how many lines are longer than 100 columns.
-"""
-
-from __future__ import annotations
+"""How much code there is."""
 
 import ast
 import io
-import sys
 import tokenize
 from collections import defaultdict
 from pathlib import Path
+
+from bench.common.case import case
+from bench.common.launch import ROOT
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER
 }
 LONG = 100
+
+
+@case("room:<28 | files:7 | code lines:12")
+def lines(folder: Path = ROOT / "pdla"):
+    """Files and lines of code of each room, without docstrings, comments and blank lines.
+
+    Also how many lines are longer than 100 columns.
+    """
+    rooms: dict[str, list[int]] = defaultdict(list)
+    long = 0
+    for path in sorted(folder.rglob("*.py")):
+        text = path.read_text()
+        rooms[str(path.parent.relative_to(folder.parent))].append(code_lines(text))
+        long += sum(len(line) > LONG for line in text.splitlines())
+    yield from ((room, len(files), sum(files)) for room, files in sorted(rooms.items()))
+    yield "in all", sum(map(len, rooms.values())), sum(map(sum, rooms.values()))
+    yield f"{long} lines over {LONG} columns"
 
 
 def docstring_lines(text: str) -> set[int]:
@@ -38,22 +50,3 @@ def code_lines(text: str) -> int:
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
     return len(lines - docstring_lines(text))
-
-
-def main() -> None:
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "pdla")
-    rooms: dict[str, list[int]] = defaultdict(list)
-    long = 0
-    for path in sorted(root.rglob("*.py")):
-        text = path.read_text()
-        rooms[str(path.parent.relative_to(root.parent))].append(code_lines(text))
-        long += sum(len(line) > LONG for line in text.splitlines())
-    print(f"{'room':28}{'files':>7}{'code lines':>12}")
-    for room, files in sorted(rooms.items()):
-        print(f"{room:28}{len(files):7}{sum(files):12}")
-    print(f"{'in all':28}{sum(map(len, rooms.values())):7}{sum(map(sum, rooms.values())):12}")
-    print(f"{long} lines over {LONG} columns")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,4 @@
-"""How many Python calls a product, a solution and a factorization take, and in how many files of pdla: the first of two matrices on
-a grid, one of a new shape, and those after it; and how many the second forward and backward pass of a linear layer do.
-
-    python -m bench.calls 1024                    run dry, as rank 0 of so many
-    python -m bench.calls threads                 on 4 ranks that are threads
-    mpirun -n 4 python -m bench.calls             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
-
-Counted are the frames of functions and generators of pdla/, on rank 0. What runs inside a wait is left out for products and layers:
-how often it looks depends on the other ranks. Of systems it is counted, too.
-"""
-
-from __future__ import annotations
+"""How many Python calls products, layers, solutions and factorizations take."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import pdla
-from bench.common.given import say, started
+from bench.common.case import case
 from pdla import nn
 from pdla.bench.arguments import positive
 
@@ -117,28 +106,31 @@ def world(word: str) -> int:
     return 0 if word == "threads" else positive(word)
 
 
-def main(dry: int | None = None) -> None:
+@case("what:<32 | first:8.0f | later:8.0f | new shape:12.0f | files:8.0f")
+def calls(dry: world = None):
+    """Python calls of a first and of a later product, solution and factorization, and of passes.
+
+    Of products also the first of a new shape, on a grid that has multiplied; of a linear's second
+    pass the calls forward and backward. Counted are the frames of functions and generators of
+    pdla/, on rank 0, of solutions and factorizations in how many files. What runs inside a wait is
+    left out for products and layers: how often it looks depends on the other ranks.
+
+    python -m bench calls 1024        run dry, as rank 0 of so many
+    python -m bench calls threads     on 4 ranks that are threads
+    mpirun -n 4 python -m bench calls on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
+    """
     comm = pdla.world() if dry is None else None
-    tell = print if comm is None else say(comm)
-    ranks = comm.size if comm else dry or 4
 
     def told(program: Callable[..., list[int]], *what: Any) -> list[int]:
-        return program(comm, *what) if comm else pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
+        if comm is not None:
+            return program(comm, *what)
+        return pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
 
-    tell(f"{f'Python calls on {ranks} ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
-    tell(f"{'700 x 500 by 500 x 900':32}{''.join(f'{calls:8}' for calls in told(oblong))}")  # the first of this process
-    for name, layout in LAYOUTS.items():
-        first, later, new = told(products, layout)
-        tell(f"{name:32}{first:8}{later:8}{new:12}")
-    tell(f"{'256 x 256':32}{'first':>8}{'later':>8}{'its files':>12}")
+    rows = [["700 x 500 by 500 x 900", *told(oblong), None, None]]  # the first product of this process
+    rows += [[f"400 x 400, {name}", *told(products, layout), None] for name, layout in LAYOUTS.items()]
     for name in SYSTEMS:
         first, later, files = told(systems, name)
-        tell(f"{name:32}{first:8}{later:8}{files:12}")
-    tell(f"{'A linear, its second pass':32}{'forward':>8}{'backward':>9}")
-    for scheme in SCHEMES:
-        forward, backward = told(passes, scheme)
-        tell(f"{scheme.__name__:32}{forward:8}{backward:9}")
-
-
-if __name__ == "__main__":
-    started(main, world, __doc__)
+        rows.append([f"256 x 256, {name}", first, later, None, files])
+    rows += [[f"a pass of a linear, {scheme.__name__}", *told(passes, scheme), None, None] for scheme in SCHEMES]
+    if comm is None or comm.rank == 0:
+        yield from rows

@@ -1,0 +1,201 @@
+"""What ways of sending, shared memory and parts of a plan's choice earn: with each, and without it.
+
+Each is left out in turn, so that what would be done instead is done: ranks send to each other
+directly, or the next best plan runs.
+"""
+
+from contextlib import ExitStack
+from functools import partial
+from unittest.mock import patch
+
+import pdla
+from bench.cases.choice import forget
+from bench.common.case import case
+from bench.common.meeting import Meeting
+from bench.common.product import Product
+from bench.common.turns import milliseconds
+from bench.sides.ours import BLOCKS, flat_grid, operands
+from pdla.bench.arguments import positive
+from pdla.comm import group
+from pdla.comm.collectives import circulant, ring
+from pdla.grid import usual_order
+from pdla.linalg.panels.blocks import in_blocks, near_square
+from pdla.matmul import boxes
+from pdla.matmul.algorithms import table
+from pdla.matmul.choose import candidates
+from pdla.matmul.choose.problem import Problem, Sizes
+from pdla.matrix import redistribute
+
+# ---------------------------------------------------------------------------------------------- by the ledger
+
+NODE = 4  # ranks
+LONG, SHORT = 64 << 10, 16  # bytes of a rank's piece
+
+
+def gathered(comm, nbytes):
+    pieces = [comm.xp.empty((nbytes,), "int8") for _ in range(comm.size)]
+    comm.allgather(pieces[comm.rank], pieces).wait()
+
+
+def summed(comm, nbytes):
+    parts = [comm.xp.empty((nbytes // 8,), "float64") for _ in range(comm.size)]
+    comm.reduce_scatter(parts, parts[comm.rank]).wait()
+
+
+def without_steps():
+    return [patch.object(circulant, "MANY", float("inf"))]
+
+
+EXCHANGES = (  # what is left out, the exchange, the bytes of a piece, and how it is left out
+    ("all-gather around the nodes", gathered, LONG, lambda: [patch.object(ring, "LONG", float("inf"))]),
+    ("sum from node to node", summed, LONG, lambda: [patch.object(group, "pays", lambda *_: False)]),
+    ("all-gather in steps", gathered, SHORT, without_steps),
+    ("sum in steps", summed, SHORT, without_steps),
+)
+
+PLAN = {  # how each part of a plan's choice is left out
+    "ranks placed by what they hold": lambda: [patch.object(candidates, "_relabelled", lambda *_: [])],
+    "nodes as tiles of the grid": lambda: [patch.object(candidates, "fillings", lambda shape, _: [usual_order(shape).ravel()])],
+    "C summed along two axes": lambda: [patch.object(each, "in_two", property(lambda _: False)) for each in (Sizes, Problem)],
+    "the same with some ranks idle": lambda: [patch.object(boxes.Search, "evened", lambda *_: None)],
+    "a face's third cut along the other side": lambda: [patch.object(table, "LESS", 0)],
+    "the same, by what is held already": lambda: [patch.object(candidates, "_turned", lambda q, kept, table, order: table)],
+    "faces straight from any layout": lambda: [patch.object(candidates, "_straight", lambda _: [])],
+    "boxes of half the ranks along k": lambda: [patch.object(boxes, "_fewer", lambda pm, pn, pk, _: (pm[:0], pn[:0], pk[:0]))],
+}
+PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native layouts, ranks, and how many of them to a node
+    ("ranks placed by what they hold", (2000, 2000, 2000), "blocks", 64, 4),
+    ("nodes as tiles of the grid", (2000, 2000, 2000), "native", 64, 4),
+    ("nodes as tiles of the grid", (100000, 100000, 5000), "native", 1024, 4),
+    ("C summed along two axes", (1000, 1000, 10**7), "native", 64, 1),
+    ("C summed along two axes", (1000, 1000, 10**7), "native", 1024, 1),
+    ("the same with some ranks idle", (512, 512, 2**20), "native", 67, 1),
+    ("the same with some ranks idle", (1000, 1000, 10**7), "native", 1019, 1),
+    ("a face's third cut along the other side", (3, 1000, 10**6), "native", 64, 4),
+    ("a face's third cut along the other side", (3, 1000, 10**6), "native", 1024, 4),
+    ("the same, by what is held already", (10007, 20011, 4999), "blocks", 64, 4),
+    ("the same, by what is held already", (10007, 20011, 4999), "blocks", 1024, 4),
+    ("faces straight from any layout", (1024, 1024, 1024), "blocks", 64, 1),
+    ("faces straight from any layout", (10007, 20011, 4999), "blocks", 1024, 1),
+    ("boxes of half the ranks along k", (300, 300, 300), "native", 1024, 1),
+)
+
+
+def planned(comm, mnk, lying):
+    grid, *layouts = pdla.native_layouts(*mnk, comm=comm) if lying == "native" else (flat_grid(comm), *BLOCKS)
+    A, B, C = operands(Product(*mnk, "float64"), grid, layouts)
+    pdla.matmul(A, B, out=C)
+
+
+@case(
+    "left out:<42 | of:26 | from:8 | ranks:6 | a node:8 | link, with:14, | without:14, | messages, with:16 | without:10"
+)
+def ablation():
+    """What each way of sending, and each part of a plan's choice, earns by the ledger of dry runs.
+
+    Of exchanges and of products (m x n x k, from and to 2-D blocks or in native layouts): bytes
+    over a node's link, and messages of a rank.
+    """
+    for what, work, nbytes, left_out in EXCHANGES:
+        for ranks in (64, 1024):
+            yield what, f"pieces of {nbytes}", None, ranks, NODE, *with_and_without(left_out, ranks, work, (nbytes,))
+    for what, mnk, lying, ranks, node in PRODUCTS:
+        found = with_and_without(PLAN[what], ranks, planned, (mnk, lying), node)
+        yield what, " x ".join(map(str, mnk)), lying, ranks, node, *found
+
+
+def figures(ranks, work, what, node=NODE):
+    """Bytes over the busiest link, and most messages of a rank, of the first, second and last
+    node."""
+
+    def program(comm):
+        comm.homes = [rank // node for rank in range(comm.size)]
+        with pdla.record() as ledger:
+            work(comm, *what)
+        return ledger.bytes_from_far, ledger.messages
+
+    links, most = [], 0
+    for first in (0, node, ranks - node):
+        found = [pdla.dry_run(ranks, program, rank=first + place)[0] for place in range(node)]
+        links.append(sum(far for far, _ in found))
+        most = max(most, *(messages for _, messages in found))
+    return max(links), most
+
+
+def with_and_without(left_out, *asked):
+    """`figures` with something, and without it."""
+    found = []
+    for patches in ([], left_out()):
+        forget()
+        with ExitStack() as stack:
+            for each in patches:
+                stack.enter_context(each)
+            found.append(figures(*asked))
+    return [figure for both in zip(*found, strict=True) for figure in both]
+
+
+# ---------------------------------------------------------------------------------------------- by time, on one node
+
+def product(n, comm):
+    A, B, C = (pdla.random((n, n), flat_grid(comm), BLOCKS[0], seed=seed) for seed in range(3))
+    return partial(pdla.matmul, A, B, out=C)
+
+
+def conversion(n, comm):
+    A = pdla.random((n, n), flat_grid(comm), BLOCKS[0])
+    return partial(A.redistribute, in_blocks(near_square(comm.size), 128))
+
+
+def factor(function, n, comm):
+    shape = near_square(comm.size)
+    A = pdla.random((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 128))
+    pdla.fill_diagonal(A, n)
+    return partial(function, A)
+
+
+def no_sharing(comm):
+    return patch.object(comm, "shared_limit", 0)
+
+
+def no_conversion(_):
+    return patch.object(redistribute, "SHOWN", float("inf"))
+
+
+def no_slots(comm):
+    return patch.object(type(comm), "publishes", False)  # the communicators of a row and a column, too
+
+
+SHARING = (  # what is left out, the work, calls in succession, and how it is left out on a communicator
+    ("products in shared memory, n = 256", partial(product, 256), 20, no_sharing),
+    ("products in shared memory, n = 1024", partial(product, 1024), 2, no_sharing),
+    ("products in shared memory, n = 4096", partial(product, 4096), 1, no_sharing),
+    ("conversions in shared memory, n = 2048", partial(conversion, 2048), 2, no_conversion),
+    ("Cholesky's panels in shared slots, n = 2048", partial(factor, pdla.linalg.cholesky, 2048), 1, no_slots),
+    ("LU's panels in shared slots, n = 2048", partial(factor, pdla.linalg.lu_factor, 2048), 1, no_slots),
+)
+
+
+def without(comm, make, left_out):
+    """The work on a communicator of its own, on which something is left out."""
+    own = comm.split(range(comm.size), "without")
+    work = make(own)
+
+    def run():
+        with left_out(own):
+            work()
+
+    return run
+
+
+@case("left out:<46 | with, ms:10.3f | without:10.3f | ratio:8.2f")
+def ablation_node(comm, turns: positive = 7):
+    """What sharing a node's memory earns by time: each with it and without it, by turns.
+
+    Without it messages are sent. Prints median milliseconds, and without it over with it.
+    """
+    meeting = Meeting(comm.mpi)
+    yield f"{comm.size} ranks, {turns} turns"
+    for what, make, count, left_out in SHARING:
+        works = {"with": make(comm), "without": without(comm, make, left_out)}
+        shared, sent = milliseconds(meeting, turns, works, count)
+        yield what, shared, sent, sent / shared

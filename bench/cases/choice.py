@@ -1,0 +1,182 @@
+"""What pdla chooses, how long it takes to choose, and what other constants would choose."""
+
+import argparse
+import sys
+import time
+from functools import partial
+from statistics import median
+from unittest.mock import patch
+
+import pdla
+from bench.cases.volume import LARGE, MACHINES, planned
+from bench.common.case import case
+from bench.common.meeting import Meeting
+from bench.common.product import Product
+from bench.common.turns import checked, in_turns
+from bench.sides.ours import BLOCKS, flat_grid, make, operands, side
+from pdla.bench.arguments import rank_count, sizes
+from pdla.comm.dry import DryComm
+from pdla.errors import PdlaError, PlanError
+from pdla.matmul import boxes as of_boxes
+from pdla.matmul.algorithms import BOX, box, table
+from pdla.matmul.choose import candidates
+from pdla.model.machine import Machine
+
+TURNS, TURN = 7, 0.1  # of boxes; TURN in seconds
+CUBE = 10**6, 10**6, 10**6
+ASKED = (  # of planning: m x n x k, and a memory limit in bytes
+    (CUBE, None), (CUBE, 10**8), (CUBE, 10**7),
+    ((1000, 1000, 1000), None), ((10**7, 10**7, 10), None), ((10**5, 10**6, 10**4), 10**7),
+    ((100, 100, 10**9), None), ((3, 1000, 10**9), None), ((10**9, 100, 100), None),
+)
+
+
+# ---------------------------------------------------------------------------------------------- whether the choice is the fastest
+
+
+@case("ranks:5 | side:<70 | workspace:11 | median ms:11.4g | least:9.4g")
+def boxes(comm, product: sizes, others: str = "", *, dtype: str = "float64", blocks: bool = False):
+    """Products on different boxes, timed side by side: whether the chosen box is the fastest.
+
+    mpirun -n 16 python -m bench boxes 4096x4096x4096 5x3x1:summa,4x4x1:summa,4x4x1:shared
+    mpirun -n 16 python -m bench boxes 65536x256x256 16x1x1:shared,gather --blocks
+
+    pdla's choice comes first. Each box has matrices in its own layouts. With --blocks, A, B and C
+    are 2-D blocks on the near-square grid for all of them, and a schedule without a box runs on
+    whatever grid is cheapest. Each product is checked on integers; then they take turns of a tenth
+    of a second. Prints workspace a rank in bytes, and figures of 7 turns.
+    """
+    meeting, asked = Meeting(comm.mpi), Product(*product, dtype)
+    try:
+        sides = [make(comm.mpi, asked, "blocks" if blocks else "native")]
+        sides += [of_box(comm, asked, spec, blocks) for spec in others.split(",") if spec]
+    except (argparse.ArgumentTypeError, PdlaError, TypeError, ValueError) as error:  # every rank's alike
+        sys.exit(f"boxes {others}: {error}" if comm.rank == 0 else 1)
+    checked(meeting, asked, {one.about: one for one in sides})
+    calls = [max(1, round(TURN / meeting.seconds(one.multiply))) for one in sides]
+    times = in_turns(TURNS, {i: partial(meeting.seconds, sides[i].multiply, count) for i, count in enumerate(calls)})
+    for i, taken in times.items():
+        yield comm.size, sides[i].about, sides[i].workspace, 1e3 * median(taken), 1e3 * min(taken)
+
+
+def of_box(comm, product, spec, blocks):
+    """Collective: the side of a box and a schedule, as 4x4x1:shared; from blocks, of either."""
+    sides, _, schedule = spec.rpartition(":")
+    shape = tuple(map(int, sides.split("x"))) if sides else None
+    way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
+    if blocks:
+        return side(*operands(product, flat_grid(comm), BLOCKS), **way)
+    tables = {table.schedule: table for table in box.tables(shape or (1, 1, 1))}
+    if shape is None or schedule not in tables:
+        raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")
+    grid = pdla.ProcessGrid(shape, axes=tables[schedule].axes, comm=comm)
+    return side(*operands(product, grid, tables[schedule].layouts), **way)
+
+
+# ---------------------------------------------------------------------------------------------- how long planning takes
+
+
+@case("s:6.2f | m x n x k:<30 | bytes:10 | plan:<60")
+def planning(ranks: rank_count = 10**6):
+    """How long it takes to plan a product on a million ranks, without and with a memory limit.
+
+    For each shape the seconds of one call of predict_matmul, which no call before has made easier:
+    the search, and the dry runs that give the plan's figures. Then the plan, and its bytes as a
+    multiple of the lower bound. Of a limit that no plan keeps it is the time to the error, which
+    says how many bytes are missing.
+    """
+    pdla.predict_matmul(8, 8, 8, 8)  # so that nothing is imported or searched for the first time below
+    yield f"{ranks} ranks, float64, one core"
+    for mnk, limit in ASKED:
+        start = time.perf_counter()
+        try:
+            plan = pdla.predict_matmul(*mnk, ranks, memory_limit=limit)
+            over = plan.bytes_received / max(plan.lower_bound, 1)
+            words = f"{plan.algorithm} by {plan.schedule} on {' x '.join(map(str, plan.grid))}, {over:.2f} of the bound"
+        except PlanError as error:
+            words = str(error).partition(";")[0]
+        yield time.perf_counter() - start, " x ".join(map(str, mnk)), limit, words
+
+
+# ---------------------------------------------------------------------------------------------- what other constants would choose
+
+NATIVE = (
+    (1024, 1024, 1024), (16384, 16384, 16384), (32768, 512, 512), (512, 32768, 512), (512, 512, 32768), (4096, 4096, 64),
+    (64, 4096, 4096), (4096, 64, 4096), (100000, 100000, 5000), (10007, 20011, 4999), (3, 1000, 10**6), (300, 300, 300),
+    (1, 10**6, 1000),
+)
+FROM_BLOCKS = (1024, 1024, 1024), (10007, 20011, 4999), (512, 512, 32768), (32768, 512, 512), (4096, 4096, 64), (300, 300, 300)
+FEW = 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 23, 31
+RANKS = (*FEW, 32, 37, 48, 61, 64, 96, 127, 128, 131, 192, 251, 256, 384, 509, 512, 521, 640, 701, 768, 900, 997, 1019, 1024)
+PROBLEMS = {  # by layouts: the products, and the numbers of ranks
+    "native": (NATIVE, RANKS),
+    "blocks": (FROM_BLOCKS, (12, 16, 37, 64, 127, 256, 509, 700)),
+    "far": (LARGE, (4096, 8191, 65536, 262144)),
+}
+CONSTANTS = {  # the module that has it, other values, and in which layouts it decides
+    "WORK": (of_boxes, (1, 2), "native"),
+    "FEW": (of_boxes, (0, 96), "native"),
+    "SUMS": (of_boxes, (0,), "native"),
+    "NEAR": (of_boxes, (float("inf"), 1.05), "native"),
+    "LOPSIDED": (of_boxes, (2, 100), "native"),
+    "BUSY": (of_boxes, (0.25, 1), "native"),
+    "ABOUT": (of_boxes, (1,), "native"),
+    "LESS": (table, (0, 1), "native"),
+    "EVERY": (of_boxes, (1024,), "far"),
+    "LOOKS": (of_boxes, ((129, 64),), "far"),
+    "LONGEST": (of_boxes, (1024,), "far"),
+    "BOXES": (candidates, (4, 16), "blocks"),
+    "WORTH": (candidates, (0,), "blocks"),
+}
+
+
+@case("constant:<10 | instead:12 | layouts:9 | products:10 | changed:9 | s:18 | words:18")
+def constants(names: str = ",".join(CONSTANTS)):
+    """Constants tuned for the choice of boxes and layouts: what other values change, at what cost.
+
+    Dry, on 12 to 1024 ranks; about ten minutes for all. Of native layouts (the constants of
+    pdla/matmul/boxes.py and LESS), and from and to 2-D blocks (the others). "s" and "words" are
+    predicted, on a machine each, as multiples of those with the default value, least and most over
+    the products that change.
+    """
+    for name in names.split(","):
+        module, values, layouts = CONSTANTS[name]
+        for value in values:
+            yield name, str(value), layouts, *compared(module, name, value, layouts)
+
+
+def compared(module, name, value, layouts):
+    """How many products another value changes of how many; their seconds and words over the
+    default's."""
+    products, counts = PROBLEMS[layouts]
+    asked, others = [(mnk, ranks) for mnk in products for ranks in counts], {}
+    forget()
+    default = [chosen(*each, layouts) for each in asked]
+    forget()
+    with patch.object(module, name, value):
+        for i, each in enumerate(asked):
+            what, costs = chosen(*each, layouts)
+            if what != default[i][0]:
+                others[i] = costs()
+    forget()
+    pairs = [pair for i, costs in others.items() for pair in zip(default[i][1](), costs, strict=True)]
+    seconds = [now.seconds / then.seconds for then, now in pairs]
+    words = [now.bytes_received / max(then.bytes_received, 1) for then, now in pairs]
+    return len(asked), len(others), *(f"{min(each):.3f} to {max(each):.3f}" if each else "" for each in (seconds, words))
+
+
+def chosen(mnk, ranks, layouts):
+    """What is chosen; and a function of its costs on MACHINES, or from blocks on PDLA_MACHINE's."""
+    if layouts == "blocks":
+        A, B, C = operands(Product(*mnk, "float64"), flat_grid(DryComm(0, ranks)), BLOCKS)
+        plan = pdla.plan_matmul(A, B, out=C)
+        return str(plan), lambda: [plan.predicted]
+    taken = of_boxes.cheapest(*mnk, ranks, Machine())[0]
+    cuts = [each.evened(*mnk) for each in BOX.tables(tuple(taken))]
+    return (taken, cuts), lambda: [planned(mnk, ranks, taken, machine) for machine in MACHINES]
+
+
+def forget():
+    """What was chosen before, with another value, is looked for anew."""
+    for known in (candidates._ways, candidates._cheapest, of_boxes.split, of_boxes.messages, planned):
+        known.cache_clear()

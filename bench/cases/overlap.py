@@ -1,0 +1,191 @@
+"""How much communication is hidden: products and layers run with either left out, and with both.
+
+A sleep may stand for a product, as if each rank had its own machine; between threads an array may
+travel for a given time.
+"""
+
+import os
+import time
+from contextlib import ExitStack, nullcontext
+from unittest.mock import patch
+
+import numpy as np
+
+import pdla
+from bench.common.case import case
+from pdla import nn
+from pdla.array import chosen
+from pdla.array import numpy as local
+from pdla.bench.arguments import above_zero
+from pdla.bench.measure.peak import elapsed
+from pdla.comm.pending import done
+from pdla.comm.threads import ThreadComm
+
+TIMES = "s:9.3f | comm. s:10.3f | both s:10.3f | hidden:8.0%"
+
+
+def times(run, silent, idle, busy, turns=1):
+    """For each figure of run() the least seconds of the products alone, of the communication alone,
+    of both, in turns; and the share of the communication that is hidden: (products + communication
+    - both) / communication."""
+    least = [np.inf] * 3
+    for _ in range(turns):
+        for i, replaced in enumerate(((silent, busy), (idle,), (busy,))):
+            with ExitStack() as stack:
+                for each in replaced:
+                    stack.enter_context(each)
+                least[i] = np.minimum(least[i], run())
+    products, communication, both = least
+    return np.transpose([*least, (products + communication - both) / communication])
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+TURNS = 4
+LATE = 0.2  # seconds that an array travels between threads, at most
+THREADS = (
+    ("summa", 4, 6144, 128),
+    ("summa", 16, 2048, 64),
+    ("cannon", 16, 1024, 128),
+    ("cannon", 64, 1024, None),
+    ("fetch", 16, 2048, 64),
+)
+PROCESSES = {"numpy": ("summa", 4096, 256), "cupy": ("summa", 16384, 1024)}
+
+
+@case(f"product:<8 | ranks:6 | n:7 | panel:7 | GEMMs:9 | delay:8.3 | {TIMES}")
+def overlap(delay: above_zero = None):
+    """How much of its communication a product hides behind GEMMs: SUMMA, Cannon and fetch.
+
+    python -m bench overlap [delay]        ranks are threads; an array travels `delay` seconds
+    mpirun -n 4 python -m bench overlap    ranks are processes, on the network there is
+    python -m bench.cluster --hosts 4 -- python -m bench overlap
+
+    For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the
+    communication alone (GEMMs return at once), both together; and the share hidden: (GEMMs +
+    communication - together) / communication. The first panel, or the skew, has nothing to hide
+    behind. In the communication alone, SUMMA and fetch have four panels under way at once: of s
+    panels at most 1 - 4/s can be hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
+
+    Where ranks outnumber the cores, GEMMs are "slept": a sleep of 1.5 delays (over MPI a delay is
+    0.06 s unless given); on GPUs they are real. Between threads a delay is 0.2 s or less. Where
+    those of threads are real, the default delay is at most the time that 2.75 panels take, as SUMMA
+    is three panels ahead.
+    """
+    try:
+        comm = pdla.world()
+    except pdla.errors.NoMPIError:
+        comm = None
+    alone = comm is None or comm.size == 1
+    yield from (row for row in (with_threads(delay) if alone else with_processes(comm, delay)) if alone or comm.rank == 0)
+
+
+def product(comm, algorithm, n, panel):
+    """Collective: seconds of C = A B on the slowest rank, the second time."""
+    layout = pdla.Layout("row", "col")
+    with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
+        A, B, C = (pdla.random((n, n), grid, layout, seed=seed) for seed in range(3))
+        asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
+        plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
+        plan(A, B, out=C)
+        return elapsed(comm, lambda: plan(A, B, out=C))
+
+
+def silent(world):
+    """Replace the world's verbs by ones that send nothing and return at once."""
+    return patch.multiple(
+        world, bcast=lambda comm, x, root: done(x), shift=lambda comm, x, out, step=1: done(out),
+        alltoall=lambda comm, sends, recvs: done(recvs),
+    )
+
+
+def slept(seconds):
+    """Replace GEMMs by sleeps."""
+    return patch.object(chosen(), "gemm", lambda *operands: time.sleep(seconds) if seconds else None)
+
+
+def hidden(run, world, sleeps, delay):
+    return times(run, silent(world), slept(0), slept(1.5 * delay) if sleeps else nullcontext(), TURNS)
+
+
+def with_threads(given):
+    yield "threads, each array so many seconds on its way"
+    for algorithm, ranks, n, panel in THREADS:
+        sleeps = ranks > 2 * len(os.sched_getaffinity(0))
+        delay = given or (LATE if sleeps else min(LATE, 2.75 * gemms(ranks, algorithm, n, panel) * panel / n))
+
+        def run(case=(ranks, product, algorithm, n, panel), delay=delay):
+            return pdla.run(*case, delay=delay)[0]
+
+        yield algorithm, ranks, n, panel, "slept" if sleeps else "real", delay, *hidden(run, ThreadComm, sleeps, delay)
+
+
+def gemms(ranks, *case):
+    """Seconds of a product's GEMMs alone, by ranks as threads."""
+    with silent(ThreadComm):
+        return min(pdla.run(ranks, product, *case)[0] for _ in range(2))
+
+
+def with_processes(comm, given):
+    delay, case = given or 0.06, PROCESSES[comm.xp.name]
+    yield f"{comm.size} processes on {len(set(comm.homes))} nodes"
+    for sleeps in (False, True) if comm.xp.name == "numpy" else (False,):
+        figures = hidden(lambda: product(comm, *case), type(comm), sleeps, delay)
+        yield case[0], comm.size, *case[1:], "slept" if sleeps else "real", delay if sleeps else None, *figures
+
+
+# ---------------------------------------------------------------------------------------------- layers
+
+GRID, AXES = (2, 2, 2), ("row", "col", "depth")
+SEQUENCE, SEQUENCES, HIDDEN, HEADS = 16, 16, 64, 4
+PASSES = 2
+MESSAGE = 0.1  # seconds that half of an all-reduce of tokens x HIDDEN takes
+BANDWIDTH = SEQUENCE * SEQUENCES // 2 * HIDDEN * 8 / 2 / MESSAGE  # bytes a second
+
+
+@case(f"shards:6 | pass:10 | {TIMES}")
+def layer_overlap(ratio: above_zero = 2.0):
+    """How much of a layer's communication is hidden behind its products, by shards of Tensor3D.
+
+    `ratio` is the time of a linear's product, which is a sleep, over that of its messages: an array
+    travels as long as its bytes take at a given bandwidth. For 1, 2 and 4 shards, forward and
+    backward: seconds of the products alone (verbs return at once), of the communication alone
+    (products take no time), of both; and the share hidden, (products + communication - both) /
+    communication.
+    """
+    yield f"{dict(zip(AXES, GRID, strict=True))}, {BANDWIDTH / 1e6:.1f} MB a second"
+    nothing = patch.multiple(
+        ThreadComm, allgather=lambda comm, x, outs, verb="", gather_buffer=None: done(outs),
+        reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
+    )
+    for shards in (1, 2, 4):
+
+        def run(shards=shards):
+            return pdla.run(int(np.prod(GRID)), passes, shards, bandwidth=BANDWIDTH)[0]
+
+        with np.errstate(all="ignore"):
+            found = times(run, nothing, by_work(0), by_work(ratio * 2 * MESSAGE))
+        yield from ((shards, name, *figures) for name, figures in zip(("forward", "backward"), found, strict=True))
+
+
+def passes(comm, shards):
+    """Collective: seconds of the fastest forward and of the fastest backward pass."""
+    scheme = nn.Tensor3D(pdla.ProcessGrid(GRID, AXES, comm), shards=shards)
+    net = nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE)
+    x = scheme.shard(np.zeros((SEQUENCES * SEQUENCE, HIDDEN)), sequence=SEQUENCE)
+    seconds = []
+    for _ in range(PASSES):
+        y = []
+        seconds.append((elapsed(comm, lambda: y.append(net.forward(x))), elapsed(comm, lambda: net.backward(y[0]))))  # noqa: B023
+    return [min(each) for each in zip(*seconds, strict=True)]
+
+
+def by_work(seconds):
+    """Replace GEMMs by sleeps: `seconds` for a linear of a rank's tokens, others by their work."""
+    whole = SEQUENCE * SEQUENCES // 2 * HIDDEN * HIDDEN // 4
+
+    def gemm(a, b, c, alpha=1, beta=0, room=None, alike=False):
+        c[...] = 0
+        time.sleep(seconds * a.shape[0] * a.shape[1] * b.shape[1] / whole)
+
+    return patch.object(local, "gemm", gemm)

@@ -1,0 +1,83 @@
+"""PDGEMM from C: through pdla, beside ScaLAPACK's own and beside native pdla."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from bench.common.case import case
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.sides.jobs import Job
+from pdla.bench.arguments import positive, positives
+
+START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
+LIMIT = 600  # seconds of a job
+
+
+@case(
+    "n:6 | block:6 | ScaLAPACK, ms:14.1f | through pdla:13.1f | native pdla:13.1f | ScaLAPACK / through:20.2f"
+    " | through / native:18.2f | equal:6"
+)
+def pblas(
+    *, ranks: positive = 4, sizes: positives = "1024,2048,4096", blocks: positives = "64,256", rounds: positive = 3,
+    turns: positive = 5,
+):
+    """PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run.
+
+    A C program (bench/clients/gemm.c) calls pdgemm_, which libpdla_pblas.so in turn computes itself
+    and passes on to ScaLAPACK. Native pdla multiplies matrices in its own layouts, from Python,
+    under the same MPI. The two jobs alternate, --rounds times; figures are medians over all rounds,
+    of the slowest process. Every process has one BLAS thread; where the system's BLAS is older than
+    the processor, it is told which kernels to use. The C program compares each product of integers
+    with ScaLAPACK's, element for element. What runs is built in a scratch folder; this needs
+    Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
+    """
+    no_compiler = "" if shutil.which("mpicc.openmpi") else "no mpicc.openmpi here; as root: apt-get install libopenmpi-dev"
+    if missing := no_scalapack() or no_compiler:
+        sys.exit(f"pblas: {missing}")
+    yield f"n x n x n, float64, {ranks} ranks; medians"
+    found = {(n, block): [True, [], [], []] for n in sizes for block in blocks}
+    with tempfile.TemporaryDirectory() as scratch:
+        program = built(Path(scratch))
+        for _ in range(rounds):
+            for n in sizes:
+                own = native(ranks, n)
+                for block in blocks:
+                    said, row = through_c(program, ranks, n, block, turns), found[n, block]
+                    row[0] &= said["equal"]
+                    for taken, more in zip(row[1:], (said["scalapack"], said["pdla"], own), strict=True):
+                        taken += more
+    for (n, block), (equal, *taken) in found.items():
+        alone, through, own = (1e3 * median(each) for each in taken)
+        yield n, block, alone, through, own, alone / through, through / own, "yes" if equal else "NO"
+
+
+def built(folder: Path) -> Path:
+    """Build the C program, with the libraries beside it; gives its path."""
+    for command in (
+        [sys.executable, "-m", "pdla.native.build", "--to", folder],
+        ["make", "-C", ROOT / "bench" / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / "gemm_c"
+
+
+def through_c(program, ranks, n, block, turns):
+    command = [*START, str(ranks), program, str(n), str(block), str(turns)]
+    environment = os.environ | threads(1) | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
+    said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
+    return json.loads(said[said.index("{") :])
+
+
+def native(ranks, n):
+    start, environment = (lambda count: [*START, str(count), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | core_type())
+    job = Job("pdla", (("ours", "native"),), start, environment=environment)
+    work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
+    lines, failed = job.run(ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)
+    if failed:
+        sys.exit(f"native pdla: {failed}")
+    return lines[0]["seconds"]

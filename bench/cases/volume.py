@@ -1,0 +1,201 @@
+"""How many words pdla's boxes receive, beside the lower bound and beside other boxes, dry."""
+
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+
+import pdla
+from bench.common.case import case
+from bench.common.given import shapes
+from pdla.bench.arguments import natural, positive, to_draw
+from pdla.comm.dry import DryComm
+from pdla.matmul import boxes, planner
+from pdla.matmul.algorithms import BOX
+from pdla.matmul.boxes import Box
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose.candidates import ways
+from pdla.matmul.choose.mapping import Kept, Place, Side
+from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem, Sizes
+from pdla.matmul.options import Options
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+SHAPES = ((32768, 32768, 32768), (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999))
+LARGE = (
+    (1048576, 2048, 2048), (2048, 1048576, 2048), (2048, 2048, 1048576), (16384, 16384, 16384), (131072, 131072, 131072),
+    (16384, 16384, 64), (512, 512, 1048576), (512, 512, 64), *SHAPES, (10**6, 1000, 1000), (1000, 10**6, 1000), (1000, 1000, 10**6),
+)
+MANY = 4096, 8191, 65536, 65537, 262144, 999983, 10**6
+MACHINES = "laptop", "a100x4"
+WAYS = OURS, DIVIDE, CONVERTED, LEAST, OVER = (
+    "pdla", "sides that divide P", "2-D blocks to 2-D blocks", "the least of any box", "2-D blocks over that"
+)
+
+
+@case("ranks:<8 | m x n x k:<22 | words over the lower bound:<25 | median:8.3f | p95:8.3f | max:8.3f | least share of ranks:22.3f")
+def volume(
+    products: shapes = SHAPES, *, to: positive = 1024, every: positive = 1, convert: natural = 0, least: natural = 0,
+    plot: to_draw = None,
+):
+    """Words that a rank receives, over the lower bound, for every number P of ranks.
+
+    By pdla's boxes, and by the best box of exactly P ranks. Up to --to ranks, for every N-th number
+    with --every N. --convert N also plans products from and to 2-D blocks on the near-square grid,
+    conversions counted, for every N-th number of ranks. --least N computes for every N-th the
+    fewest words with which any box can do, from and to these blocks, whichever rank is put where.
+    There are no messages and no data: figures are by the plans' formulas, which tests compare with
+    counted bytes. --plot draws the picture of docs/choosing.md into a file.
+    """
+    found = [(mnk, *study(mnk, to, every, convert, least)) for mnk in products]
+    for span, counts in (("P < 32", range(32)), ("P >= 32", range(32, to + 1))):
+        for mnk, by_way, shares in found:
+            for name, words in by_way.items():
+                if some := [value for ranks, value in words.items() if ranks in counts]:
+                    share = min(value for ranks, value in shares.items() if ranks in counts) if name == OURS else None
+                    figures = np.median(some), np.percentile(some, 95), max(some)
+                    yield span, "x".join(map(str, mnk)), name, *figures, share
+    if plot:
+        draw(found, plot)
+
+
+def study(mnk, to, every, convert, beneath):
+    """For each of WAYS, by number of ranks, the words over the bound; and of the ranks the shares
+    that pdla's boxes use."""
+    taken = {ranks: ours(mnk, ranks) for ranks in range(2, to + 1, every)}
+    moving = {ranks: converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
+    floor = {ranks: least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
+    over = {ranks: moving[ranks] / floor[ranks] for ranks in floor if ranks in moving}
+    words, shares = ({ranks: each[i] for ranks, each in taken.items()} for i in range(2))
+    divide = {ranks: by_divisors(mnk, ranks) for ranks in taken}
+    return dict(zip(WAYS, (words, divide, moving, floor, over), strict=True)), shares
+
+
+def ours(mnk, ranks):
+    """Words over the bound in the box's own layouts, and the share of the ranks that work."""
+    box = boxes.cheapest(*mnk, ranks, Machine())[0]
+    return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
+
+
+def by_divisors(mnk, ranks):
+    """Words over the bound of the best box whose sides multiply to P, as in COSMA."""
+    sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
+    return min(boxes.words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
+
+
+def converted(mnk, ranks):
+    """Words over the bound from and to near-square 2-D blocks; and the conversions' part."""
+    m, n, k = mnk
+    blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
+    place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
+    A, B, C = (PlacedOperand(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
+    asked = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
+    way = ways(asked, "auto", None, None)[0]
+    bound = received_lower_bound(*mnk, ranks)
+    return (way.words + way.moved) / bound, way.moved / bound
+
+
+def least(mnk, ranks):
+    """Words over the bound that some rank must receive from and to 2-D blocks, by any box that
+    leaves at most 11% of ranks idle.
+
+    At a place of the box's grid a rank needs those elements of its faces of A and B that it does
+    not hold, and for its own block of C an addend from each of pk places, less those it computes
+    itself. As a lower bound, each rank gets the place that is best for it, even if several get the
+    same one, and the ranks that need most are idle: some rank receives at least the mean of the
+    rest.
+    """
+    m, n, k = mnk
+    shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), np.arange(ranks)
+    faces = pdla.Layout("m", "k"), pdla.Layout("k", "n"), pdla.Layout("m", "n")
+    bound, best = received_lower_bound(*mnk, ranks), inf
+    for box in sorted(_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):
+        if 0.85 * boxes.words(*mnk, box) - (m * k + k * n) / ranks >= best * bound:
+            break
+        needed = np.zeros((ranks, box.ranks))
+        for size, face in zip(((m, k), (k, n), (m, n)), faces, strict=True):
+            there, here = Side(size, face, ("m", "n", "k"), box), Side(size, blocks, ("row", "col"), shape)
+            wanted = box.k * here.elements[:, None] if face is faces[2] else there.elements
+            needed += wanted - Kept(here, there, order, ranks).elements
+        best = min(best, np.sort(needed.min(axis=1))[: box.ranks].mean() / bound)
+    return best
+
+
+def _boxes(mnk, ranks):
+    sides = ((pm, pn, ranks // (pm * pn)) for pm in range(1, ranks + 1) for pn in range(1, ranks // pm + 1))
+    found = (Box(*(min(side, size) for side, size in zip(box, mnk, strict=True))) for box in sides)
+    return {box for box in found if box.ranks >= 0.89 * ranks}
+
+
+@case("m x n x k:<26 | ranks:8 | box:<20 | words/bound:12.3f | messages:10 | s/fewest words: laptop, a100x4:34")
+def far_out():
+    """The boxes taken on 4096 to a million ranks: words over the bound, messages and seconds, dry.
+
+    Seconds are those on two machines, as multiples of those of the box of fewest words, of boxes
+    that leave at most 11% of ranks idle.
+    """
+    for mnk in LARGE:
+        for ranks in MANY:
+            box, over, messages, ratios = beside_fewest(mnk, ranks)
+            product, sides = (" x ".join(map(str, each)) for each in (mnk, box))
+            yield product, ranks, sides, over, messages, ", ".join(f"{ratio:.2f}" for ratio in ratios)
+
+
+def beside_fewest(mnk, ranks):
+    """The box that is taken, its words over the bound, its messages, and its seconds over those of
+    the box of fewest words, on each of MACHINES."""
+    taken, fewest = boxes.cheapest(*mnk, ranks, Machine(), rows_first=True)[0], fewest_words(mnk, ranks)
+    ratios = [planned(mnk, ranks, taken, one).seconds / planned(mnk, ranks, fewest, one).seconds for one in MACHINES]
+    cost = planned(mnk, ranks, taken, MACHINES[0])
+    return taken, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
+
+
+def fewest_words(mnk, ranks):
+    pm, pn = boxes._sides(*mnk, ranks)
+    pm, pn = np.minimum(pm, mnk[0]), np.minimum(pn, mnk[1])
+    pk = np.minimum(ranks // (pm * pn), mnk[2])
+    words = np.where(pm * pn * pk >= 0.89 * ranks, boxes.Boxes.of(*mnk, pm, pn, pk).words, np.inf)
+    best = int(np.argmin(words))
+    return Box(int(pm[best]), int(pn[best]), int(pk[best]))
+
+
+@lru_cache(maxsize=64)
+def planned(mnk, ranks, box, machine):
+    """The predicted cost of a product by a box, by its best schedule, in its own layouts."""
+    (m, n, k), machine = mnk, Machine.load(machine)
+    asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]
+    suits = asked.schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
+    table = next(table for table in tables if table.schedule == suits).evened(m, n, k)
+    grid = pdla.ProcessGrid.trusted(table.shape, DryComm(0, ranks), None, table.axes)
+    A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
+    options = Options(table.algorithm, table.asked, table.schedule)
+    return planner.make(PlanBuilder(A, B, C, np.dtype(float), options, machine)).predicted
+
+
+def draw(found, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "pdla", "font.size": 9})
+    rows = -(-len(found) // 2)
+    figure, every = plt.subplots(rows, 2, figsize=(9, 3 * rows), sharex=True, squeeze=False, constrained_layout=True)
+    dots = {"marker": ".", "linestyle": "", "markersize": 3, "rasterized": True}
+    drawn = (  # what is drawn later is drawn over the others
+        (DIVIDE, "sides that divide P", dots | {"color": "#cccccc"}),
+        (CONVERTED, "pdla, from and to 2-D blocks", dots | {"color": "#f6a04d"}),
+        (LEAST, "these blocks, least of any box", {"color": "k", "marker": "_", "linestyle": "", "markersize": 5}),
+        (OURS, "pdla, own layouts", dots | {"color": "#2f6fed"}),
+    )
+    for axes, (mnk, by_way, _) in zip(every.flat, found, strict=False):
+        for name, label, how in drawn:
+            if by_way[name]:
+                axes.plot(list(by_way[name]), list(by_way[name].values()), label=label, **how)
+        axes.set(title="m n k = " + " ".join(map(str, mnk)), xscale="log", yscale="log", ylim=(0.9, 40))
+        axes.set_yticks([1, 2, 5, 10, 30], ["1", "2", "5", "10", "30"])
+    every[0, 0].legend(markerscale=3)
+    figure.supxlabel("ranks")
+    figure.supylabel("words received over the lower bound")
+    figure.savefig(path, dpi=200, metadata={"Date": None})
