@@ -13,7 +13,7 @@ from bench.cases import calls
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 4_450, 312), (64, 8_500, 1_110), (1024, 8_600, 2_090)])
+@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 4_750, 312), (64, 8_500, 1_110), (1024, 8_600, 2_090)])
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_later):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
