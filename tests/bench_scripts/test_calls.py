@@ -13,7 +13,7 @@ from bench import calls
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 4_500, 315), (64, 8_700, 1_160), (1024, 8_800, 2_100)])
+@pytest.mark.parametrize(("ranks", "most", "most_later"), [(4, 4_750, 315), (64, 8_700, 1_160), (1024, 8_800, 2_100)])
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_later):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
