@@ -12,7 +12,7 @@ from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
-from pdla.matmul.plan import Plan
+from pdla.matmul.plan import costs
 from pdla.matmul.schedules import cannon
 from pdla.model.machine import Machine
 
@@ -95,8 +95,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
 
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
-    runs, grids, dry, trusted = [], [], Plan._dry, ProcessGrid.trusted
-    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(plan.named) or dry(plan, rank))
+    runs, grids, dry, trusted = [], [], costs._dry, ProcessGrid.trusted
+    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(plan.named) or dry(plan, rank))
     monkeypatch.setattr(ProcessGrid, "trusted", lambda *args: grids.append(args[0]) or trusted(*args))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 3d by summa .* needs [0-9]+ bytes"):
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
@@ -106,8 +106,8 @@ def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeyp
 
 def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whether_they_keep_step(monkeypatch):
     """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
-    runs, asked, dry = [], [], Plan._dry
-    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
+    runs, asked, dry = [], [], costs._dry
+    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
     cannon.in_step.cache_clear()
     monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by cannon .*m=28, n=28, k=1"):
@@ -192,8 +192,8 @@ def test_a_limit_may_ask_for_thinner_panels_than_a_long_walk_has():
 
 def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
     """Of 64 ranks a hundred ways and widths were run as each, where one tells that they do not fit."""
-    runs, dry = [], Plan._dry
-    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(rank) or dry(plan, rank))
+    runs, dry = [], costs._dry
+    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(rank) or dry(plan, rank))
 
     def program(comm):
         A = pdla.zeros((4096, 4096), ProcessGrid((8, 8), comm=comm), LAYOUT)
