@@ -190,11 +190,14 @@ def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dty
     """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
         X, overwrite = count_workspace(cast(X, dtype)), True
-    if overwrite and _lies(X, layout, grid):
+    if not _lies(X, layout, grid):
+        with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
+            return count_workspace(converted(X, layout, grid))
+    if overwrite:
         return X._like(X.base, layout=layout)
-    with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
-        made = converted(X, layout, grid)
-    return count_workspace(made)
+    block = X.xp.empty(X.stored.shape, dtype)
+    X.xp.copy(block, X.stored)
+    return count_workspace(DistMatrix(block, X.shape, grid, layout))
 
 
 def count_workspace(X: DistMatrix) -> DistMatrix:

@@ -35,14 +35,13 @@ from pdla.linalg.plan import routine
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.factorization import Factorization
-from pdla.linalg.routines.lu_layers import LayeredLU
+from pdla.linalg.routines.lu_layers import HEADER, LayeredLU
 from pdla.linalg.verify import Claim, checking, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
-HEADER = 3  # numbers behind each panel, before its pivots: the first fault (see lapack.fault); the least and the largest pivot
 SMALLER = 2.0**-32  # by how much A is scaled where U overflows: more than U's elements are larger than A's, but for contrived A
 OVERWRITTEN = ", or U overflows: without overwrite_a a smaller multiple of A is factored then"
 

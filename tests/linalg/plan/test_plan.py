@@ -84,6 +84,7 @@ CALLS = {
     "inv of a symmetric matrix": lambda A, limit: inv(A, assume_a="sym", lower=False, memory_limit=limit),
     "refined symmetric": lambda A, limit: solve(A, A, assume_a="sym", refine="float32", memory_limit=limit),
     "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
+    "refined, checked": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit, verify="keep"),
 }
 
 
