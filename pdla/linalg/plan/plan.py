@@ -20,12 +20,12 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import one_communicator
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.blocking import Place, blockings, place_for, stays
 from pdla.linalg.plan.dry import figures, first_fitting, most_received, workspace
 from pdla.linalg.plan.options import Options
-from pdla.linalg.plan.price import Blocking
+from pdla.linalg.plan.price import Blocking, cheapest
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
@@ -201,9 +201,11 @@ class FactorPlan:
 
     @cached_property
     def adjoint_place(self) -> Place:
-        """The same of A^H."""
+        """The same of A^H, which is in square blocks where A is, but not in layers."""
         layout, grid = self.place
-        return (layout.T, grid) if self.stays else self.place
+        if self.stays and len(self.shape) == 2:
+            return layout.T, grid
+        return place_in_blocks(self.A, *cheapest(self.tasks[0], grid.comm.size)[0]) if self.stays else self.place
 
     @property
     def square_place(self) -> Place | None:
