@@ -170,7 +170,7 @@ def near_square(ranks: int) -> tuple[int, int]:
     return short, ranks // short
 
 
-def place_in_blocks(X: DistMatrix, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
+def place_in_blocks(X: Any, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
     return in_blocks(shape, block), ProcessGrid.trusted(shape, X.grid.comm, None)
 
