@@ -166,6 +166,8 @@ def written_to(out: Any, *operands: Any) -> None:
         return
     if isinstance(out, DistMatrix):
         writeable(out)
+    elif not hasattr(out, "flags"):
+        raise ShapeError(f"out is {kind_of(out)}: give a matrix, or an array for a vector")
     elif isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
     written = out.base if isinstance(out, DistMatrix) else out

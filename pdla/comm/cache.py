@@ -8,8 +8,8 @@ from typing import Any
 MOST = 128  # values kept with a communicator, and plans
 
 
-def cached(home: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-    """What this rank made for this key at an earlier call, or makes now.
+def cached(home: Any, key: Hashable, make: Callable[[], Any], good: Callable[[Any], bool] | None = None) -> Any:
+    """What this rank made for this key at an earlier call, if it is still good, or makes now.
 
     The MOST used last are kept, as long as the communicator or the grid lives that is their home.
 
@@ -17,7 +17,7 @@ def cached(home: Any, key: Hashable, make: Callable[[], Any]) -> Any:
     """
     found = vars(home).setdefault("_kept", {})
     made = found.pop(key, None)
-    found[key] = made = make() if made is None else made
+    found[key] = made = make() if made is None or not (good is None or good(made)) else made
     while len(found) > MOST:
         del found[next(iter(found))]
     return made

@@ -42,6 +42,7 @@ class Dimension:
 
     comm  these ranks; None: there is one, which has all
     run   how many blocks, one after another, a rank has at a time
+    axis  of the grid, along which these ranks are; None: there is one
     """
 
     n: int
@@ -50,6 +51,7 @@ class Dimension:
     here: int = 0
     comm: Communicator | None = None
     run: int = 1
+    axis: str | None = None
 
     @cached_property
     def count(self) -> int:
@@ -108,8 +110,15 @@ class Dimension:
 
 
 def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
-    """Collective at first: the rows and the columns of a matrix that lies in square blocks."""
-    return cached(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)))
+    """Collective: the rows and the columns of a matrix that lies in square blocks.
+
+    Their communicators are asked for at each call: grids close those that were not for long, alike on all ranks.
+    """
+
+    def good(found: tuple[Dimension, Dimension]) -> bool:
+        return all(each.axis is None or X.grid[each.axis] is each.comm for each in found)
+
+    return cached(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)), good)
 
 
 def _dimension(X: DistMatrix, number: int) -> Dimension:
@@ -119,7 +128,7 @@ def _dimension(X: DistMatrix, number: int) -> Dimension:
         return Dimension(n, block)
     axis, comm = cuts[0].axis, grid[cuts[0].axis]
     run = cuts[0].block // block  # type: ignore[union-attr]
-    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm, run)
+    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm, run, axis)
 
 
 def block_of(X: DistMatrix) -> int:

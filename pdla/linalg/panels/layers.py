@@ -22,17 +22,11 @@ from pdla.linalg.panels.blocks import Dimension, depth_of
 from pdla.linalg.verify import checking
 from pdla.matrix.core import DistMatrix
 
-Depth = tuple[str | None, Communicator | None, Communicator | None]
 
-
-def make_communicators(X: DistMatrix) -> Depth:
-    """Collective at first, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
-    return cached(X.grid, (make_communicators, X.layout), lambda: _make_communicators(X))
-
-
-def _make_communicators(X: DistMatrix) -> Depth:
-    axis = depth_of(X)
-    if axis is None:
+def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, Communicator | None]:
+    """Collective, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
+    axis = cached(X.grid, (depth_of, X.layout), lambda: depth_of(X) or "")
+    if not axis:
         return None, None, None
     return axis, X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)]
 

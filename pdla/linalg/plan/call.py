@@ -5,7 +5,7 @@ call(A, lower=True, verify=None)            agrees, checks, plans, runs
 call.plan(A, lower=True)                    the same without the run
 
 The words describe operands and options, so ranks that agree find the same plan. What words do not tell, as elements and memory, is
-checked at every call (`FactorPlan.ready`).
+checked at every call (`FactorPlan.check`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pdla import config
 from pdla.checks import communicator, describe, digest_arrays, matrix
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed
+from pdla.comm.communicator import Communicator
 from pdla.errors import PlanError
 from pdla.layout import Shape
 from pdla.linalg import checks
@@ -99,13 +100,26 @@ class Call:
         """
         comm = communicator(operands, self.argument)
         kept = plans_of(comm)
+        operands, error = self._with_array(comm, operands)
         words = f"{self.name}({describe(*operands, **given)}{'' if out is None else f'; out={describe(out)}'})"
-        key = words, config.settings.machine
+        # Equal numbers have the same words, of whatever type they are, and not all types are taken.
+        key = self, words, config.settings.machine, *map(type, given.values())
         with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
+            if error is not None:
+                raise error
             plan = kept.plan(key, lambda: self._make(operands, out, given))
-            operands = plan.ready(operands, out, looks=not prefix)
+            plan.check(operands, out, looks=not prefix)
         kept.keep(key, plan)
         return plan, operands
+
+    def _with_array(self, comm: Communicator, operands: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
+        """Local: the operands, a right-hand side that is no matrix as an array; and the error where it cannot be one."""
+        if not self.solves or isinstance(operands[-1], DistMatrix):
+            return operands, None
+        try:
+            return (*operands[:-1], whole_array(self.name, comm, operands[-1])), None
+        except Exception as error:
+            return operands, error
 
     def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any]) -> FactorPlan:
         """Local: the plan, once all is checked that words tell."""
@@ -114,8 +128,6 @@ class Call:
         if self.square:
             checks.square(self.name, A)
         if self.solves:
-            if not isinstance(operands[-1], DistMatrix):
-                operands = *operands[:-1], whole_array(self.name, A.grid.comm, operands[-1])
             dtype = check_side(self.name, A, operands[-1], options.layout, out)
         else:
             dtype = checks.worked_on(self.name, A.dtype)

@@ -281,13 +281,18 @@ class FactorPlan:
         """
         given = describe(*operands, *(() if out is None else (out,)))
         with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{digest_arrays(operands)}"):
+            open_grids(X.grid for X in self.operands if isinstance(X, Operand))
+            operands = tuple([self._whole(X) if isinstance(X, (list, np.ndarray)) else X for X in operands])
             if len(operands) != len(self.operands) or not all(map(_like, (*self.operands, self.out), (*operands, out))):
                 made_for = "; ".join(map(_in_words, (*self.operands, *(() if self.out is None else (self.out,)))))
                 raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {given}")
-            operands = self.ready(operands, out)
+            self.check(operands, out)
         return self.run(operands, out, self.buffers)
 
-    def ready(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> tuple[Any, ...]:
+    def _whole(self, x: Any) -> Any:
+        return whole_array(self.name, self.A.grid.comm, x)
+
+    def check(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> None:
         """Check what descriptions of operands do not tell: their memory, and their elements. Local.
 
         Parameters
@@ -299,33 +304,26 @@ class FactorPlan:
         looks : bool, optional
             Whether elements are looked at.
 
-        Returns
-        -------
-        tuple
-            The operands, an array in this machine's byte order.
-
         Raises
         ------
         ShapeError, GridError, LinAlgError
             For memory that cannot be written to, other grids, NaN and infinity.
         """
         A, *others = operands
-        options, given = self.options, [X for X in (*operands, out) if isinstance(X, DistMatrix)]
-        for X in given:
-            one_communicator(self.A.grid, X.grid, "A" if X is A else "B")
-        open_grids(X.grid for X in given)
+        options = self.options
+        matrices = [(name, X) for name, X in (("A", A), ("B", operands[-1]), ("out", out)) if isinstance(X, DistMatrix)]
+        for name, X in matrices:
+            one_communicator(self.A.grid, X.grid, name)
+        open_grids([X.grid for _, X in matrices])
         if options.overwrite_a:
             checks.overwritten("A", A, *others)
         if options.overwrite_b and isinstance(others[-1], DistMatrix):
             checks.overwritten("B", others[-1], A)
         written_to(out, *operands)
-        if others and not isinstance(others[-1], DistMatrix):
-            others[-1] = whole_array(self.name, A.grid.comm, others[-1])
         if looks:
             self.look(*operands)
         if looks and options.check_finite:
             checks.finite(A, others[-1] if others else None, part=self.reads)
-        return A, *others
 
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
         """Work without checks. Collective.
@@ -333,7 +331,7 @@ class FactorPlan:
         Parameters
         ----------
         operands : tuple
-            As `ready` gives them.
+            Like those that the plan was made for.
         out : DistMatrix or array or None
             What the result is written to.
         buffers : Workspace

@@ -25,7 +25,7 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import count_workspace, dimensions
+from pdla.linalg.panels.blocks import Dimension, count_workspace, dimensions
 from pdla.linalg.panels.factors import Factors, pivot_ratio
 from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead, on_host
@@ -81,9 +81,10 @@ class LUFactorization(Factorization):
         return HEADER + min(m, n)
 
     def factor(self, X: DistMatrix) -> np.ndarray:
-        layers = Layers.of(X, *dimensions(X))
+        rows, cols = dimensions(X)
+        layers = Layers.of(X, rows, cols)
         with np.errstate(over="ignore", invalid="ignore"):  # elements of U that leave the range are a fault, which the header tells
-            return FlatLU(X).run() if layers is None else LayeredLU(X, layers).run()
+            return FlatLU(X, rows, cols).run() if layers is None else LayeredLU(X, layers).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, int, float]:
         """L and U in one matrix, the pivots, the first fault of U's diagonal (see lapack.fault), and its least over its largest."""
@@ -150,9 +151,9 @@ class LUPanel(Step):
 class FlatLU:
     """One rank's work on one layer: L and U in place of its blocks of A."""
 
-    def __init__(self, X: DistMatrix) -> None:
+    def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
         self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
-        self.rows, self.cols = dimensions(X)
+        self.rows, self.cols = rows, cols
         self.block, self.mine = self.cols.block, X.indices[0].indices()
         self.count = -(-self.size // self.block)
         self.row_panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)

@@ -12,7 +12,7 @@ rank's columns come to it along its grid column. Then A22 -= L21 D11 L21^H, bloc
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import gcd
 from typing import Any
@@ -89,7 +89,7 @@ class LPanel(Step):
         self.stop = bool(self.header[0]) and not checking()  # a header that erred must not part the ranks of a checked call
 
 
-class RightLooking:
+class RightLooking(ABC):
     """One rank's work: L in place of the lower triangle of A. A subclass has the local steps."""
 
     def more(self, w: int) -> int:
@@ -127,19 +127,20 @@ class RightLooking:
 
     def run(self) -> np.ndarray:
         """Collective: the header of all panels, and what more numbers they have."""
-        self.found: list[np.ndarray] = []
+        self.found = np.zeros(sum(map(self.more, self.cols.width)))  # zeros from a panel that fails on
         with self.row_panels, self.col_panels:
             header = self.factor() if self.layers is None else self.factor_layers(self.layers)
         if not header[0]:
             self.clear_upper()
-        return np.concatenate([header, *self.found]) if self.layers is None else self.layers.end(header)
+        return np.concatenate([header, self.found]) if self.layers is None else self.layers.end(header)
 
     def factor(self) -> np.ndarray:
         """Collective: all panels, one after another."""
         header = NONE
         for panel in look_ahead(range(self.cols.count), self.factor_panel):
             header = panel.header[:HEADER]
-            self.found.append(panel.header[HEADER:])
+            begin = panel.k * self.more(self.cols.block)
+            self.found[begin : begin + len(panel.header) - HEADER] = panel.header[HEADER:]
             # A22 -= L21 D11 L21^H, behind the next panel
             if not panel.stop and panel.k + 2 < self.cols.count:
                 self.update_trailing(panel, panel.k + 2)
@@ -167,9 +168,9 @@ class RightLooking:
         before: the header of the panels before this one, which stands where one of them has failed
         """
         w, numbers = self.cols.width[k], HEADER + self.more(self.cols.width[k])
-        below = slice(0, w if k + 1 < self.cols.count else 0)
+        under = slice(0, w if k + 1 < self.cols.count else 0)
         row = self.row_panels.take(k, (self.rows.tail[k + 1], w), header=numbers)
-        col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (below, w), header=numbers, writes=True)
+        col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (under, w), header=numbers, writes=True)
         if row.mine and col.mine:
             info, *others = self.factor_block(self.a[self.rows.at[k], self.cols.at[k]], col.blocks[1])
             header = np.array([info and k * self.cols.block + info, *others])

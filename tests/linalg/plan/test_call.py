@@ -8,7 +8,7 @@ from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised, ratio
 
 import pdla
 from pdla import Layout, linalg
-from pdla.errors import GridError, LinAlgError, PlanError, ShapeError
+from pdla.errors import AgreementError, GridError, LinAlgError, PlanError, ShapeError
 from pdla.linalg.plan.plan import FactorPlan
 
 N = 24
@@ -120,6 +120,60 @@ def test_plans_run_with_vectors_and_into_a_matrix_and_refuse_others():
         return ratio(POSITIVE, x[:, None], VECTOR[:, None]), ratio(POSITIVE, out.gather(), POSITIVE)
 
     assert max(max(each) for each in pdla.run(4, program)) < 30
+
+
+def test_numbers_of_other_types_are_other_calls(planned):
+    """Equal numbers have the same words: what is refused of one type stays refused, and a list has the dtype of its own numbers."""
+
+    def program(comm):
+        A = on((2, 2), GENERAL, BLOCKS, comm)
+        assert linalg.solve(A, VECTOR.tolist()).dtype == "f8" and linalg.solve(A, (VECTOR + 0j).tolist()).dtype == "c16"
+        assert linalg.solve(A.astype("f"), [np.float32(x) for x in VECTOR]).dtype == "f4"
+        plan = linalg.plan_solve(A, VECTOR)
+        assert np.array_equal(plan(A, VECTOR.tolist()), linalg.solve(A, VECTOR.astype(">f8")))
+        linalg.cholesky(on((2, 2), POSITIVE, BLOCKS, comm), lower=np.True_)
+        with pytest.raises(ShapeError, match="lower=1"):
+            linalg.cholesky(on((2, 2), POSITIVE, BLOCKS, comm), lower=1)
+        linalg.trsm(A, A, lower=True, alpha=3)
+        with pytest.raises(ShapeError, match="is complex"):
+            linalg.trsm(A, A, lower=True, alpha=3 + 0j)
+        with pytest.raises(ShapeError, match=r"out=.* X is an array of shape"):
+            linalg.solve(A, VECTOR, out=VECTOR.tolist())
+
+    pdla.run(4, program)
+
+    def differs(comm):
+        linalg.solve(on((2, 1), GENERAL, BLOCKS, comm), (VECTOR + (0j if comm.rank else 0)).tolist())
+
+    assert raised(differs)[0] is AgreementError
+
+
+def test_a_plan_whose_grid_is_closed_is_refused_before_any_message():
+    def program(comm):
+        A = on((2, 2), POSITIVE, BLOCKS, comm)
+        plan = linalg.plan_cholesky(A)
+        A.grid.close()
+        plan(on((2, 2), POSITIVE, BLOCKS, comm))
+
+    kind, said = raised(program, 4)
+    assert kind is GridError and "is closed" in said
+
+
+def test_communicators_that_were_closed_meanwhile_are_made_again(monkeypatch):
+    """A grid closes those that have not been asked for for long: with room for two, all of another grid's."""
+    monkeypatch.setattr("pdla.grid.FAMILIES", 2)
+
+    def program(comm):
+        found = []
+        for _ in range(3):
+            for shape in ((2, 2), (4, 1), (1, 4)):
+                grid = pdla.ProcessGrid(shape, comm=comm)
+                grid["row"], grid["col"]
+            A, S = (on((2, 2), a, BLOCKS, comm) for a in (GENERAL, POSITIVE))
+            found.append([linalg.solve(A, VECTOR), linalg.cholesky(S).gather(), linalg.solve(S, A, assume_a="pos").gather()])
+        return all(np.array_equal(x, y) for each in found[1:] for x, y in zip(each, found[0], strict=True))
+
+    assert all(pdla.run(4, program))
 
 
 @pytest.mark.parametrize("layout", [Layout("row"), Layout("col", "row"), cyclic(5), Layout()], ids=repr)

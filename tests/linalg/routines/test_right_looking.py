@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, factor_ratio, on, positive
+from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, factor_ratio, on, positive, raised
 
 import pdla
 from pdla.errors import LinAlgError, PlanError
@@ -87,6 +87,12 @@ def test_results_are_checked_limits_kept_and_faults_the_same(page, monkeypatch):
     monkeypatch.setattr(page.LDL, "solve_panel", wrong)
     with pytest.warns(RuntimeWarning, match="computed again, it was right"):
         pdla.run(4, lambda comm: page.ldl(on((2, 2), hermitian(48, "float64"), cyclic(8), comm), verify=True))
+
+
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_a_zero_in_the_first_of_many_panels_is_an_error_on_idle_ranks_too(page, ranks):
+    kind, said = raised(lambda comm: page.ldl(on((2, 2), np.zeros((90, 90)), cyclic(8), comm)), ranks)
+    assert kind is LinAlgError and said.startswith("pivot 0 is 0")
 
 
 def test_it_is_as_exact_as_cholesky_of_a_positive_definite_matrix(page):
