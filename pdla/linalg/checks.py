@@ -25,7 +25,7 @@ def square(name: str, A: Any) -> None:
         raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
 
 
-def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
+def working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
     """The dtype in which matrices of these dtypes are factored: integers as float64. ShapeError where LAPACK has none."""
     kind = promoted(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
     if kind.char not in PREFIXES:

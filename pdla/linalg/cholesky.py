@@ -286,7 +286,7 @@ def _reads(options: Options) -> Part:
     return Part(options.lower, "real")
 
 
-def _factor(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
+def _factor_into_layout(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Collective, unchecked: L, or U, in the layout asked for."""
     lower, layout = plan.options.lower, plan.options.layout or A.layout.summed
     if lower:
@@ -300,14 +300,15 @@ def _factor_in_blocks(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     return L if plan.options.lower else L.H
 
 
-def _solve(plan: FactorPlan, C: DistMatrix, B: Any, out: Any = None) -> Any:
+def _solve_by_cholesky(plan: FactorPlan, C: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     check_diagonal(C)
     return solve_by(Factors.of_cholesky(C if plan.options.lower else C.H), plan.side(B, out), plan.square_place)
 
 
-_CHOLESKY = Call("cholesky", (CHOLESKY,), _factor, reads=_reads)
+_CHOLESKY = Call("cholesky", (CHOLESKY,), _factor_into_layout, reads=_reads)
 _CHO_FACTOR = Call("cho_factor", (CHOLESKY,), _factor_in_blocks, reads=_reads)
 _CHO_SOLVE = Call(
-    "cho_solve", (TRIANGULAR, TRIANGULAR), _solve, solves=True, reads=lambda options: Part(options.lower), argument="c_and_lower"
+    "cho_solve", (TRIANGULAR, TRIANGULAR), _solve_by_cholesky, solves=True, reads=lambda options: Part(options.lower),
+    argument="c_and_lower",
 )

@@ -177,7 +177,7 @@ _COND = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_f
 
 def _on_blocks(factors: Factors, dtype: np.dtype) -> Factors:
     """Collective: the factors in square blocks, to solve by them several times."""
-    return replace(factors, X=in_square_blocks(factors.X, dtype), pivots=None, power=1)
+    return replace(factors, X=in_square_blocks(factors.X, dtype), pivots=None, scale=1)
 
 
 def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
@@ -203,7 +203,7 @@ def warn_if_below(rcond: float, eps: float) -> None:
 
 def _reciprocal(factors: Factors) -> float:
     """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
-    dtype = checks.worked_on("cond", factors.X.dtype)
+    dtype = checks.working_dtype("cond", factors.X.dtype)
     factors = _on_blocks(factors, dtype)
     with np.errstate(all="ignore"):
         return float(np.divide(1, _norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype)))

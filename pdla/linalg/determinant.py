@@ -160,7 +160,7 @@ def _multiply_pivots(plan: FactorPlan, factors: Factors) -> tuple[np.dtype, comp
             value, exponent = _product([value, *whole_diagonal(T, dtype).tolist()], exponent)
     if pivots is not None and np.count_nonzero(pivots != np.arange(len(pivots))) % 2:
         value = -value
-    return dtype, value, exponent - factors.X.shape[0] * int(log2(factors.power.real))
+    return dtype, value, exponent - factors.X.shape[0] * int(log2(factors.scale.real))
 
 
 def _factor_and_multiply(plan: FactorPlan, A: DistMatrix) -> tuple[np.dtype, complex, int]:

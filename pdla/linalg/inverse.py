@@ -121,7 +121,7 @@ def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     layout = plan.options.layout or A.layout.summed
     if not plan.tasks:
         return inverse_of_diagonal(A, plan.dtype, layout)
-    factors = factor(plan, A).regular()
+    factors = factor(plan, A).require_regular()
     warn_if_ill_conditioned(factors, plan.dtype)
     if len(factors.views) == 1:
         return _of_triangle(A, plan, layout)
@@ -134,7 +134,7 @@ _INV = Call("inv", BY_STRUCTURE, _invert)
 
 def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
-    X, rows, power = factors.X, factors.rows, factors.power
+    X, rows, power = factors.X, factors.rows, factors.scale
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)

@@ -315,7 +315,7 @@ def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
     checks.pivots("lu_solve", X, pivots)
 
 
-def _solve(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
+def _solve_by_lu(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     check_diagonal(X)
     if not isinstance(pivots, np.ndarray):  # without data, in a dry run of a plan: as of random elements
@@ -380,7 +380,7 @@ def _parts(
 
 _LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_all, check=_check_rows)
 _LU_SOLVE = Call(
-    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve, solves=True, reads=_all, look=_look_at_pivots, argument="lu_and_piv",
+    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve_by_lu, solves=True, reads=_all, look=_look_at_pivots, argument="lu_and_piv",
     check=lambda options, dtype, X, pivots, B: _look_at_pivots(X, pivots, B),
 )
 _LU = Call("lu", (LU,), _split, square=False, reads=_all, results=lambda A: (), check=_check_split)

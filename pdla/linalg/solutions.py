@@ -38,8 +38,8 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
 
     place: where triangles are worked on that do not lie in square blocks; None: in the cheapest
     """
-    again = partial(_solve, replace(factors, power=1), place)
-    claim = side.claim(*factors.triangles, solve=again, alpha=factors.power, rows=factors.rows)
+    again = partial(_solve, replace(factors, scale=1), place)
+    claim = side.claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
     return side.back(run_checked(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
 
 
@@ -58,10 +58,10 @@ def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix
 
 
 def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatrix:
-    """Local: the factors' power times a vector, its rows in order, on the owners of T's diagonal blocks."""
+    """Local: the factors' scale times a vector, its rows in order, on the owners of T's diagonal blocks."""
     x = T.xp.take(side.B.reshape(-1, 1), factors.rows, ALL)
     X = at_diagonal(T, x, side.dtype)
-    _scale(X, factors.power)
+    _scale(X, factors.scale)
     return X
 
 
@@ -76,10 +76,10 @@ def _order_matrix(T: DistMatrix, factors: Factors, side: RightSide, few: bool) -
         exchange, width = RowExchange.to_order(down, np.arange(down.n), factors.rows), max(down.block, -(-count // STRIPS))
         for first in range(0, count, width):
             exchange.run(X.xp, X.stored[:, first : first + width])
-    _scale(X, factors.power)
+    _scale(X, factors.scale)
     return X
 
 
-def _scale(X: DistMatrix, power: complex) -> None:
-    if power != 1:
-        X.xp.scale(X.stored, power)
+def _scale(X: DistMatrix, factor: complex) -> None:
+    if factor != 1:
+        X.xp.scale(X.stored, factor)

@@ -124,7 +124,7 @@ def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
         return X
     if not plan.tasks:
         return solved_by_diagonal(A, side)
-    factors = factor(plan, A).regular()
+    factors = factor(plan, A).require_regular()
     warn_if_ill_conditioned(factors, plan.dtype)
     return solve_by(factors, side, plan.square_place)
 
@@ -147,7 +147,7 @@ def plan_solve(
     Parameters
     ----------
     A, B : DistMatrix
-        As for `solve`, as all arguments are; no vectors. Their elements do not matter.
+        As for `solve`, as all arguments are; B may be a vector. Their elements do not matter.
     assume_a : str, optional
         What is known of A; not "diagonal".
     lower : bool, optional

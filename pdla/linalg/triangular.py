@@ -105,7 +105,8 @@ def plan_solve_triangular(
     Parameters
     ----------
     A, B : DistMatrix
-        As for `solve_triangular`, as all arguments are; no vectors. Their elements do not matter.
+        As for `solve_triangular`, as all arguments are; B may be a vector. Their elements do not
+        matter.
     lower : bool
         Which triangle it is.
     unit_diagonal : bool, optional
@@ -253,13 +254,13 @@ def _check_trsm(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> Non
     scalars(dtype, options.alpha, 0, B)
 
 
-def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
+def _substitute(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     if not plan.options.unit_diagonal:
         check_diagonal(A)
-    factors = Factors(A, ((False, _reads(plan.options)),), power=plan.options.alpha)
+    factors = Factors(A, ((False, _reads(plan.options)),), scale=plan.options.alpha)
     return solve_by(factors, plan.side(B, out), plan.square_place)
 
 
-_SOLVE_TRIANGULAR = Call("solve_triangular", (TRIANGULAR,), _solve, solves=True, reads=_reads)
-_TRSM = Call("trsm", (TRIANGULAR,), _solve, solves=True, reads=_reads, check=_check_trsm)
+_SOLVE_TRIANGULAR = Call("solve_triangular", (TRIANGULAR,), _substitute, solves=True, reads=_reads)
+_TRSM = Call("trsm", (TRIANGULAR,), _substitute, solves=True, reads=_reads, check=_check_trsm)

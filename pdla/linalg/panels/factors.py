@@ -20,11 +20,11 @@ Triangle = tuple[DistMatrix, Part]
 
 @dataclass(frozen=True)
 class Factors:
-    """Triangles in X whose product, from the left, is `power` times A, of which pivots have exchanged rows.
+    """Triangles in X. Their product, from left to right, is P (scale A); the pivots tell P.
 
     views   of X, one for each triangle
     pivots  LAPACK's; None: rows stay
-    power   of 2, mostly 1; or another factor of B
+    scale   a power of 2, mostly 1; or the factor of B that a caller asks for
     ratio   the least over the largest pivot: 1 without data, NaN where one is infinite; None: not known yet
     fault   of the pivots, the first (see lapack.fault), which `error` describes
     """
@@ -32,17 +32,17 @@ class Factors:
     X: DistMatrix
     views: Sequence[View]
     pivots: np.ndarray | None = None
-    power: complex = 1
+    scale: complex = 1
     ratio: float | None = None
     fault: int = 0
     error: str = field(default="", compare=False)
 
     @staticmethod
     def of_lu(
-        X: DistMatrix, pivots: np.ndarray, power: float = 1, ratio: float | None = None, fault: int = 0, error: str = ""
+        X: DistMatrix, pivots: np.ndarray, scale: float = 1, ratio: float | None = None, fault: int = 0, error: str = ""
     ) -> Factors:
         """Of P A = L U, L and U in one matrix."""
-        return Factors(X, ((False, Part(True, "one")), (False, Part(False))), pivots, power, ratio, fault, error)
+        return Factors(X, ((False, Part(True, "one")), (False, Part(False))), pivots, scale, ratio, fault, error)
 
     @staticmethod
     def of_cholesky(L: DistMatrix, ratio: float | None = None) -> Factors:
@@ -66,7 +66,7 @@ class Factors:
         views = [(not adjoint, Part(not part.lower, part.diagonal)) for adjoint, part in reversed(self.views)]
         return replace(self, views=views, pivots=None)
 
-    def regular(self) -> Factors:
+    def require_regular(self) -> Factors:
         """Local: itself; LinAlgError where a pivot is 0, or not finite."""
         if self.fault > 0:
             raise LinAlgError(f"the matrix is singular: {self.error}")

@@ -98,7 +98,7 @@ class Panel:
         """Collective: start sending it, or all behind its first block, from its owner."""
         self.pending.append(self.slots.bcast(self.message if whole else self.message[self.second :], {self.owner: ALL}))
 
-    def allgather(self, parts: Parts) -> None:
+    def bcast_parts(self, parts: Parts) -> None:
         """Collective: start sending rows of the first block, each from the rank that has written it."""
         self.pending.append(self.slots.bcast(self.blocks[0], parts))
 

@@ -35,7 +35,7 @@ def blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
 
 def place_for(routine: Routine, A: Any, blocking: Blocking) -> Place:
     """Local: the layout and the grid on which the routine works, A's own where it stays."""
-    return (A.layout, A.grid) if stays(routine, A) else place_in_blocks(A, routine.works_on(blocking.shape), blocking.block)
+    return (A.layout, A.grid) if stays(routine, A) else place_in_blocks(A, routine.grid_for(blocking.shape), blocking.block)
 
 
 def best_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:

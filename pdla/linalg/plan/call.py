@@ -37,7 +37,7 @@ from pdla.model.machine import Machine
 Routines = tuple[Routine, ...]
 
 
-def _all_of_a(options: Options) -> Part | None:
+def _assumed_part(options: Options) -> Part | None:
     """What is read of A, by what is assumed of it."""
     return options.part
 
@@ -54,7 +54,7 @@ class Call:
     """A function of A, or of A and a right-hand side B, which is the last operand.
 
     name       of the function
-    routines   what the work consists of, one after another; or that by what is assumed of A; none: there is nothing to choose
+    routines   one after another; a table of them, where the option assume_a decides; none: there is nothing to choose
     work       what is done with a plan, collective and unchecked
     solves     whether the last operand is B
     square     whether A must be square
@@ -70,7 +70,7 @@ class Call:
     work: Callable[..., Any]
     solves: bool = False
     square: bool = True
-    reads: Callable[[Options], Part | None] = _all_of_a
+    reads: Callable[[Options], Part | None] = _assumed_part
     results: Callable[[DistMatrix], Sequence[Shape]] = _like_a
     check: Callable[..., None] = _nothing
     look: Callable[..., None] = _nothing
@@ -130,7 +130,7 @@ class Call:
         if self.solves:
             dtype = check_side(self.name, A, operands[-1], options.layout, out)
         else:
-            dtype = checks.worked_on(self.name, A.dtype)
+            dtype = checks.working_dtype(self.name, A.dtype)
             for shape in self.results(A):
                 checks.result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)

@@ -81,8 +81,8 @@ class FactorPlan:
         What is read of A; None: all of it.
     tasks : tuple of Task
         The routines that it consists of; none, where there is nothing to choose.
-    found : tuple of Blocking
-        The blockings that it had the choice of, the cheapest first.
+    candidates : tuple of Blocking
+        The blockings that were compared, the cheapest first.
     shape : tuple of int
         pr and pc, of the grid on which it works; and layers, where there are several.
     block : int
@@ -94,7 +94,7 @@ class FactorPlan:
     look : callable
         What it checks of the operands' elements, local.
     worst : bool
-        Whether it runs all that may become necessary, as for a memory limit.
+        Whether refinement is followed by the full solution, as a memory limit must count both.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class FactorPlan:
     options: Options
     reads: Part | None
     tasks: tuple[Task, ...]
-    found: tuple[Blocking, ...] = field(repr=False)
+    candidates: tuple[Blocking, ...] = field(repr=False)
     shape: tuple[int, ...]
     block: int
     stays: bool
@@ -401,7 +401,7 @@ class FactorPlan:
         """
         cost, machine, A = self.predicted, self.machine, self.A
         there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
-        rivals = [blocking for blocking in self.found if blocking != self.blocking][:NEXT]
+        rivals = [blocking for blocking in self.candidates if blocking != self.blocking][:NEXT]
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
             f"  algorithm   right-looking, {self.blocking}, {self._priced(self.blocking):.3g} s",

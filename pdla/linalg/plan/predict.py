@@ -10,7 +10,7 @@ import numpy as np
 
 from pdla import checks
 from pdla.errors import PlanError
-from pdla.linalg.checks import worked_on
+from pdla.linalg.checks import working_dtype
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.model.bounds import exact
@@ -54,7 +54,7 @@ def predict(routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machi
     m, n, P = exact(m, n, P)
     if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
         raise PlanError(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
-    kind = worked_on(routine.name, np.dtype(dtype))
+    kind = working_dtype(routine.name, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
     shape, block = price.cheapest(task, P)[0]
     return FactorPrediction(

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from pdla.linalg.panels.blocks import near_square
-from pdla.linalg.plan.routine import GridShape, Step, Task, share
+from pdla.linalg.plan.routine import GridShape, StepCost, Task, share
 
 SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192)
@@ -41,15 +41,15 @@ def shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
 @lru_cache(maxsize=4096)
 def seconds(task: Task, shape: GridShape, block: int) -> float:
     """On a grid of this shape, in square blocks of so many rows."""
-    count, shape = -(-task.size // block) if task.size else 0, task.routine.works_on(shape)
+    count, shape = -(-task.size // block) if task.size else 0, task.routine.grid_for(shape)
     sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
     return sum(task.routine.price(_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
 
 
-def _step(task: Task, shape: GridShape, block: int, k: int) -> Step:
+def _step(task: Task, shape: GridShape, block: int, k: int) -> StepCost:
     done, wide = min((k + 1) * block, task.size), block * prod(shape[2:])
     rows, cols = share(task.m - done, wide, shape[0]), task.routine.columns(task.n, done, wide, shape[1])
-    return Step(task, shape, done - k * block, rows, cols, done == task.size)
+    return StepCost(task, shape, done - k * block, rows, cols, done == task.size)
 
 
 def shapes(ranks: int) -> list[GridShape]:

@@ -28,7 +28,7 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
         one_communicator(A.grid, B.grid, "B")
         if B.shape[0] != A.shape[0]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
-        dtype = checks.worked_on(name, A.dtype, B.dtype)
+        dtype = checks.working_dtype(name, A.dtype, B.dtype)
         checks.result(B, B.shape, dtype, out, layout)
         return dtype
     if B.shape != A.shape[:1]:
@@ -38,7 +38,7 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
         )
     if layout is not None:
         raise LayoutError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
-    dtype = checks.worked_on(name, A.dtype, B.dtype)
+    dtype = checks.working_dtype(name, A.dtype, B.dtype)
     if out is not None and (not isinstance(out, type(B)) or (out.shape, out.dtype) != (B.shape, dtype)):
         raise ShapeError(f"out={describe(out)}: X is an array of shape {B.shape}, {dtype}, as B is on every rank")
     return dtype
@@ -77,7 +77,7 @@ class RightSide:
     ) -> Callable[[Images], Claim]:
         """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
 
-        solve: gives it for another right-hand side, and alpha = 1.
+        solve: solves for another right-hand side, with alpha = 1.
         """
         terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
 
@@ -98,7 +98,7 @@ class RightSide:
         return claim
 
     def _vectors(self, b: np.ndarray) -> RightSide:
-        """The same system's, of other columns, which all ranks have."""
+        """Local: other right-hand sides of this system, which all ranks have."""
         comm = self.B.grid.comm
         everyone = ProcessGrid.everyone(comm)
         return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)

@@ -46,7 +46,7 @@ class Routine(ABC):
         """Words that a rank of a grid of this shape receives, in the mean."""
 
     @abstractmethod
-    def price(self, step: Step) -> float:
+    def price(self, step: StepCost) -> float:
         """Seconds of one step."""
 
     def size(self, m: int, n: int) -> int:
@@ -75,7 +75,7 @@ class Routine(ABC):
         """Of blockings that cost about the same, the one for which this is largest is taken."""
         return block
 
-    def works_on(self, shape: GridShape) -> GridShape:
+    def grid_for(self, shape: GridShape) -> GridShape:
         """The shape of the grid that it takes in place of one of this shape: without layers where it has none."""
         return shape if self.layered or len(shape) == 2 else near_square(prod(shape))
 
@@ -125,11 +125,11 @@ class Task:
         """Words that a rank receives, in the mean."""
         if prod(shape) == 1 or not self.size:
             return 0.0
-        return self.routine.words(self.m, self.n, self.routine.works_on(shape), min(block, self.size))
+        return self.routine.words(self.m, self.n, self.routine.grid_for(shape), min(block, self.size))
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCost:
     """One block column: its width, and the rows and columns after it, of which this is a rank's share."""
 
     task: Task

@@ -52,7 +52,7 @@ class Factorization(Routine):
     ) -> Any:
         """Collective: the factors of A, computed at this place, checked where results are.
 
-        part    the triangle of A that tells what is in the other one, which is filled; None: A is taken as it is
+        part    the triangle of A that is read; its mirror image fills the other one; None: all of A is read
         layout  of the factors, by default that of the place
         """
         claim = partial(self._claim, A, part, overwrite)

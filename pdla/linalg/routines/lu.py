@@ -63,7 +63,7 @@ class LUFactorization(Factorization):
         """Grids whose panels lie on one rank each, as their pivots are LAPACK's."""
         return shape[0] == 1, -sum(shape), block
 
-    def price(self, step: routine.Step) -> float:
+    def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         rounds = ceil(log2(pr))
         alone = rounds * (step.factor(2 * w, w, w) + step.sent(0, w * w))

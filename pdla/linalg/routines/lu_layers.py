@@ -296,7 +296,7 @@ class LayeredLU:
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
         panel = self.col_panels.take(k, (slice(0, len(ranks)), mine.shape[1]), writes=len(mine) > 0)
         self.xp.copy(panel.blocks[0][ends[self.rows.here] : ends[self.rows.here + 1]], mine)
-        panel.allgather({rank: (slice(ends[rank], ends[rank + 1]),) for rank in set(ranks.tolist())})
+        panel.bcast_parts({rank: (slice(ends[rank], ends[rank + 1]),) for rank in set(ranks.tolist())})
         upper = self.update.upper  # type: ignore[union-attr]
         self.xp.put(upper, np.argsort(ranks, kind="stable"), ALL, panel.wait().blocks[0])
         panel.release()

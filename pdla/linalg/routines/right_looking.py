@@ -49,7 +49,7 @@ class HermitianFactorization(Factorization):
         """Most nearly square grids, on which the fewest words travel; then of most grid rows: all ranks of a panel work on it."""
         return -sum(shape), block, shape[0]
 
-    def price(self, step: routine.Step) -> float:
+    def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
         wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
@@ -206,7 +206,7 @@ class RightLooking(ABC):
         parts, copies = self.facing[ways]
         for cols, rows in copies:
             self.copy_faces(panel.L21_cols(cols), panel.L21_rows(rows), panel.header)
-        panel.col.allgather(parts)
+        panel.col.bcast_parts(parts)
         return panel.col
 
     def find_faces(self, k: int, first: int, end: int) -> tuple[dict[int, list[slice]], list[tuple[slice, slice]]]:

@@ -72,7 +72,7 @@ class TriangularSystem(Routine):
     def bound(self, m: int, n: int, shape: GridShape) -> float:
         return 0.0
 
-    def price(self, step: routine.Step) -> float:
+    def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
         solved = step.factor(w, cols, w)
         if step.task.n <= FEW:

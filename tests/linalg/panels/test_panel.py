@@ -42,7 +42,7 @@ def test_parts_of_a_block_come_from_those_who_have_them():
         with Panels(rows, A.xp, 6, A.dtype) as panels:
             panel = panels.take(0, (slice(0, 3), 2), writes=True)
             A.xp.copy(panel.blocks[0][comm.rank : comm.rank + 1], np.full((1, 2), float(comm.rank)))
-            panel.allgather({rank: (slice(rank, rank + 1),) for rank in range(3)})
+            panel.bcast_parts({rank: (slice(rank, rank + 1),) for rank in range(3)})
             assert panel.wait().blocks[0].tolist() == [[0, 0], [1, 1], [2, 2]]
             panel.release()
 
