@@ -20,7 +20,7 @@ endif
 
 # Tests of all that pdla asks of the packages that it needs.
 LOWEST  = $(addprefix array/test_,array.py blas.py dtypes.py numpy.py strips.py) io matrix bench/report bench/commands/test_compare.py \
-          $(addprefix matmul/test_,api.py checks.py matmul.py) matmul/plan \
+          $(addprefix matmul/test_,api.py matmul.py) matmul/plan test_checks.py \
           linalg/products linalg/test_checks.py
 SPREAD  = -n auto --maxprocesses 8 --dist worksteal
 CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
