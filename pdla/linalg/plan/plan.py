@@ -127,7 +127,7 @@ class FactorPlan:
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
         tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None],
     ) -> FactorPlan:
-        """Make the plan in the cheapest blocking; with a memory limit, in the cheapest that keeps it. Local.
+        """Make the plan in the cheapest blocking that keeps a memory limit. Local.
 
         Parameters
         ----------

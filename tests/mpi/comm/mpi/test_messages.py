@@ -10,7 +10,7 @@ import pytest
 from helpers.verbs import PIECE, broadcast_by, every_layout, every_way, laid, numbers, recorded
 
 import pdla
-from bench import calls
+from bench.cases import calls
 from pdla import config, nn
 from pdla.comm.collectives import broadcast
 from pdla.comm.ledger import record
@@ -265,7 +265,7 @@ def test_progress_ends_once(comm, progress):
 
 @pytest.mark.skipif(config.settings.array != "numpy", reason="counted of arrays of the host; staging has calls of its own")
 def test_the_path_of_a_message_is_short(comm):
-    """How many Python calls products and layers by messages take, as bench/calls.py counts them; more the later a send ends."""
+    """How many Python calls products and layers by messages take, as bench/cases/calls.py counts them; more the later a send ends."""
     if comm.size != 4:
         pytest.skip("counted on 2 x 2 ranks")
     grid = pdla.ProcessGrid((2, 2), comm=comm)
