@@ -1,0 +1,1 @@
+"""Training: losses, optimizers, and clipped gradients."""
