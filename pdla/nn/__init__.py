@@ -17,11 +17,11 @@ from pdla.nn.layers.vision.conv import Conv2d
 from pdla.nn.layers.vision.group_norm import GroupNorm
 from pdla.nn.layers.vision.unet import ResidualBlock, UNetBlock
 from pdla.nn.layers.vision.upsample import Upsample
-from pdla.nn.training.loss import CrossEntropy
-from pdla.nn.training.optim import SGD, AdamW, clip
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
 from pdla.nn.schemes import Cube3D, Megatron1D, Serial, Summa2D, Tensor3D, Tesseract
+from pdla.nn.training.loss import CrossEntropy
+from pdla.nn.training.optim import SGD, AdamW, clip
 from pdla.nn.weights import feature_vector
 
 __all__ = [

@@ -265,7 +265,7 @@ def test_progress_ends_once(comm, progress):
 
 @pytest.mark.skipif(config.settings.array != "numpy", reason="counted of arrays of the host; staging has calls of its own")
 def test_the_path_of_a_message_is_short(comm):
-    """How many Python calls products and layers by messages take, as bench/cases/calls.py counts them; more the later a send ends."""
+    """Count the Python calls of products and layers by messages as bench/cases/calls.py does; a send that ends late takes more."""
     if comm.size != 4:
         pytest.skip("counted on 2 x 2 ranks")
     grid = pdla.ProcessGrid((2, 2), comm=comm)
