@@ -36,6 +36,8 @@ class Meter(Protocol):
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None: ...
 
+    def lapack(self, m: int, n: int, operations: float, dtype: Any) -> None: ...
+
     def touch(self, size: int) -> None: ...
 
     def erf(self, count: int, itemsize: int) -> None: ...
@@ -78,9 +80,6 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         for shape in shapes:
             _ghost(shape)  # MemoryError, if it is this shape that NumPy refuses, for its size
         raise
-
-
-SHORT = 160  # rows up to which LAPACK works on triangles at a fifth of a product's rate, as measured with OpenBLAS
 
 
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
@@ -337,37 +336,32 @@ def square(a: Meta, c: Meta, alpha: complex) -> None:
         meter.gemm(c.shape[0], (c.shape[1] + 1) // 2, a.shape[1], a.dtype, 1, c.dtype)
 
 
-def _solve(m: int, n: int, k: int, dtype: Any) -> None:
-    """Work of m n k operations or about so many, which takes the time of a product of twice as many: its inner sizes are short."""
+def _lapack(m: int, n: int, operations: float, dtype: Any) -> None:
+    """So many operations on an m x n block in which each element is used m or n times, as in a product."""
     meter = metered.get()
-    if meter is not None and m and n and k:
-        meter.gemm(m, n, k, dtype)
-
-
-def inner(n: int) -> int:
-    """The inner size of a product n x n that takes as long as LAPACK's factor or inverse of a triangle: short ones take more."""
-    return -(-n // 3) + min(3 * n // 2, SHORT)
+    if meter is not None and m and n:
+        meter.lapack(m, n, operations, dtype)
 
 
 def potrf(a: Meta) -> tuple[int, float]:
-    _solve(len(a), len(a), inner(len(a)), a.dtype)
+    _lapack(len(a), len(a), len(a) ** 3 / 3, a.dtype)
     return 0, 0.0
 
 
 def trtri(a: Meta) -> float:
-    _solve(len(a), len(a), inner(len(a)), a.dtype)
+    _lapack(len(a), len(a), len(a) ** 3 / 3, a.dtype)
     return 1.0
 
 
 def getrf(a: Meta, before: Meta) -> tuple[np.ndarray, int]:
     """Pivots as of random elements, most of which are in rows below the square on top."""
-    m, n = a.shape
-    _solve(m, n, n, a.dtype)
-    return np.minimum(np.arange(min(m, n)) + n, max(0, m - 1)), 0
+    (m, n), k = a.shape, min(a.shape)
+    _lapack(m, n, 2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3, a.dtype)
+    return np.minimum(np.arange(k) + n, max(0, m - 1)), 0
 
 
 def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
-    _solve(len(t), b.shape[1], len(t) + min(len(t) // 4, SHORT), b.dtype)
+    _lapack(len(t), b.shape[1], len(t) ** 2 * b.shape[1], b.dtype)
 
 
 def erf(x: Meta) -> Meta:

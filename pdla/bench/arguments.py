@@ -15,8 +15,8 @@ from pdla.config import ARRAYS
 from pdla.cuts import LONGEST as LONGEST_BLOCK
 from pdla.errors import plural
 from pdla.indices import MOST as LONGEST
+from pdla.matmul.search.checks import MOST_RANKS
 from pdla.model.machine import Machine
-from pdla.simulate.checks import MOST_RANKS
 
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",

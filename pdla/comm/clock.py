@@ -23,6 +23,13 @@ def now() -> float:
     return time.perf_counter() if clock is None else clock.time
 
 
+def begin_step() -> None:
+    """Tell the clock, if there is one, of what a step of a factorization takes besides: Python, headers, calls of few elements."""
+    clock = current.get()
+    if clock is not None:
+        clock.step()
+
+
 class Link:
     """handled: the time at which all its messages are handled; free: the time at which all their bytes have passed."""
 
@@ -46,6 +53,14 @@ class Clock:
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
         """`count` local products of these sizes, in one call, of factors of one dtype into another."""
         self._work(self.machine.gemm(m, n, k, dtype, count, out))
+
+    def lapack(self, m: int, n: int, operations: float, dtype: Any) -> None:
+        """So many real operations of LAPACK on an m x n block, as `Machine.lapack` prices them."""
+        self._work(self.machine.lapack(m, n, operations, dtype))
+
+    def step(self) -> None:
+        """What a step of a factorization takes besides."""
+        self._work(self.machine.step)
 
     def touch(self, size: int, steps: int = 1) -> None:
         """Elementwise work that reads and writes `size` bytes in all, in so many steps."""

@@ -75,7 +75,9 @@ class DryComm(Communicator):
         # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and
         # nodes that add in turn are not.
         self.adds = clock is None
-        self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
+        if clock is not None and clock.machine.node:
+            home = clock.machine.home
+            self.homes = clock.machine.homes(size) if members is None else [home(r) for r in members]
 
     @property
     def identity(self) -> Any:

@@ -182,7 +182,7 @@ def predict_cholesky(
     >>> cost.grid, cost.bytes_received < 4 * cost.lower_bound
     ((32, 32), True)
     """
-    return predict(CHOLESKY, n, n, P, dtype, machine)
+    return predict(_CHOLESKY, CHOLESKY, n, n, P, dtype, machine)
 
 
 def cho_factor(

@@ -180,7 +180,7 @@ def predict_lu(
     >>> pdla.linalg.predict_lu(4096, 4096, 4).ranks_used
     4
     """
-    return predict(LU, m, n, P, dtype, machine)
+    return predict(_LU_FACTOR, LU, m, n, P, dtype, machine)
 
 
 def lu_solve(

@@ -109,7 +109,7 @@ def solve(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    return _SOLVE(
+    return SOLVE(
         A, B, out=out, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite,
         layout=layout, refine=refine, memory_limit=memory_limit, verify=verify,
     )
@@ -135,7 +135,7 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
 
 _SIDES = (TRIANGULAR, TRIANGULAR)  # behind a factorization
 _ROUTINES = {known: first if first in ((), (TRIANGULAR,)) else (*first, *_SIDES) for known, first in BY_STRUCTURE.items()}
-_SOLVE = Call("solve", _ROUTINES, _solve, solves=True, check=_check)
+SOLVE = Call("solve", _ROUTINES, _solve, solves=True, check=_check)
 
 
 def plan_solve(
@@ -180,7 +180,7 @@ def plan_solve(
     >>> pdla.run(4, program)[0]
     np.float64(64.0)
     """
-    return _SOLVE.plan(
+    return SOLVE.plan(
         A, B, assume_a=assume_a, lower=lower, overwrite_a=overwrite_a, overwrite_b=overwrite_b, check_finite=check_finite,
         layout=layout, memory_limit=memory_limit,
     )

@@ -90,7 +90,7 @@ def solve_triangular(
     >>> pdla.run(2, program)[0]
     array([1., 2.])
     """
-    return _SOLVE_TRIANGULAR(
+    return SOLVE_TRIANGULAR(
         A, B, out=out, lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite, layout=layout,
         memory_limit=memory_limit, verify=verify,
     )
@@ -142,7 +142,7 @@ def plan_solve_triangular(
     >>> pdla.run(4, program)[0]
     np.float64(64.0)
     """
-    return _SOLVE_TRIANGULAR.plan(
+    return SOLVE_TRIANGULAR.plan(
         A, B, lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite, layout=layout,
         memory_limit=memory_limit,
     )
@@ -183,7 +183,7 @@ def predict_solve_triangular(
     >>> pdla.linalg.predict_solve_triangular(4096, 4096, 4).ranks_used
     4
     """
-    return predict(TRIANGULAR, n, m, P, dtype, machine)
+    return predict(SOLVE_TRIANGULAR, TRIANGULAR, n, m, P, dtype, machine)
 
 
 def trsm(
@@ -262,5 +262,5 @@ def _substitute(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any
     return solve_by(factors, plan.side(B, out), plan.square_place)
 
 
-_SOLVE_TRIANGULAR = Call("solve_triangular", (TRIANGULAR,), _substitute, solves=True, reads=_reads)
+SOLVE_TRIANGULAR = Call("solve_triangular", (TRIANGULAR,), _substitute, solves=True, reads=_reads)
 _TRSM = Call("trsm", (TRIANGULAR,), _substitute, solves=True, reads=_reads, check=_check_trsm)

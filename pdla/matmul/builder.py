@@ -17,7 +17,7 @@ from pdla.matmul.choose.price import Way
 from pdla.matmul.choose.problem import Operand, Problem
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
-from pdla.matmul.schedules import walk
+from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.model.machine import Machine
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
@@ -43,9 +43,19 @@ class PlanBuilder:
     def problem(self) -> Problem:
         return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
 
+    @property
+    def decided(self) -> bool:
+        """Whether the caller leaves nothing to choose but roles."""
+        return self.options.schedule is not None and (self.options.box is not None or self.options.algorithm in SCHEDULES)
+
     def ways(self) -> list[Way]:
         """All ways that the options allow, cheapest first."""
         return candidates.ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
+
+    def contenders(self, most: int) -> list[Way]:
+        """The cheapest of the ways that differ, up to so many, and every schedule on the matrices' own grid."""
+        own = candidates.on_own_grid(self.problem) if self.options == Options(panel=self.options.panel) else []
+        return candidates.different([*candidates.different(self.ways())[:most], *own])
 
     def cheapest(self) -> Way:
         """The first of `ways`."""

@@ -9,16 +9,30 @@ from math import prod
 from pdla.errors import PlanError
 from pdla.layout import Layout, Shape
 from pdla.matmul.builder import MOST_PANELS, PANEL, PlanBuilder
-from pdla.matmul.plan import Plan
+from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.matmul.schedules.base import AHEAD, evenly
 
+COSTED = 10  # ways, of least price, that are run dry where a machine is described
+
 
 def make(builder: PlanBuilder) -> Plan:
-    """The cheapest plan for a builder."""
+    """The cheapest plan for a builder: by price and, where a machine is described, of the best few the fastest on it."""
     if builder.options.memory_limit is not None:
         return fitting(lean(builder), builder.options.memory_limit)
+    if builder.machine.described and not builder.decided:
+        return _fastest([builder.plan(way, builder.runners_up) for way in builder.contenders(COSTED)])
     return builder.plan(builder.cheapest(), builder.runners_up)
+
+
+def _fastest(plans: Iterable[Plan]) -> Plan:
+    """The fastest on the plans' machine, the earlier of equals. Of the others it is known that no rank is faster than the first."""
+    best, *others = sorted(plans, key=lambda plan: costs.clock(plan, costs.first(plan)).seconds)
+    for plan in others:
+        if costs.clock(plan, costs.first(plan)).seconds >= best.timed.seconds:
+            break
+        best = min(best, plan, key=lambda plan: plan.timed.seconds)
+    return best
 
 
 def lean(builder: PlanBuilder) -> Iterator[Plan]:
@@ -67,12 +81,12 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
     """
     (_, leanest), *others = sorted(guessed, key=lambda pair: pair[0])
     for guess, plan in others:
-        least = leanest.predicted.peak_workspace
+        least = leanest.peak
         if guess >= least:
             break
         if plan.peak_of(_first(plan)) < least:
-            leanest = min(leanest, plan, key=lambda plan: plan.predicted.peak_workspace)
-    return leanest.predicted.peak_workspace, leanest
+            leanest = min(leanest, plan, key=lambda plan: plan.peak)
+    return leanest.peak, leanest
 
 
 def _least(plan: Plan) -> int:
@@ -124,7 +138,7 @@ def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
     least, narrowed = _narrowed_by(lambda plan: plan.peak_of(_first(plan)), plan, limit)
     if least > limit:
         return least, plan
-    return _narrowed_by(lambda plan: plan.predicted.peak_workspace, narrowed, limit)
+    return _narrowed_by(lambda plan: plan.peak, narrowed, limit)
 
 
 def _first(plan: Plan) -> int:

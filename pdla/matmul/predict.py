@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pdla import checks
-from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import planner
@@ -19,8 +18,11 @@ from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.candidates import ALGORITHMS, native_tables
 from pdla.matmul.choose.price import Order
 from pdla.matmul.choose.problem import Operand, Sizes
+from pdla.matmul.dry import imagined
 from pdla.matmul.options import Options
+from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import SCHEDULES
+from pdla.matmul.search.products import Product, fastest
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
 
@@ -87,8 +89,9 @@ def predict_matmul(
     memory_limit : int, optional
         Bytes of workspace a rank, at most.
     machine : Machine or str, optional
-        A machine, its name or its TOML file. Without one the plan is made for PDLA_MACHINE's, and
-        `seconds` is None.
+        A machine, its name or its TOML file: the best few ways are run dry on it, on P ranks and on
+        fewer, and the fastest is taken. Without one it is that of the least price on PDLA_MACHINE's,
+        and `seconds` is None.
 
     Returns
     -------
@@ -114,27 +117,35 @@ def predict_matmul(
     if not checks.one_of(algorithm, (*NAMED, "auto")):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     checks.limit(memory_limit)
-    kind, comm = np.dtype(dtype), DryComm(0, P)
-    made_for = Machine.chosen() if machine is None else Machine.of(machine)
-
-    def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
-        grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
-        A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        return PlanBuilder(A, B, C, kind, Options(table.algorithm, table.asked, schedule), made_for)
-
-    found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
-    if memory_limit is None:
-        plan = planner.make(asked(*found[0], found[0][0].schedule))
+    kind = np.dtype(dtype)
+    if machine is None or memory_limit is not None:
+        plan = _least(m, n, k, P, kind, algorithm, memory_limit, Machine.chosen() if machine is None else Machine.of(machine))
     else:
-        shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
-        for table, order in found:  # each shape once: `lean` tries all of its schedules
-            shapes.setdefault(table.shape, (table, order))
-        plan = planner.fitting((plan for way in shapes.values() for plan in planner.lean(asked(*way, None))), memory_limit)
+        plan = fastest(Product(m, n, k, kind.name), P, Machine.of(machine), name=algorithm).best[0].plan
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
         cost.peak_workspace, kind.itemsize * received_lower_bound(m, n, k, P), cost.seconds if machine else None,
     )
+
+
+def _least(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limit: int | None, machine: Machine) -> Plan:
+    """Local: the plan of least price or, with a limit, the first that keeps it."""
+    comm = imagined(P, machine)
+
+    def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
+        grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
+        A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
+        return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.asked, schedule), machine)
+
+    found = native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
+    if limit is None:
+        builder = asked(*found[0], found[0][0].schedule)
+        return builder.plan(builder.cheapest())
+    shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
+    for table, order in found:  # each shape once: `lean` tries all of its schedules
+        shapes.setdefault(table.shape, (table, order))
+    return planner.fitting((plan for way in shapes.values() for plan in planner.lean(asked(*way, None))), limit)
 
 
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import pairwise
 from math import inf
@@ -46,6 +46,11 @@ class Machine:
     call : float
         Seconds of overhead of each local product and each step of elementwise work (the
         interpreter, a kernel's launch).
+    narrow : float
+        The inner size of a product that takes as long as what LAPACK's work on a block takes beyond
+        its operations: most of it is on narrow panels.
+    step : float
+        Seconds of the interpreter's work in each step of a factorization.
     memory : float
         Bytes a second that elementwise work reads and writes.
     erf : float
@@ -82,6 +87,8 @@ class Machine:
     half: float = 2.0
     reached: tuple[tuple[float, float], ...] = ()
     call: float = 1e-6
+    narrow: float = 100.0
+    step: float = 2.5e-4
     memory: float = 1e10
     erf: float = 0.0
     far_latency: float = 2e-5
@@ -200,6 +207,11 @@ class Machine:
         return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
     @property
+    def described(self) -> bool:
+        """Whether it is not the default, of round figures: then plans are compared by their seconds on it."""
+        return self != Machine()
+
+    @property
     def title(self) -> str:
         """Its name or, without one, what to call it."""
         return self.name or ("the default machine" if self == Machine() else "a machine without a name")
@@ -269,7 +281,7 @@ class Machine:
 
     # ------------------------------------------------------------------ what a clock needs
 
-    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> float:
+    def gemm(self, m: int, n: int, k: float, dtype: Any, count: int = 1, out: Any = None) -> float:
         """Tell how long one call for some products m x k by k x n takes.
 
         To compute or, if longer, to read and write the matrices.
@@ -292,12 +304,49 @@ class Machine:
             Seconds.
         """
         kind = np.dtype(dtype)
-        real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
-        rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0) * self._reached(m * n * k)
+        rate = self.most(kind) * self._reached(m * n * k)
         moved = ((m * k + k * n) * kind.itemsize + 2 * m * n * np.dtype(out or kind).itemsize) / self.memory
-        return self.call + count * max(operations(m, n, k, kind) / rate, moved)
+        return self.call + count * max((8 if kind.kind == "c" else 2) * m * n * k / rate, moved)
 
-    def _reached(self, multiplications: int) -> float:
+    def most(self, dtype: Any) -> float:
+        """Tell the most operations a second on numbers of a dtype.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the numbers.
+
+        Returns
+        -------
+        float
+            Operations a second, in real arithmetic.
+        """
+        kind = np.dtype(dtype)
+        real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
+        return self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0)
+
+    def lapack(self, m: int, n: int, operations: float, dtype: Any) -> float:
+        """Tell how long a factor, an inverse, or a solution by a triangle takes.
+
+        As long as a product m x n of an inner size with as many operations, and `narrow` more.
+
+        Parameters
+        ----------
+        m, n : int
+            Sizes of the block that is written.
+        operations : float
+            Multiplications and additions of numbers of this dtype.
+        dtype : dtype
+            Of the block.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
+        return self.gemm(m, n, operations / (2 * m * n) + self.narrow, dtype)
+
+    def _reached(self, multiplications: float) -> float:
         """The share of `flops` that one product of so many multiplications reaches."""
         if not self.reached or multiplications >= self.reached[-1][0] ** 3:
             return 1.0
@@ -370,6 +419,40 @@ class Machine:
             return self.bandwidth
         return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
 
+    def homes(self, ranks: int) -> tuple[int, ...]:
+        """List the nodes of ranks.
+
+        Parameters
+        ----------
+        ranks : int
+            How many there are.
+
+        Returns
+        -------
+        tuple of int
+            Of each rank its node's number; empty where all are on one.
+        """
+        return _homes(self.node, ranks) if 0 < self.node < ranks else ()
+
+    def ladder(self, ranks: int) -> list[int]:
+        """List the numbers of ranks that are tried where up to so many may work.
+
+        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks` itself: of a longer
+        list most are hardly better.
+
+        Parameters
+        ----------
+        ranks : int
+            The most.
+
+        Returns
+        -------
+        list of int
+            Ascending.
+        """
+        sides = [unit * side for unit in (1, self.node or 1) for side in (1, 3)]
+        return sorted({ranks, *(count for side in sides for turn in range(ranks.bit_length()) if (count := side << turn) <= ranks)})
+
     def home(self, rank: int) -> int:
         """Find a rank's node.
 
@@ -386,6 +469,11 @@ class Machine:
         return rank // self.node if self.node else 0
 
 
+@lru_cache(maxsize=64)
+def _homes(node: int, ranks: int) -> tuple[int, ...]:
+    return tuple([rank // node for rank in range(ranks)])
+
+
 @cache
 def _chosen(name: str) -> Machine:
     try:
@@ -394,7 +482,7 @@ def _chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
-_OPTIONAL = ("reached", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
+_OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _FORM = (
     f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number, overlap up to 1; "

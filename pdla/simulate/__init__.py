@@ -9,9 +9,9 @@ candidate      a way to solve a problem, with an estimate of its time in closed 
                (scaling.py)
 """
 
+from pdla.matmul.search.fastest import Found
+from pdla.matmul.search.products import Product
 from pdla.simulate.networks import Transformer
-from pdla.simulate.products import Product
 from pdla.simulate.scaling import Point, scaling
-from pdla.simulate.search import Found
 
 __all__ = ["Found", "Point", "Product", "Transformer", "scaling"]

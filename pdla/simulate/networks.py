@@ -15,13 +15,14 @@ from pdla.comm.dry import dry_run
 from pdla.errors import ShapeError, plural
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
+from pdla.matmul.search import checks
+from pdla.matmul.search.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
+from pdla.matmul.search.fastest import Candidate, Found, search
 from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
+from pdla.model.cost import Cost
 from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, cut_over
-from pdla.simulate import checks
-from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
-from pdla.simulate.search import Candidate, Found, search
 
 Options = tuple[tuple[str, Any], ...]  # of a scheme, by name
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
@@ -139,7 +140,8 @@ class Transformer:
         Parameters
         ----------
         ranks : int
-            How many there are. Where no scheme can use all, as many as some scheme can.
+            How many there are. Where no scheme can use all, as many as some scheme can; where fewer
+            are faster, as many as are (see `Machine.ladder`).
         machine : Machine or str
             The machine, or its name or file.
         count : int, optional
@@ -165,8 +167,13 @@ class Transformer:
         checks.search(ranks, count)
         checks.names("scheme", schemes, SCHEMES)
         on = Machine.of(machine)
-        guesses = (guess(choice, self, on) for choice in choices(usable(ranks, self), self, schemes))
-        return search(guesses, lambda choice: step(choice, self, on), count, most, memory)
+        found = fastest_on(self, usable(ranks, self), on, schemes, count, most, memory)
+        for fewer in reversed(on.ladder(ranks)[:-1]):
+            limit = found.best[0].seconds if found.best else inf
+            if self.flops / (fewer * on.most(self.dtype)) >= limit or (found.too_large and not found.best):
+                break
+            found = found.with_faster(fastest_on(self, fewer, on, schemes, 1, most, memory, limit), count)
+        return found
 
     def __str__(self) -> str:
         return (
@@ -207,19 +214,22 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step costs the first rank.
-
-    Seconds, and those of them that it computes; bytes received, messages; bytes of parameters, and
-    bytes kept from forward to backward.
-    """
+    """What a step costs the first rank; bytes of its parameters, and bytes kept from forward to backward."""
 
     choice: Choice
-    seconds: float
-    computing: float
-    received: int
-    messages: int
+    cost: Cost
     parameters: int
     kept: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return self.cost.seconds
+
+    @property
+    def least(self) -> float:
+        """The same."""
+        return self.cost.seconds
 
     @property
     def size(self) -> int:
@@ -354,17 +364,28 @@ def _held(choice: Choice, net: Transformer) -> int:
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
+def fastest_on(
+    net: Transformer, ranks: int, machine: Machine, schemes: Iterable[str] = SCHEMES, count: int = 1, most: int = MOST,
+    memory: float = inf, limit: float = inf,
+) -> Found[Step]:
+    """The fastest schemes and grids on exactly so many ranks; those that take `limit` seconds or more are not run."""
+    guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
+    return search(guesses, lambda choice: step(choice, net, machine), count, most, memory, limit)
+
+
 def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
     """The cost of a step: that of one layer, by a dry run forward and backward, times the number of layers."""
     sizes = choice.sizes
     alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
     run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
-    return Step(choice, *(net.layers * figure for figure in _layer(run, net, machine)))  # type: ignore[arg-type]
+    cost, parameters, kept = _layer(run, net, machine)
+    whole = {name: net.layers * figure for name, figure in vars(cost).items()} | {"peak_workspace": cost.peak_workspace}
+    return Step(choice, Cost(**whole), net.layers * parameters, net.layers * kept)
 
 
 @lru_cache(maxsize=256)
-def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[float, float, int, int, int, int]:
-    """A layer's figures, in Step's order."""
+def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[Cost, int, int]:
+    """A layer's cost, the bytes of its parameters, and the bytes that it keeps."""
 
     def program(comm: Any) -> tuple[int, int]:
         scheme = choice.scheme(comm)
@@ -376,4 +397,4 @@ def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[float, f
         return sum(value.stored.nbytes for value in layer.parameters().values()), kept
 
     held, ledger = dry_run(choice.ranks, program, machine=machine)
-    return ledger.seconds, ledger.computed, ledger.bytes_received, ledger.messages, *held
+    return Cost.of([ledger]), *held

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from pdla.matmul.search import checks
+from pdla.matmul.search.products import Costed, Product
 from pdla.model.machine import Machine
-from pdla.simulate import checks
 from pdla.simulate.networks import SCHEMES, Step, Transformer
-from pdla.simulate.products import Cost, Product
 
 Problem = Transformer | Product
-Result = Step | Cost
-MOST = 12  # dry runs for each scheme on each number of ranks; for a product, for all algorithms together
+Result = Step | Costed
+MOST = 12  # dry runs for each scheme on each number of ranks
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Point:
         How many there are; some may be idle.
     problem : Transformer or Product
         What they solve.
-    best : Step or Cost, optional
+    best : Step or Costed, optional
         Of the fastest way; None where none fits the memory.
     schemes : dict of str to Step
-        Of a transformer, the fastest way of each scheme that has one, else None.
+        Of a transformer, the fastest way of each scheme; None where none fits the memory.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Point:
 
         Parameters
         ----------
-        way : Step or Cost
+        way : Step or Costed
             One of this point's.
 
         Returns
@@ -104,11 +104,9 @@ def scaling(
 
 
 def _point(of: Problem, ranks: int, machine: Machine, memory: float) -> Point:
-    """The fastest ways on so many ranks; where no scheme has a grid of all of them, on as many as one can use."""
+    """The fastest ways on up to so many ranks."""
     if isinstance(of, Product):
-        return Point(ranks, of, next(iter(of.fastest(ranks, machine, 1, memory, MOST).best), None), {})
+        return Point(ranks, of, next(iter(of.fastest(ranks, machine, 1, memory).best), None), {})
     found = {name: of.fastest(ranks, machine, 1, memory, MOST, (name,)).best for name in SCHEMES}
     ways = {name: steps[0] if steps else None for name, steps in found.items()}
-    best = min((way for way in ways.values() if way), key=lambda way: way.seconds, default=None)
-    all_used = best is None or best.choice.ranks == ranks
-    return Point(ranks, of, best, ways if all_used else dict.fromkeys(SCHEMES))
+    return Point(ranks, of, min((way for way in ways.values() if way), key=lambda way: way.seconds, default=None), ways)

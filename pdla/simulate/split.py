@@ -8,7 +8,7 @@ such as copies of panels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from math import inf
@@ -19,13 +19,10 @@ from typing import NamedTuple
 from pdla.comm.agreement import name
 from pdla.comm.clock import now
 from pdla.comm.communicator import Communicator
-from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Event, Ledger, record
 from pdla.errors import plural
-from pdla.model.machine import Machine
-from pdla.simulate.all_ranks import dry_run_all
 
-RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
+RANKS, SPANS = 64, 2000  # of a timeline, at most
 BARRIERS = 5  # by which the ranks' clocks are compared
 
 
@@ -138,22 +135,10 @@ def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     return ledger, together([told.moved(-ahead) for told, ahead in parts], comm.size)
 
 
-def predicted(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
-    """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
-
-    All ranks are run, so that one that is late delays others; of more than RANKS, the first alone,
-    as if the others kept pace with it.
-    """
-
-    def planned(comm: Communicator) -> Work:
-        work = make(comm)
-        work()
-        return work
-
-    if ranks > RANKS:
-        part = dry_run(ranks, lambda comm: _run(comm, planned(comm), SPANS)[1], machine=machine)[0]
-        return together([part.moved(-part.begin)], ranks)
-    return dry_run_all(ranks, lambda comm: measured(comm, planned(comm))[1], machine=machine).results[0]
+def split_of(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
+    """Where the time of a dry run of so many ranks goes, by the ledgers of some, each as if others kept pace."""
+    kept = SPANS // len(ledgers)
+    return together([Part.of(rank, ledger.events, 0.0, ledger.seconds, kept) for rank, ledger in ledgers.items()], ranks)
 
 
 def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:

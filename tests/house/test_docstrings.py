@@ -16,14 +16,14 @@ from pdla.comm.pending import Pending
 from pdla.indices import IndexSet
 from pdla.linalg.plan.predict import FactorPrediction
 from pdla.matmul.native_layouts import Native
-from pdla.matmul.plan import Figures
 from pdla.matmul.predict import Prediction
 from pdla.model import bounds
+from pdla.model.cost import Cost
 from pdla.simulate.all_ranks import AllRanks
 from pdla.simulate.critical_path import Path, Step
 
 GIVEN = (  # not in an __all__, but what a user is given, or finds in the reference
-    AllRanks, Event, Figures, IndexSet, Native, Path, Pending, Prediction, Step,
+    AllRanks, Cost, Event, IndexSet, Native, Path, Pending, Prediction, Step,
     FactorPrediction, config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
 FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate)

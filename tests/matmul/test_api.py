@@ -67,11 +67,11 @@ def test_plans_are_made_for_the_machine_that_is_told(tmp_path):
         A = pdla.zeros((8, 8), ProcessGrid((1, 1)), LAYOUT)
         usual = pdla.plan_matmul(A, A)
         with config.override(machine=str(slow)):
-            assert pdla.plan_matmul(A, A).predicted.seconds == 2 * 8**3
+            assert pdla.plan_matmul(A, A).predicted.seconds == pytest.approx(2 * 8**3)
         assert pdla.plan_matmul(A, A) is usual
         return usual.predicted.seconds
 
-    assert pdla.run(1, program)[0] < 1e-6
+    assert pdla.run(1, program)[0] < 2e-6
 
 
 OTHER = {"machine": "a100x4", "array": "cupy", "gpu_mpi": "off", "blas": "another"}

@@ -95,19 +95,19 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
 
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
-    runs, grids, dry, trusted = [], [], costs._dry, ProcessGrid.trusted
-    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(plan.named) or dry(plan, rank))
+    runs, grids, program, trusted = [], [], costs._program, ProcessGrid.trusted
+    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.named) or program(plan))
     monkeypatch.setattr(ProcessGrid, "trusted", lambda *args: grids.append(args[0]) or trusted(*args))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 3d by summa .* needs [0-9]+ bytes"):
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
-    assert runs == ["3d by summa"] * 9  # first, second and last along m and n, of one layer
-    assert len(grids) <= 4 * len(set(grids))  # with those of the dry runs
+    assert runs == ["3d by summa"] * 10  # first, second and last along m and n, of one layer, and the rank in the middle
+    assert len(grids) <= 5 * len(set(grids))  # with those of the dry runs
 
 
 def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whether_they_keep_step(monkeypatch):
     """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
-    runs, asked, dry = [], [], costs._dry
-    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
+    runs, asked, program = [], [], costs._program
+    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.grid.shape) or program(plan))
     cannon.in_step.cache_clear()
     monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by cannon .*m=28, n=28, k=1"):
@@ -192,12 +192,12 @@ def test_a_limit_may_ask_for_thinner_panels_than_a_long_walk_has():
 
 def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
     """Of 64 ranks a hundred ways and widths were run as each, where one tells that they do not fit."""
-    runs, dry = [], costs._dry
-    monkeypatch.setattr(costs, "_dry", lambda plan, rank: runs.append(rank) or dry(plan, rank))
+    runs, program = [], costs._program
+    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan) or program(plan))
 
-    def program(comm):
+    def peak(comm):
         A = pdla.zeros((4096, 4096), ProcessGrid((8, 8), comm=comm), LAYOUT)
         return pdla.plan_matmul(A, A, memory_limit=10**7).predicted.peak_workspace
 
-    assert 5 * 10**6 < pdla.dry_run(64, program)[0] <= 10**7
+    assert 5 * 10**6 < pdla.dry_run(64, peak)[0] <= 10**7
     assert len(runs) < 5 * 64

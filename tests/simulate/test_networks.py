@@ -48,7 +48,7 @@ def test_short_sums_of_many_ranks_of_a_network_come_in_steps():
     for choice in networks.choices(37, net):
         guess = networks.guess(choice, net, machine)
         step = networks.step(guess.choice, net, machine)
-        assert step.received == 4 * net.layers * sum(move.words for move in networks.moves(choice, net)), choice
+        assert step.cost.bytes_received == 4 * net.layers * sum(move.words for move in networks.moves(choice, net)), choice
         assert guess.seconds.least <= step.seconds, choice
 
 
@@ -66,8 +66,11 @@ def test_along_data_alone_all_schemes_are_one():
 def test_every_layer_is_counted():
     choice = networks.Choice("Tensor3D", (1, 2, 2, 1), ("data", "row", "col", "depth"))
     one, three = (networks.step(choice, Transformer(64, 8, 8, 16, layers), MIXED) for layers in (1, 3))
-    for figure in ("seconds", "computing", "received", "messages", "parameters", "kept", "size"):
+    for figure in ("seconds", "computing", "bytes_received", "messages", "flops"):
+        assert getattr(three.cost, figure) == 3 * getattr(one.cost, figure) > 0
+    for figure in ("seconds", "parameters", "kept", "size"):
         assert getattr(three, figure) == 3 * getattr(one, figure) > 0
+    assert three.cost.peak_workspace == one.cost.peak_workspace > 0  # kept for the next layer
 
 
 @pytest.mark.parametrize("ranks", [1, 7, 12, 61, 64])
@@ -87,5 +90,5 @@ def test_ranks_that_no_scheme_can_use():
 
 def test_a_million_ranks():
     net = Transformer(hidden=3072, heads=64, sequence=512, batch=64, layers=24)
-    found = net.fastest(10**6, Machine.load("a100x4"), 1, most=1)
+    found = networks.fastest_on(net, 10**6, Machine.load("a100x4"), most=1)
     assert found.run == 1 and found.best[0].choice.ranks == 10**6 and found.possible > 50

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from helpers.machines import FREE
 
+from pdla.matmul.search.products import Product
 from pdla.model.machine import Machine
 from pdla.simulate.networks import Transformer
-from pdla.simulate.products import Product
 from pdla.simulate.scaling import scaling
 
 LINKED = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e7, latency=0.0, far_latency=0.0)
@@ -21,8 +21,8 @@ def test_what_grows():
 
 
 def test_a_network_costs_efficiency_and_a_faster_one_less():
-    slower = replace(LINKED, bandwidth=1e6)
-    for of in (Transformer(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
-        [one] = scaling(of, [1], LINKED)
-        fast, slow, free = (next(scaling(of, [8], machine)).best.seconds for machine in (LINKED, slower, FREE))
+    linked, slower = replace(LINKED, bandwidth=1e9), replace(LINKED, bandwidth=2e8)
+    for of in (Transformer(hidden=64, heads=8, sequence=16, batch=16, layers=1), Product(256, 256, 256)):
+        [one] = scaling(of, [1], linked)
+        fast, slow, free = (next(scaling(of, [8], machine)).best.seconds for machine in (linked, slower, FREE))
         assert free < fast < slow and one.best.seconds / 8 <= free * (1 + 1e-9)

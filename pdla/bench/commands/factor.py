@@ -35,7 +35,7 @@ from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import plural
-from pdla.linalg import norm, solve, solve_triangular
+from pdla.linalg import norm
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
@@ -43,6 +43,8 @@ from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.products.triangle import triangle
 from pdla.linalg.routines import LU, ROUTINES, TRIANGULAR, Factorization
+from pdla.linalg.solve import SOLVE
+from pdla.linalg.triangular import SOLVE_TRIANGULAR
 from pdla.linalg.verify import Claim
 from pdla.matmul.images import Images
 from pdla.model.machine import Machine
@@ -98,6 +100,18 @@ class System:
         return [Task(routine, self.n, self.m if routine is TRIANGULAR else self.n, self.dtype, on) for routine in self.routines]
 
     @property
+    def call(self) -> Call:
+        """The function that does it."""
+        first = self.routines[0]
+        if first is TRIANGULAR:
+            return SOLVE_TRIANGULAR
+        return SOLVE if self.sides else Call(first.name, (first,), first.run)  # type: ignore[attr-defined]
+
+    def seconds(self, ranks: int, on: Machine) -> float:
+        """On a machine, predicted."""
+        return self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on).timed.seconds
+
+    @property
     def flops(self) -> float:
         """Additions and multiplications, in real arithmetic."""
         return sum(2 * each.multiplications for each in self.tasks(Machine())) * (4 if self.dtype.kind == "c" else 1)
@@ -133,7 +147,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
         found = _foretold(comm.size, system) if arguments.dry_run else _measured(comm, system, arguments.repeats)
         wrong += not found.right
         if comm.rank == 0:
-            row = _cells(system, found, on)
+            row = _cells(system, found, comm.size, on)
             if not cells:
                 print(_title(arguments, comm.size), _line({name: name for name in row}), sep="\n")
             print(_line(row), flush=True)
@@ -196,12 +210,7 @@ def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pd
 
 def _work(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None) -> Any:
     """Collective: what is timed; A and B are overwritten."""
-    first = system.routines[0]
-    if isinstance(first, Factorization) and not system.sides:
-        return Call(first.name, (first,), first.run)(A, overwrite_a=True)
-    if first is TRIANGULAR:
-        return solve_triangular(A, B, lower=True, overwrite_b=True, check_finite=False)
-    return solve(A, B, overwrite_a=True, overwrite_b=True, check_finite=False)
+    return system.call(A, overwrite_a=True) if B is None else system.call(A, B, overwrite_a=True, overwrite_b=True)
 
 
 def _ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None, done: Any) -> float:
@@ -231,7 +240,7 @@ def _line(cells: dict[str, str]) -> str:
     return "".join(f"{text:>{WIDTHS[name]}}" for name, text in cells.items())
 
 
-def _cells(system: System, found: Found, on: Machine | None) -> dict[str, str]:
+def _cells(system: System, found: Found, ranks: int, on: Machine | None) -> dict[str, str]:
     """A row of the table, by the columns that there are."""
     (shape, block), size, bound = system.blocking, system.dtype.itemsize, system.bound()
     cells = {"n": f"{system.n}", "block": f"{block}", "grid": by_x(shape)}
@@ -241,7 +250,7 @@ def _cells(system: System, found: Found, on: Machine | None) -> dict[str, str]:
         taken = median(found.seconds)
         cells |= {"seconds": f"{taken:.4g}", "GFLOP/s": f"{system.flops / taken / 1e9:.1f}"}
     if on is not None:
-        cells["predicted s"] = f"{sum(price.seconds(each, shape, block) for each in system.tasks(on)):.4g}"
+        cells["predicted s"] = f"{system.seconds(ranks, on):.4g}"
     cells |= {"bytes received": f"{found.received:.0f}", "by formula": f"{size * system.words():.0f}"}
     if isinstance(system.routines[0], Factorization):
         cells["x bound"] = f"{found.received / bound / size:.2f}" if bound else "–"
@@ -256,7 +265,7 @@ def _notes(arguments: argparse.Namespace, cells: dict[str, str], ranks: int, on:
     notes = {
         "columns": "right-hand sides",
         "seconds": f"the median of {arguments.repeats}",
-        "predicted s": f"by a closed form, on {on.name if on else ''}",
+        "predicted s": f"on {on.title if on else ''}: the slowest of some ranks run dry, or the chain from panel to panel",
         "bytes received": f"by a rank, the mean of {of} ranks",
         "by formula": "the mean of all ranks, in closed form; exact for Cholesky in blocks that divide n",
         "x bound": "received over 2 multiplications / (P sqrt(S)) words, S those of a rank's share, and of layers' addends",

@@ -14,19 +14,19 @@ from pdla.bench.commands.problem import record, write_csv
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.stop import refuse
 from pdla.errors import plural
+from pdla.matmul.search.fastest import Found
 from pdla.simulate.networks import STATES
 from pdla.simulate.scaling import Problem
-from pdla.simulate.search import Found
 
 GAP = 2  # characters between two columns
 CHOICES = {"transformer": ("scheme", "grid"), "product": ("algorithm", "grid")}
 MEANS = {
     "transformer": (
-        "bound: of each of the linears' products by itself, no matrix held twice",
+        "bound: of the ranks that are used, of each of the linears' products by itself, no matrix held twice",
         f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back",
     ),
     "product": (
-        "bound: of ranks that all do the same work, no matrix held twice (tesseract holds B in every layer)",
+        "bound: of the ranks that are used, all of them with the same work, no matrix held twice",
         "memory needed: a rank's parts of A, B and C, and workspace",
     ),
 }
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
         raise refuse(f"nothing for {ranks} {plural(ranks, 'rank')}: {found.words(CHOICES[of.kind])}{least}")
-    rows = [record(result, of, ranks) for result in found.best]
+    rows = [record(result, of) for result in found.best]
     table = lines(rows, ranks, of.kind == "transformer")
     print("\n".join([problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"), *table, "", *notes(found, of)]))
     content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}

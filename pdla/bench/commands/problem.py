@@ -66,23 +66,24 @@ def problem(arguments: argparse.Namespace) -> Problem:
 # ---------------------------------------------------------------------------------------------- figures
 
 
-def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
-    """A result's figures, as they go into JSON and CSV; bytes and messages are the first rank's."""
-    bound = of.lower_bound(ranks)
+def record(result: Result, of: Problem) -> dict[str, Any]:
+    """A result's figures, as they go into JSON and CSV; the bound is that of the ranks that it uses."""
+    bound = of.lower_bound(result.choice.ranks)
     figures = {
         "choice": str(result.choice),
         "kind": result.choice.name,
         "grid": " ".join(f"{axis}={n}" for axis, n in result.choice.sizes.items()),
         "ranks_used": result.choice.ranks,
         "seconds": result.seconds,
-        "computing": result.computing / result.seconds,
-        "bytes_received": result.received,
-        "messages": result.messages,
-        "multiple_of_bound": result.received / bound if bound else None,
+        "computing": result.cost.computing / result.seconds,
+        "bytes_received": result.cost.bytes_received,
+        "messages": result.cost.messages,
+        "multiple_of_bound": result.cost.bytes_received / bound if bound else None,
         "bytes_needed": result.size,
     }
-    parts = ("parameters", "kept") if isinstance(result, Step) else ("workspace", "matrices")
-    return figures | {f"bytes_of_{part}": getattr(result, part) for part in parts}
+    if isinstance(result, Step):
+        return figures | {"bytes_of_parameters": result.parameters, "bytes_of_kept": result.kept}
+    return figures | {"bytes_of_workspace": result.cost.peak_workspace, "bytes_of_matrices": result.matrices}
 
 
 def heading(of: Problem, machine: Machine, what: str) -> str:

@@ -86,7 +86,7 @@ def entries(points: list[Point]) -> list[dict[str, Any]]:
     rate = _rate(points)
 
     def full(point: Point, way: Result | None) -> dict[str, Any] | None:
-        return None if way is None else record(way, point.problem, point.ranks) | {"efficiency": point.rate(way) / rate}
+        return None if way is None else record(way, point.problem) | {"efficiency": point.rate(way) / rate}
 
     return [
         {
@@ -115,7 +115,7 @@ def line(point: Point, points: list[Point]) -> str:
     """The line of a number of ranks: its fastest way."""
     if not point.best:
         return f"{point.ranks:>9}  none that fits a rank's memory"
-    found = record(point.best, point.problem, point.ranks)
+    found = record(point.best, point.problem)
     idle = "" if found["ranks_used"] == point.ranks else f", {point.ranks - found['ranks_used']} idle"
     multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
     efficiency = 100 * point.rate(point.best) / _rate(points)
@@ -145,7 +145,7 @@ def _check_plot(path: str) -> None:
 
 
 def plot(points: list[Point], path: str, title: str) -> None:
-    """Draw time and efficiency over ranks: a line for each scheme, with a cross where it ends early. OSError where that fails."""
+    """Draw time and efficiency over ranks: a line for each scheme. OSError where that fails."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -153,9 +153,10 @@ def plot(points: list[Point], path: str, title: str) -> None:
         figure = Figure((9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
-            _curve(left, name, [(point.ranks, way.seconds) for point, way in found], mark, found[-1][0] is not points[-1])
-            rates = [(point.ranks, point.rate(way) / _rate(points)) for point, way in found]
-            _curve(right, name, rates, mark, found[-1][0] is not points[-1])
+            drawn: dict[str, Any] = {"marker": mark, "markersize": 4, "linewidth": 1.2, "label": name}
+            ranks = [point.ranks for point, _ in found]
+            left.plot(ranks, [way.seconds for _, way in found], **drawn)
+            right.plot(ranks, [point.rate(way) / _rate(points) for point, way in found], **drawn)
         left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
         right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
         if left.lines:
@@ -169,12 +170,6 @@ def _curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
     names = [*points[0].schemes] or ["best"]
     ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}
     return {name: found for name, found in ways.items() if found}
-
-
-def _curve(axes: Any, name: str, values: list[tuple[int, float]], mark: str, ends: bool) -> None:
-    (drawn,) = axes.plot(*zip(*values, strict=True), marker=mark, markersize=4, linewidth=1.2, label=name)
-    if ends:
-        axes.plot(*values[-1], marker="x", markersize=10, markeredgewidth=2, color=drawn.get_color())
 
 
 COMMAND = Command(

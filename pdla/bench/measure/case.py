@@ -12,8 +12,8 @@ import numpy as np
 
 import pdla
 from pdla.io import load
+from pdla.matmul.search.products import LAYOUT
 from pdla.model.machine import operations
-from pdla.simulate.products import LAYOUT
 
 TURNS: dict[str, Callable[[pdla.DistMatrix], pdla.DistMatrix]] = {
     "N": lambda X: X,

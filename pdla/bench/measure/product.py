@@ -14,10 +14,16 @@ from pdla.bench.measure.case import LAYOUT, Case, Operands, integer_operands, ra
 from pdla.bench.measure.check import WRONG, Checker
 from pdla.bench.measure.peak import Peaks, elapsed
 from pdla.errors import PlanError
-from pdla.matmul.plan import Figures
+from pdla.matmul import planner
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.dry import imagined
+from pdla.matmul.options import Options
+from pdla.matmul.plan import costs
 from pdla.matmul.schedules import SCHEDULES
+from pdla.model.cost import Cost
 from pdla.model.machine import Machine
-from pdla.simulate.split import Split, Work, measured, predicted
+from pdla.simulate.split import Split, measured, split_of
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
@@ -94,18 +100,18 @@ class Bench:
         row = figures(case, plan, (A, B), worst(total))
         row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
         explained = explanation(case, plan) if self.explain and self.comm.rank == 0 else ""
-        row = replace(row, explained=explained, predicted=self._predicted(case, plan.algorithm))
+        row = replace(row, explained=explained, predicted=None if self.machine is None else self._predicted(case, plan.algorithm))
         return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
     def _predicted(self, case: Case, algorithm: str) -> Split | None:
-        """Collective: at rank 0, where the time would go on the machine, if there is one. PlanError on every rank, or on none."""
+        """Collective: at rank 0, where the time would go on the machine. PlanError on every rank, or on none."""
         told, fault = None, ""
-        if self.comm.rank == 0:
+        if self.comm.rank == 0 and self.machine is not None:
             try:
                 told = on_machine(case, algorithm, self.comm.size, self.machine)
             except PlanError as error:
                 fault = str(error)
-        if self.machine is not None and (fault := self.comm.share(fault)[0]):
+        if fault := self.comm.share(fault)[0]:
             raise PlanError(fault)
         return told
 
@@ -137,12 +143,12 @@ def explanation(case: Case, plan: pdla.Plan) -> str:
     return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
 
 
-def worst(total: dict[str, int]) -> Figures:
+def worst(total: dict[str, int]) -> Cost:
     """The figures of a ledger's total that are maxima over ranks."""
-    return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"], 0.0)
+    return Cost(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"])
 
 
-def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -> Row:
+def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> Row:
     """The row of a case that has been counted."""
     A, B = operands
     size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
@@ -159,27 +165,29 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
     )
 
 
-def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) -> Split | None:
-    """Where the time of a case would go on the machine by that algorithm; None without a machine."""
+def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine) -> Split:
+    """Where the time of a case would go on the machine by that algorithm."""
     messages = "gather" if algorithm == "shared" else algorithm  # reading shared memory costs as much as receiving
-    by = replace(case, algorithm=messages)
+    return foretold(_imagined(replace(case, algorithm=messages), ranks, machine)[0])
 
-    def make(comm: pdla.Communicator) -> Work:
-        operands = random_operands(case, pdla.ProcessGrid(case.grid, comm=comm))
-        plan, C = planned(by, *operands), pdla.zeros((case.m, case.n), operands[0].grid, LAYOUT, dtype=case.dtype)
-        return lambda: plan(*operands, out=C)
 
-    return None if machine is None else predicted(ranks, machine, make)
+def foretold(plan: pdla.Plan) -> Split:
+    """Where the time of a plan would go on its machine, by the dry runs of which its cost is made."""
+    return split_of(costs.clocked(plan), plan.grid.comm.size)
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
-    """The row of a case on any number of ranks, by a dry run; its only times are those predicted for a machine."""
-    row = pdla.dry_run(ranks, _predicted, case)[0]
-    return replace(row, predicted=on_machine(case, row.algorithm, ranks, machine))
+    """The row of a case on any number of ranks, by dry runs; its only times are those predicted for a machine."""
+    plan, operands = _imagined(case, ranks, Machine.chosen() if machine is None else machine)
+    row = figures(case, plan, operands, plan.predicted)
+    return replace(row, explained=explanation(case, plan), predicted=None if machine is None else foretold(plan))
 
 
-def _predicted(comm: pdla.Communicator, case: Case) -> Row:
-    grid = pdla.ProcessGrid(case.grid, comm=comm)
+def _imagined(case: Case, ranks: int, machine: Machine) -> tuple[pdla.Plan, Operands]:
+    """The plan of a case on a machine's ranks, which send nothing, and its operands. PlanError where the algorithm does not fit."""
+    grid = pdla.ProcessGrid(case.grid, comm=imagined(ranks, machine))
     operands = random_operands(case, grid)
-    plan = planned(case, *operands)
-    return replace(figures(case, plan, operands, plan.predicted), explained=explanation(case, plan))
+    A, B = map(Operand.of, operands)
+    C = Operand((case.m, case.n), LAYOUT, grid)
+    options = Options(case.algorithm, panel=case.panel)
+    return planner.make(PlanBuilder(A, B, C, np.dtype(case.dtype), options, machine)), operands

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pdla.comm.clock import begin_step
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Parts, Slots
 from pdla.linalg.panels.blocks import Dimension
@@ -151,13 +152,17 @@ def look_ahead(steps: Sequence[int], factor: Callable[[int, S | None], S]) -> It
 
     factor(k, last): update block column k by the panel of step `last`, factor it, and start sending it
     """
-    coming = factor(steps[0], None) if steps else None
+    if not steps:
+        return
+    begin_step()
+    coming: S | None = factor(steps[0], None)
     for k in (*steps[1:], None):
         if coming is None:
             return
         step, coming = coming, None
         step.wait()
         if k is not None and not step.stop:
+            begin_step()
             coming = factor(k, step)
         yield step
         step.release()

@@ -21,17 +21,22 @@ from pdla.checks import communicator, describe, digest_arrays, matrix
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed
 from pdla.comm.communicator import Communicator
+from pdla.cuts import Cyclic
 from pdla.errors import PlanError
-from pdla.layout import Shape
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape
 from pdla.linalg import checks
+from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.right_side import check_side
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.matmul.api import plans_of
+from pdla.matmul.dry import imagined
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import whole_array
+from pdla.matrix.create import whole_array, zeros
 from pdla.model.machine import Machine
 
 Routines = tuple[Routine, ...]
@@ -107,7 +112,7 @@ class Call:
         with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
             if error is not None:
                 raise error
-            plan = kept.plan(key, lambda: self._make(operands, out, given))
+            plan = kept.plan(key, lambda: self._make(operands, out, given, Machine.chosen()))
             plan.check(operands, out, looks=not prefix)
         kept.keep(key, plan)
         return plan, operands
@@ -121,7 +126,19 @@ class Call:
         except Exception as error:
             return operands, error
 
-    def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any]) -> FactorPlan:
+    def imagine(self, shape: Shape, columns: int, dtype: np.dtype, blocking: Blocking, ranks: int, machine: Machine) -> FactorPlan:
+        """Local: the plan for matrices without data, which may be written to, on so many ranks of a machine.
+
+        A, of this shape, lies in these blocks, as the rows of B do, which has so many columns, where there is a B.
+        """
+        grid = ProcessGrid.trusted(blocking.shape, imagined(ranks, machine), None)
+        A = zeros(shape, grid, in_blocks(blocking.shape, blocking.block), dtype=dtype)
+        if not self.solves:
+            return self._make((A,), None, {"overwrite_a": True}, machine)
+        B = zeros((shape[0], columns), grid, Layout(Cyclic("row", blocking.block), "col"), dtype=dtype)
+        return self._make((A, B), None, {"overwrite_a": True, "overwrite_b": True}, machine)
+
+    def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], machine: Machine) -> FactorPlan:
         """Local: the plan, once all is checked that words tell."""
         options, A = Options(**given), matrix(operands[0])
         options.check(self.name, given)
@@ -134,11 +151,11 @@ class Call:
             for shape in self.results(A):
                 checks.result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)
-        tasks = self._tasks(options, A, operands[-1], dtype)
+        tasks = self._tasks(options, A, operands[-1], dtype, machine)
         return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look)
 
-    def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype) -> tuple[Task, ...]:
+    def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
         """What the work consists of."""
         routines = self.routines[options.assume_a] if isinstance(self.routines, Mapping) else self.routines
         sizes = (A, B) if self.solves else (A,)
-        return tuple(Task(routine, *routine.sizes(*sizes), dtype, Machine.chosen()) for routine in routines)
+        return tuple(Task(routine, *routine.sizes(*sizes), dtype, machine) for routine in routines)

@@ -23,7 +23,7 @@ from pdla.linalg import checks
 from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.blocking import Place, blockings, place_for, stays
-from pdla.linalg.plan.dry import figures, first_fitting, most_received, workspace
+from pdla.linalg.plan.dry import first_fitting, most_received, timed, workspace
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.price import Blocking, cheapest
 from pdla.linalg.plan.right_side import RightSide
@@ -31,12 +31,13 @@ from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.images import Part
-from pdla.matmul.plan import Figures
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
+from pdla.model.cost import Cost, in_words
 from pdla.model.machine import Machine
 
 NEXT = 2  # other blockings that `explain` lists
+COSTED = 3  # the blockings, of least price, that are run dry where a machine is described
 Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array that every rank has whole
 
 
@@ -165,14 +166,26 @@ class FactorPlan:
         home = bool(tasks) and stays(tasks[0].routine, A)
         written = None if out is None else kind_of(out)
         plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look)
+        if len(found) > 1 and plan.machine.described:
+            found = plan._by_seconds(found)
+            plan = replace(plan, candidates=found)._in(found[0])
         if options.memory_limit is None or not tasks:
             return plan
         worst = replace(plan, worst=True)
 
         def peak(blocking: Blocking) -> int:
-            return workspace(worst._kinds, worst._in(blocking)._dry)
+            there = worst._in(blocking)
+            return workspace(there._kinds, there._dry, there.place[1])
 
         return plan._in(first_fitting(found, options.memory_limit, peak))
+
+    def _by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
+        """The blockings, the first few of which are put in the order of what they cost; among the good ones the preferred first."""
+        seconds = {blocking: self._in(blocking).timed.seconds for blocking in found[:COSTED]}
+        few = sorted(seconds, key=lambda blocking: seconds[blocking])
+        good = [blocking for blocking in few if seconds[blocking] <= price.GOOD * seconds[few[0]]]
+        first = max(good, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
+        return (first, *(blocking for blocking in (*few, *found[COSTED:]) if blocking != first))
 
     def _in(self, blocking: Blocking) -> FactorPlan:
         return replace(self, shape=blocking.shape, block=blocking.block)
@@ -364,14 +377,19 @@ class FactorPlan:
         return self.operands if self.out is None else (*self.operands, self.out)
 
     @cached_property
-    def predicted(self) -> Figures:
-        """What the plan will cost, as `Figures`.
+    def predicted(self) -> Cost:
+        """What the plan will cost, as `Cost`.
 
         Bytes, messages and workspace are those of dry runs of the function itself, the largest of
         the sampled ranks; seconds are theirs on the plan's machine or, if they are more, those of
         the chain from panel to panel, for which all ranks wait.
         """
-        dry = figures(self._kinds, self._dry, self.machine)
+        return replace(self.timed, peak_workspace=workspace(self._kinds, self._dry, self.place[1]))
+
+    @cached_property
+    def timed(self) -> Cost:
+        """The same as ranks of the plan's machine count it, which is found sooner."""
+        dry = timed(self._kinds, self._dry, self.place[1], self.machine)
         return replace(dry, seconds=max(dry.seconds, self._priced(self.blocking)))
 
     @cached_property
@@ -381,7 +399,7 @@ class FactorPlan:
         Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
         than one rank's row would bring.
         """
-        received = most_received(self._kinds, self._dry)
+        received = most_received(self._kinds, self._dry, self.place[1])
         rows, cols = price.shares(self.tasks[0], self.shape, self.block)
         return received + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
 
@@ -399,18 +417,18 @@ class FactorPlan:
         str
             A few lines.
         """
-        cost, machine, A = self.predicted, self.machine, self.A
+        cost, A = self.predicted, self.A
         there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
         rivals = [blocking for blocking in self.candidates if blocking != self.blocking][:NEXT]
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
-            f"  algorithm   right-looking, {self.blocking}, {self._priced(self.blocking):.3g} s",
+            f"  algorithm   right-looking, {self.blocking}",
             f"  A           {there}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",
-            f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
-            *(f"  next        {blocking}, {self._priced(blocking):.3g} s" for blocking in rivals),
+            f"  time        {in_words(cost, self.machine, A.grid.comm.size)}",
+            *(f"  next        {blocking}, {self._in(blocking).predicted.seconds:.3g} s" for blocking in rivals),
         ])
 
     @property

@@ -1,10 +1,12 @@
-"""What factorizations and triangular systems cost, from their sizes alone, on up to millions of ranks: closed forms."""
+"""What factorizations and triangular systems cost, from their sizes alone, on up to millions of ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +14,11 @@ from pdla import checks
 from pdla.errors import PlanError
 from pdla.linalg.checks import working_dtype
 from pdla.linalg.plan import price
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.plan import COSTED
+from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
+from pdla.matmul.dry import EVERY_RANK
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
@@ -46,8 +52,12 @@ class FactorPrediction:
     seconds: float | None
 
 
-def predict(routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None) -> FactorPrediction:
-    """Local: the best grid and blocks for a routine on up to P ranks, and what it costs there.
+MOST_RANKS = 4096  # up to which the best blockings are run dry; of more ranks seconds are those of the closed form
+MOST_STEPS = 2000  # of all dry runs of a blocking; of more the same
+
+
+def predict(call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None) -> FactorPrediction:
+    """Local: the best grid and blocks for a call of a routine on up to P ranks, and what it costs there.
 
     PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK has not.
     """
@@ -56,8 +66,37 @@ def predict(routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machi
         raise PlanError(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     kind = working_dtype(routine.name, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
-    shape, block = price.cheapest(task, P)[0]
+    found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])
+    shape, block = found.blocking
     return FactorPrediction(
         shape, block, prod(shape), round(kind.itemsize * task.words(shape, block)), kind.itemsize * task.bound(shape),
-        price.seconds(task, shape, block) if machine else None,
+        found.seconds if machine else None,
     )
+
+
+class Timed(NamedTuple):
+    """A blocking, and its seconds."""
+
+    seconds: float
+    blocking: Blocking
+
+
+def _fastest(call: Call, task: Task, P: int) -> Timed:
+    """The fastest blocking on any number of ranks of the ladder up to P. No cost is less than the chain, which is a closed form."""
+    best = _on(call, task, P)
+    for ranks in reversed(task.machine.ladder(P)[:-1]):
+        if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) < best.seconds:
+            best = min(best, _on(call, task, ranks), key=attrgetter("seconds"))
+    return best
+
+
+@lru_cache(maxsize=1024)
+def _on(call: Call, task: Task, ranks: int) -> Timed:
+    """The fastest on so many ranks, of the best few by closed forms, each by dry runs of the call."""
+    found = price.cheapest(task, ranks)[:COSTED]
+    steps = min(len(found) * EVERY_RANK * -(-task.size // blocking.block) for blocking in found)
+    if ranks > MOST_RANKS or steps > MOST_STEPS:
+        return min((Timed(price.seconds(task, *blocking), blocking) for blocking in found), key=attrgetter("seconds"))
+    shape = (task.m, task.m) if call.solves else (task.m, task.n)
+    plans = (call.imagine(shape, task.n, task.dtype, blocking, ranks, task.machine) for blocking in found)
+    return min((Timed(plan.timed.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))

@@ -21,7 +21,6 @@ from pdla.matrix.create import random
 from pdla.model.machine import Machine
 
 GridShape = tuple[int, ...]  # pr and pc; and c, where there are c layers
-BOOKKEEPING = 2.5e-4  # seconds for which a rank is busy with what a step takes besides: Python, headers, calls of few elements
 
 
 class Routine(ABC):
@@ -143,9 +142,9 @@ class StepCost:
         """Seconds of a local product."""
         return self.task.machine.gemm(m, n, k, self.task.dtype) if m and n and k else 0.0
 
-    def factor(self, m: int, n: int, k: int) -> float:
-        """Seconds of LAPACK's work of m n k operations or about so many: those of a product of twice as many."""
-        return self.gemm(m, n, k)
+    def lapack(self, m: int, n: int, operations: float) -> float:
+        """Seconds of so many operations of LAPACK on an m x n block."""
+        return self.task.machine.lapack(m, n, operations, self.task.dtype) if m and n else 0.0
 
     def sent(self, axis: int, words: float) -> float:
         """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
@@ -185,8 +184,9 @@ class StepCost:
         A layer updates the rest before its next panel, while others go on with theirs.
         """
         pc, overlap = self.shape[1], self.task.machine.overlap
-        work = BOOKKEEPING + rest + (alone + panel) / pc
-        chain = BOOKKEEPING + alone + panel + ahead + delay
+        step = self.task.machine.step
+        work = step + rest + (alone + panel) / pc
+        chain = step + alone + panel + ahead + delay
         if self.layers > 1:
-            return max((rest + alone + panel + wire) / self.layers, chain)
+            return max((step + rest + alone + panel + wire) / self.layers, chain - step)
         return max(work + max(0.0, wire - overlap * work), chain)

@@ -66,9 +66,9 @@ class LUFactorization(Factorization):
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         rounds = ceil(log2(pr))
-        alone = rounds * (step.factor(2 * w, w, w) + step.sent(0, w * w))
-        panel = step.factor(rows + w, w, w) + step.touched(3 * (rows + w) * w)
-        below = step.factor(w, cols, w) / pr + step.touched(4 * w * cols)
+        alone = rounds * (step.lapack(2 * w, w, 5 * w**3 / 3) + step.sent(0, w * w))
+        panel = step.lapack(rows + w, w, (rows + 2 * w / 3) * w * w) + step.touched(3 * (rows + w) * w)
+        below = step.lapack(w, cols, w * w * cols) / pr + step.touched(4 * w * cols)
         wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
         update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
         ahead, delay = step.gemm(rows, w, w), (rounds + 2) * step.delay(0) + step.delay(1) + step.sent(1, (rows + w) * w)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.clock import begin_step
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.linalg.panels import kernels
@@ -130,6 +131,7 @@ class LayeredLU:
         """Collective: the header of all panels, and all pivots."""
         with self.row_panels, self.col_panels:
             for k in range(self.count):
+                begin_step()
                 self._step(k)
             pivots = pivots_of(self.winners, 0)
             self._finish(Permutation.of_pivots(pivots).rows(self.rows.n))

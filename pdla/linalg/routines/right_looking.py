@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.meta import inner
 from pdla.comm.cache import cached
+from pdla.comm.clock import begin_step
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg.panels.blocks import dimensions
@@ -51,7 +51,7 @@ class HermitianFactorization(Factorization):
 
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
-        alone = step.factor(w, w, inner(w)) * (1 if step.last else 2)
+        alone = step.lapack(w, w, w**3 / 3) * (1 if step.last else 2)
         wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
         facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
         corner = (1 + facing) * step.delay(0) + step.sent(0, 0 if step.last else w * w)
@@ -246,6 +246,7 @@ class RightLooking(ABC):
         for k in layers.steps:
             if k >= count:
                 break
+            begin_step()
             mine = self.cols.here == self.cols.owner[k]
             if mine:
                 # A1 -= what other layers have subtracted from it

@@ -21,6 +21,7 @@ import numpy as np
 
 from pdla.comm.agreement import collective_section
 from pdla.comm.cache import cached
+from pdla.comm.clock import begin_step
 from pdla.comm.ledger import buffer
 from pdla.cuts import Block
 from pdla.errors import LinAlgError
@@ -74,7 +75,7 @@ class TriangularSystem(Routine):
 
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
-        solved = step.factor(w, cols, w)
+        solved = step.lapack(w, cols, w * w * cols)
         if step.task.n <= FEW:
             wire, rest = step.sent(0, w * cols) + step.sent(1, w * cols / pr), step.gemm(rows, cols, w)
             return step.seconds(solved, rest, 0.0, 0.0, wire, step.delay(0) + step.delay(1))
@@ -286,6 +287,7 @@ class Substitution:
             self.xp.scale(self.x, 0)
         with self.col_panels:
             for k in self.steps:
+                begin_step()
                 if k != self.steps[0] or not at_diagonal:
                     self.sum_addends(k)
                 if self.cols.here == self.cols.owner[k]:

@@ -121,6 +121,12 @@ def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Ta
 # ---------------------------------------------------------------------------------------------- on the own grid
 
 
+def on_own_grid(q: Problem) -> list[Way]:
+    """The rule on the matrices' own grid by each schedule that suits it."""
+    names = [name for name in ON_GRID if not SCHEDULES[name].reads_in_place or q.fits]
+    return [way for name in names for way in direct(q, name)] if q.one_grid else []
+
+
 def direct(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
     asked = schedule or (algorithm if algorithm in ON_GRID else None)
@@ -247,9 +253,14 @@ def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
     return again
 
 
-def runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
-    """The three next cheapest ways, in words; of those with one algorithm, schedule and grid shape, the cheapest."""
-    seen: dict[tuple, str] = {}
+def different(found: Sequence[Way]) -> list[Way]:
+    """Of the ways with one algorithm, schedule and grid shape, the cheapest."""
+    seen: dict[tuple, Way] = {}
     for way in found:
-        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.in_words(itemsize))
-    return tuple(seen.values())[1:4]
+        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way)
+    return [*seen.values()]
+
+
+def runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
+    """The three next cheapest ways, in words."""
+    return tuple(way.in_words(itemsize) for way in different(found)[1:4])

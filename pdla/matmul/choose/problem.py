@@ -13,6 +13,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, extra_axes
 from pdla.matmul import boxes, roles
 from pdla.matmul.choose.mapping import Place
+from pdla.matmul.dry import nodes_of
 from pdla.matmul.schedules import SCHEDULES, suited
 from pdla.matmul.schedules.base import Traffic
 from pdla.matrix.core import DistMatrix
@@ -165,8 +166,9 @@ class Problem(Sizes):
     @staticmethod
     def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
+        nodes = tuple(nodes_of(comm, machine))
         c = None if C is None else C.placed()
-        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.placed(), B.placed(), c)
+        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, nodes, A.placed(), B.placed(), c)
 
     @cached_property
     def seen(self) -> tuple[bool, bool]:

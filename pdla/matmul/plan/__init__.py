@@ -2,12 +2,12 @@
 
 description  what was chosen, a frozen value (description.py)
 run          A and B are brought where they are multiplied, C is brought back (running.py, with what run_state.py keeps)
-figures      what a run costs (costs.py), and the plan in words (explanation.py)
+cost         what a run costs (costs.py), and the plan in words (explanation.py)
 
 `Plan`, which users are given, is a description with all of these (plan.py).
 """
 
-from pdla.matmul.plan.costs import Figures, ghost
+from pdla.matmul.plan.costs import ghost
 from pdla.matmul.plan.plan import Plan
 
-__all__ = ["Figures", "Plan", "ghost"]
+__all__ = ["Plan", "ghost"]

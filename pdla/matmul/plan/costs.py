@@ -2,91 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 
 import numpy as np
 
 from pdla.array.meta import Meta
-from pdla.comm.dry import DryComm, dry_run
+from pdla.comm.dry import DryComm
+from pdla.comm.ledger import Ledger
 from pdla.comm.workspace import Workspace
 from pdla.grid import ProcessGrid
+from pdla.matmul import dry
 from pdla.matmul.choose import problem
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import running
 from pdla.matmul.plan.description import Description
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
+from pdla.model.cost import Cost
 
-EVERY_RANK = 64  # ranks up to which all of them are run dry to predict costs, beyond only a sample
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What a plan costs: of each figure the most that any rank has.
-
-    Parameters
-    ----------
-    bytes_received : int
-        Bytes received from other ranks.
-    messages : int
-        Messages received from other ranks.
-    peak_workspace : int
-        Bytes of buffers at any moment.
-    seconds : float
-        By the plan's machine, without overlap.
-    """
-
-    bytes_received: int
-    messages: int
-    peak_workspace: int
-    seconds: float
+EVERY_RANK = 64  # ranks up to which all of them are run to count: without a clock that takes little
 
 
-def predicted(plan: Description) -> Figures:
-    """Local: the largest figures of the sampled ranks."""
-    received, messages, peak, flops = (max(figures) for figures in zip(*(_dry(plan, r) for r in _sample(plan)), strict=True))
-    seconds = plan.machine.seconds(flops, received, messages, plan.dtype.itemsize // (2 if plan.dtype.kind == "c" else 1))
-    return Figures(received, messages, peak, seconds)
+def predicted(plan: Description, timed: Cost) -> Cost:
+    """Local: the largest counts of the sampled ranks, as here, with the seconds of some on the plan's machine."""
+    counts = [count(plan, rank) for rank in _counted(plan)]
+    received, messages, peak, flops = (max(figures) for figures in zip(*counts, strict=True))
+    return replace(timed, bytes_received=received, messages=messages, peak_workspace=peak, flops=flops)
 
 
-def peak_of(plan: Description, rank: int) -> int:
-    """Local: the bytes of workspace of one rank of the grid's communicator."""
-    return _dry(plan, rank)[2]
+def timed(plan: Description) -> Cost:
+    """Local: the largest figures of some ranks of the plan's machine."""
+    return Cost.of(clocked(plan).values())
 
 
-def _sample(plan: Description) -> list[int]:
-    """The ranks that are run dry: all of them, if there are few.
+def peak(plan: Description) -> int:
+    """Local: the most bytes of workspace of any of the sampled ranks."""
+    return max(count(plan, rank)[2] for rank in _counted(plan))
 
-    Of many, those that may have the highest costs: first, second and last along each axis of the
-    grids (of very many not the second), and the first rank of the second node. Where cuts do not
-    match, or a Cannon grid's sides do not divide each other, another rank may have more.
-    """
+
+def count(plan: Description, rank: int) -> tuple[int, int, int, int]:
+    """Local: bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run, made once."""
+
+    def counted() -> tuple[int, int, int, int]:
+        ledger = dry.as_here(plan.grid.comm, _program(plan), rank)
+        return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
+
+    return plan.memo.once(("dry", rank), counted)
+
+
+def clocked(plan: Description) -> dict[int, Ledger]:
+    """Local: the ledgers of some ranks on the plan's machine."""
     comm = plan.grid.comm
-    if comm.size <= EVERY_RANK:
-        return list(range(comm.size))
-    grids = dict.fromkeys((plan.grid, plan.A.grid, plan.B.grid, plan.C.grid))
-    second = 1 if comm.size <= problem.LARGE else 0
-    corners = [grid.ranks[corner] for grid in grids for corner in product(*({0, min(second, p - 1), p - 1} for p in grid.shape))]
-    return sorted({*map(int, corners), *(comm.homes.index(home) for home in list(dict.fromkeys(comm.homes))[1:2])})
+    ranks = dry.sampled(comm, _grids(plan)) if comm.size <= problem.LARGE else [first(plan)]
+    return {rank: clock(plan, rank) for rank in ranks}
 
 
-def _dry(plan: Description, rank: int) -> tuple[int, int, int, int]:
-    """Bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run, made once."""
-    return plan.memo.once(("dry", rank), lambda: _figures(plan, rank))
+def clock(plan: Description, rank: int) -> Ledger:
+    """Local: the ledger of one rank on the plan's machine, from a dry run, made once."""
+    return plan.memo.once(("clock", rank), lambda: dry.on_machine(plan.grid.comm, _program(plan), rank, plan.machine))
 
 
-def _figures(plan: Description, rank: int) -> tuple[int, int, int, int]:
+def first(plan: Description) -> int:
+    """The first rank of the plan's grid, which has the largest blocks."""
+    return int(plan.grid.ranks.flat[0])
+
+
+def _grids(plan: Description) -> list[ProcessGrid]:
+    return [plan.grid, plan.A.grid, plan.B.grid, plan.C.grid]
+
+
+def _counted(plan: Description) -> list[int]:
+    """The ranks that count; of very many not the second along an axis."""
+    comm = plan.grid.comm
+    return dry.sampled(comm, _grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
+
+
+def _program(plan: Description) -> dry.Program:
+    """The plan's run, on a dry communicator."""
 
     def program(comm: DryComm) -> None:
-        here = plan.grid.comm
-        comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # on which figures depend
-        alike = {grid: grid.over(comm) for grid in (plan.grid, plan.A.grid, plan.B.grid, plan.C.grid)}
+        alike = {grid: grid.over(comm) for grid in _grids(plan)}
         a, b, c = (ghost(X, alike[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
         running.run(replace(plan, grid=alike[plan.grid]), a, b, c, 1, int(plan.adds), Workspace())
 
-    _, ledger = dry_run(plan.grid.comm.size, program, rank=rank)
-    return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
+    return program
 
 
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pdla.matmul.plan.costs import Figures
 from pdla.matmul.plan.description import Description
+from pdla.model.cost import Cost, in_words
 
 
-def explain(plan: Description, cost: Figures, runners_up: Iterable[str]) -> str:
+def explain(plan: Description, cost: Cost, runners_up: Iterable[str]) -> str:
     """A few lines; runners_up: the next cheapest ways, in words."""
     walked = f", walking {plan.walk.dimension}" if plan.how.walks else ""
     panels = f" in panels of {plan.panel}" if plan.how.walks else ""
-    machine, size = plan.machine, plan.dtype.itemsize
+    size = plan.dtype.itemsize
     return "\n".join([
         plan.product,
         f"  algorithm   {plan.named}{walked}{panels}",
@@ -21,7 +21,7 @@ def explain(plan: Description, cost: Figures, runners_up: Iterable[str]) -> str:
         f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
         f"workspace {cost.peak_workspace} bytes",
         f"  bound       {size * plan.bound:.0f} bytes; conversions bring {size * plan.moved:.0f} bytes",
-        f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
+        f"  time        {in_words(cost, plan.machine, plan.grid.comm.size)}",
         *(f"  next        {way}" for way in runners_up),
     ])
 

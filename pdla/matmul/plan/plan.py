@@ -10,9 +10,9 @@ from pdla.comm.agreement import failed
 from pdla.comm.workspace import Workspace
 from pdla.matmul import verify
 from pdla.matmul.plan import costs, explanation, running
-from pdla.matmul.plan.costs import Figures
 from pdla.matmul.plan.description import Description
 from pdla.matrix.core import DistMatrix
+from pdla.model.cost import Cost
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,12 +136,18 @@ class Plan(Description):
         self.state.workspace.trim(0)
 
     @cached_property
-    def predicted(self) -> Figures:
-        """What the plan will cost, as `Figures`.
+    def predicted(self) -> Cost:
+        """What the plan will cost, as `Cost`: the largest figures of some ranks, each from a dry run of this very plan.
 
-        The largest of the sampled ranks, each from a dry run of this very plan.
+        Bytes, messages and workspace are those of the ranks here. Seconds are by the clocks of ranks
+        of the plan's machine, on its nodes.
         """
-        return costs.predicted(self)
+        return costs.predicted(self, self.timed)
+
+    @cached_property
+    def timed(self) -> Cost:
+        """The same as ranks of the plan's machine count it, which is found sooner."""
+        return costs.timed(self)
 
     def peak_of(self, rank: int) -> int:
         """Predict the workspace of one rank.
@@ -156,7 +162,12 @@ class Plan(Description):
         int
             Bytes.
         """
-        return costs.peak_of(self, rank)
+        return costs.count(self, rank)[2]
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes of workspace that any of the sampled ranks needs."""
+        return costs.peak(self)
 
     @cached_property
     def runners_up(self) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ import pytest
 from helpers.commands import command
 
 from pdla.bench.commands import predict, scale
+from pdla.matmul.search.products import Product
 from pdla.model.machine import Machine
-from pdla.simulate.products import Product
 
 OPTIONS = ["--hidden", "64", "--heads", "8", "--sequence", "8", "--batch", "16", "--layers", "2"]
 
@@ -27,8 +27,9 @@ def test_one_rank_is_no_ranks(capsys):
 
 def test_transformers(capsys, tmp_path):
     files = ["--csv", str(tmp_path / "out.csv"), "--json", str(tmp_path / "out.json")]
-    status, out, _ = command(capsys, "-P", "4", *OPTIONS, "--machine", "a100x4", "--best", "3", *files)
-    assert status == 0 and out.startswith("2 layers of 64 features, 8 heads, 16 sequences of 8")
+    large = ["--hidden", "2048", "--heads", "8", "--sequence", "256", "--batch", "16", "--layers", "2"]
+    status, out, _ = command(capsys, "-P", "4", *large, "--machine", "a100x4", "--best", "3", *files)
+    assert status == 0 and out.startswith("2 layers of 2048 features, 8 heads, 16 sequences of 256")
     content = json.loads((tmp_path / "out.json").read_text())
     assert (content["command"], content["ranks"], content["problem"]["kind"]) == ("predict", 4, "transformer")
     assert Machine(**content["machine"]) == Machine.load("a100x4")
@@ -40,10 +41,11 @@ def test_transformers(capsys, tmp_path):
 
 def test_products(capsys, tmp_path):
     path = tmp_path / "out.json"
-    status, out, _ = command(capsys, "-P", "8", "--product", "64x32x16", "--dtype", "complex64", "--json", str(path))
+    status, out, _ = command(capsys, "-P", "8", "--product", "640x320x160", "--dtype", "complex64", "--json", str(path))
     (first, *_) = json.loads(path.read_text())["rows"]
-    assert status == 0 and out.startswith("C = A B, m n k = 64 32 16, complex64, on 8 ranks") and first["choice"] in out
-    assert first["multiple_of_bound"] == pytest.approx(first["bytes_received"] / Product(64, 32, 16, "complex64").lower_bound(8))
+    assert status == 0 and out.startswith("C = A B, m n k = 640 320 160, complex64, on 8 ranks") and first["choice"] in out
+    bound = Product(640, 320, 160, "complex64").lower_bound(first["ranks_used"])
+    assert first["multiple_of_bound"] == pytest.approx(first["bytes_received"] / bound)
 
 
 def test_what_needs_more_memory_is_left_out(capsys, tmp_path):
@@ -60,10 +62,11 @@ def test_what_needs_more_memory_is_left_out(capsys, tmp_path):
 
 def test_idle_ranks_are_told(capsys):
     few = ["--hidden", "4", "--heads", "2", "--sequence", "4", "--batch", "3"]
-    _, out, _ = command(capsys, "-P", "23", *few, "--best", "1")
+    _, out, _ = command(capsys, "-P", "23", *few, "--best", "100")
+    assert out.splitlines()[3].split("  ")[0].endswith(", 22 idle")  # so little is fastest on one rank
     assert ", 5 idle" in out
-    _, out, _ = command(capsys, "-P", "24", *few, "--best", "1")
-    assert "idle" not in out
+    _, out, _ = command(capsys, "-P", "24", *few, "--best", "100")
+    assert ", 6 idle" not in out and " 23 idle" in out
 
 
 @pytest.mark.parametrize(
@@ -86,10 +89,14 @@ def test_refusals_quote_what_was_given(capsys, words, quoted):
     assert (status, out) == (2, "") and quoted in err
 
 
-def test_a_product_below_the_bound_is_explained(capsys):
-    """Tesseract holds B in every layer: 0.88 of a bound seemed to be a mistake."""
-    status, out, _ = command(capsys, "-P", "12", "--product", "1000x2000x300", "--machine", "a100x4")
-    assert status == 0 and "0.88" in out and "no matrix held twice (tesseract" in out
+@pytest.mark.parametrize("ranks", [1, 5, 12, 64])
+def test_no_product_is_below_the_bound_of_the_ranks_that_it_uses(capsys, tmp_path, ranks):
+    """Tesseract with B in every layer would be: 0.88 on 12 ranks seemed to be a mistake."""
+    path = tmp_path / "out.json"
+    command(capsys, "-P", str(ranks), "--product", "1000x2000x300", "--machine", "a100x4", "--json", str(path))
+    rows = json.loads(path.read_text())["rows"]
+    assert rows and all(row["multiple_of_bound"] is None or row["multiple_of_bound"] >= 0.99 for row in rows)
+    assert [row["multiple_of_bound"] is None for row in rows] == [row["ranks_used"] == 1 for row in rows]
 
 
 def test_columns_stay_apart_whatever_the_figures():

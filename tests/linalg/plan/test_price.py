@@ -1,7 +1,6 @@
 """Prices by closed forms: near those of dry runs of all ranks with clocks, quick for a million ranks, and bounds."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,20 +22,10 @@ from pdla.linalg import (
 )
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
-from pdla.linalg.plan import routine as of_routines
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
 
 MACHINE = pdla.Machine(overlap=0.0)
-
-
-@pytest.fixture
-def without_bookkeeping(monkeypatch):
-    """A dry run does not know what Python takes."""
-    monkeypatch.setattr(of_routines, "BOOKKEEPING", 0)
-    price.seconds.cache_clear()
-    yield
-    price.seconds.cache_clear()
 
 
 def work(comm, routine, shape, n, block):
@@ -59,14 +48,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("routine", "shape", "n", "block"), CASES)
-def test_near_a_dry_run_of_all_ranks(routine, shape, n, block, without_bookkeeping):
+def test_near_a_dry_run_of_all_ranks(routine, shape, n, block):
     told = price.seconds(Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
     ran = pdla.dry_run_all(shape[0] * shape[1], work, routine, shape, n, block, machine=MACHINE).seconds
     assert 0.7 < told / ran < 1.15
 
 
 @pytest.mark.parametrize(("shape", "n", "block"), [((2, 2, 2), 2048, 32), ((2, 2, 2), 4096, 64), ((2, 2, 4), 4096, 64)])
-def test_layers_are_priced_near_a_dry_run(shape, n, block, without_bookkeeping):
+def test_layers_are_priced_near_a_dry_run(shape, n, block):
     """Where messages move while their sender computes: layers are made for that."""
 
     def program(comm):
@@ -106,9 +95,7 @@ def test_over_layers_the_bound_counts_the_memory_of_addends(plan):
     assert deep == pytest.approx(flat / 3**0.5)  # a rank holds its share of A, and addends of two shares
 
 
-def test_more_ranks_are_not_slower_by_much_and_faults():
-    seconds = [predict_cholesky(32768, P, machine=MACHINE).seconds for P in (1, 4, 16, 64, 256, 1024, 4096)]
-    assert all(after < 1.2 * before for before, after in pairwise(seconds))
+def test_faults():
     for wrong in ((-1, 4), (8, 0), (8, 2.5), ("8", 2)):
         with pytest.raises(PlanError, match="sizes are whole numbers"):
             predict_cholesky(*wrong)
@@ -133,7 +120,7 @@ def test_cholesky_takes_square_grids_of_nodes(n, ranks, shape):
 
 
 @pytest.mark.parametrize(("shape", "block"), [((2, 4, 4), 64), ((2, 2, 4), 64)])
-def test_lu_over_layers_costs_what_a_slow_network_makes_of_it(shape, block, without_bookkeeping):
+def test_lu_over_layers_costs_what_a_slow_network_makes_of_it(shape, block):
     machine, n = pdla.Machine(node=4, network=1e8), 1024
 
     def program(comm):

@@ -1,4 +1,4 @@
-"""The fastest of many candidates: the most promising are run dry first, and those that cannot be among the fastest never."""
+"""The fastest of many candidates: the most promising are run dry, on more ranks the nearer they are to the fastest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from pdla.errors import plural
-from pdla.simulate.estimate import Seconds
+from pdla.matmul.search.estimate import Seconds
 
 C = TypeVar("C")
 
@@ -24,7 +25,10 @@ class Candidate(Generic[C]):
 
 
 class Result(Protocol):
-    """What a run gives. seconds: of the dry run;  size: bytes that the rank needs."""
+    """What a run gives. least: seconds that it takes at least, found sooner than its seconds;  size: bytes that a rank needs."""
+
+    @property
+    def least(self) -> float: ...
 
     @property
     def seconds(self) -> float: ...
@@ -70,6 +74,28 @@ class Found(Generic[R]):
         """How many promised less than those that were run."""
         return self.possible - self.run - self.too_large - self.too_slow
 
+    def with_faster(self, other: Found[R], count: int) -> Found[R]:
+        """Add the best of another search, if it is the fastest of both.
+
+        Parameters
+        ----------
+        other : Found
+            What it has found.
+        count : int
+            How many to keep at most.
+
+        Returns
+        -------
+        Found
+            With the candidates of both.
+        """
+        faster = [way for way in other.best[:1] if not self.best or way.seconds < self.best[0].seconds]
+        best = [*faster, *self.best][:count]
+        return Found(
+            best, self.possible + other.possible, self.run + other.run, self.too_large + other.too_large,
+            self.too_slow + other.too_slow, min(self.smallest, other.smallest),
+        )
+
     def words(self, of: tuple[str, ...]) -> str:
         """Say what was looked at.
 
@@ -92,28 +118,30 @@ class Found(Generic[R]):
         return "; ".join([f"{self.possible:,} {kinds}: {self.run:,} run dry", *left])
 
 
-def search(candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
-    """The `count` fastest choices, by at most `most` runs; those that need more than `memory` bytes are left out.
+def search(
+    candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int, most: int, memory: float = inf, limit: float = inf
+) -> Found[R]:
+    """The `count` fastest of the `most` that promise most; those that need more than `memory` bytes are left out.
 
-    A candidate whose work or bytes alone take longer than the slowest of the `count` found is not
-    run: it cannot be one of them.
+    What cannot be one of them is not run, or not to its end; nor is what takes `limit` seconds or more.
     """
     ranked = sorted(candidates, key=lambda candidate: candidate.seconds.promise)
+    fitting = [candidate for candidate in ranked if candidate.size <= memory]
+    smallest = min((candidate.size for candidate in ranked if candidate.size > memory), default=inf)
     best: list[R] = []
-    runs = too_large = too_slow = 0
-    smallest = inf
-    for candidate in ranked:
-        if candidate.size > memory:
-            too_large += 1
-            smallest = min(smallest, candidate.size)
-        elif len(best) == count and candidate.seconds.least >= best[-1].seconds:
+    done = too_slow = 0
+    for candidate in fitting[:most]:
+        slowest = best[-1].seconds if len(best) == count else limit
+        if candidate.seconds.least >= slowest:
             too_slow += 1
-        elif runs < most:
-            runs += 1
-            result = run(candidate.choice)
-            if result.size <= memory:
-                insort(best, result, key=lambda result: result.seconds)
-                del best[count:]
-            else:
-                smallest = min(smallest, result.size)
-    return Found(best, len(ranked), runs, too_large, too_slow, smallest)
+            continue
+        way = run(candidate.choice)
+        done += 1
+        if way.least >= slowest:
+            continue
+        if way.size > memory:
+            smallest = min(smallest, way.size)
+            continue
+        insort(best, way, key=attrgetter("seconds"))
+        del best[count:]
+    return Found(best, len(ranked), done, len(ranked) - len(fitting), too_slow, smallest)

@@ -9,27 +9,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pdla.comm.dry import dry_run
-from pdla.comm.ledger import record
+from pdla.comm.dry import DryComm
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.indices import MOST as LONGEST
-from pdla.layout import Layout
-from pdla.matmul import boxes, plan_matmul, roles
+from pdla.layout import Layout, ranks_along
+from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose.price import Way
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.dry import imagined
+from pdla.matmul.options import Options
+from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
-from pdla.matrix.create import zeros
-from pdla.matrix.redistribute import sums
+from pdla.matmul.search import checks, estimate
+from pdla.matmul.search.estimate import Move, Sizes, block, divisors, gather, length, neighbours, scatter
+from pdla.matmul.search.fastest import Candidate, Found, search
+from pdla.matrix.redistribute import local_shape, sums
 from pdla.model import received_lower_bound
+from pdla.model.cost import Cost
 from pdla.model.machine import Machine, operations
-from pdla.simulate import checks
-from pdla.simulate.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
-from pdla.simulate.search import Candidate, Found, search
 
 LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
 BOXES = 32  # that are looked at, the cheapest
-MOST = 24  # dry runs in a search
+MOST = 12  # ways that are looked at on each number of ranks
 
 
 @dataclass(frozen=True)
@@ -121,10 +126,11 @@ class Product:
             raise ShapeError(f"m n k = {m} {n} {k}, on {ratio:g} times the ranks, are too long: each is up to {LONGEST}")
         return replace(self, m=m, n=n, k=k)
 
-    def fastest(
-        self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf, most: int = MOST
-    ) -> Found[Cost]:
+    def fastest(self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf) -> Found[Costed]:
         """Find the fastest algorithms and grids, by dry runs. Not collective.
+
+        Where fewer ranks are faster, on as many as are the fastest: of 1, 2, 3, 4, 6, 8, 12 and so on
+        (see `Machine.ladder`).
 
         Parameters
         ----------
@@ -136,13 +142,11 @@ class Product:
             How many to find.
         memory : float, optional
             The most bytes that a rank may need.
-        most : int, optional
-            Dry runs, at most.
 
         Returns
         -------
         Found
-            Of costs (`Cost`), the fastest first.
+            Of ways with their plans (`Costed`), the fastest first.
 
         Raises
         ------
@@ -150,9 +154,7 @@ class Product:
             For numbers of ranks, or of what is to be found, that cannot be.
         """
         checks.search(ranks, count)
-        on = Machine.of(machine)
-        guesses = (guess(self, table, on) for table in tables(self, ranks, on))
-        return search(guesses, lambda choice: cost(self, choice, ranks, on), count, most, memory)
+        return fastest(self, ranks, Machine.of(machine), count, memory)
 
     def __str__(self) -> str:
         return f"C = A B, m n k = {self.m} {self.n} {self.k}, {self.dtype}"
@@ -190,40 +192,70 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What the product costs the first rank.
+class Costed:
+    """A way to multiply, and its plan, of matrices that lie in the algorithm's own layouts.
 
-    Seconds, and those of them that it computes; bytes received, messages; bytes of workspace, and
-    of its parts of A, B and C.
+    Parameters
+    ----------
+    choice : Choice
+        The algorithm and its grid.
+    plan : Plan
+        The plan, on a communicator without data.
+    matrices : int
+        Bytes of the first rank's parts of A, B and C.
+
+    Examples
+    --------
+    >>> [way] = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1).best
+    >>> way.seconds == way.plan.predicted.seconds
+    True
     """
 
     choice: Choice
-    seconds: float
-    computing: float
-    received: int
-    messages: int
-    workspace: int
+    plan: Plan
     matrices: int
 
     @property
+    def least(self) -> float:
+        """Seconds of the first rank."""
+        return costs.clock(self.plan, costs.first(self.plan)).seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of the plan, on its machine."""
+        return self.plan.timed.seconds
+
+    @property
+    def cost(self) -> Cost:
+        """Of the plan."""
+        return self.plan.predicted
+
+    @property
     def size(self) -> int:
-        return self.workspace + self.matrices
+        """Bytes that a rank needs."""
+        return self.plan.timed.peak_workspace + self.matrices
 
 
 # ---------------------------------------------------------------------------------------------- what there is
 
 
-def tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
+def tables(product: Product, ranks: int, machine: Machine, name: str = "auto") -> Iterator[Table]:
     """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
 
-    Where two names stand for the same thing, it comes once.
+    Where two names stand for the same thing, it comes once. A matrix that is held twice has taken messages that nobody counts: so
+    that is for those who ask for the algorithm by its name.
     """
     seen = set()
     for table in _tables(product, ranks, machine):
         does = _does(table)
-        if does not in seen:
+        if does not in seen and name in (table.algorithm, *(() if _held_twice(table) else ("auto",))):
             seen.add(does)
             yield table
+
+
+def _held_twice(table: Table) -> bool:
+    """Whether A or B is held by several layers of ranks."""
+    return any(ranks_along(layout.axes, table.sizes) < prod(table.shape) for layout in (table.A, table.B))
 
 
 def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
@@ -296,7 +328,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
-    best, placed = fastest(moved, work, sizes, machine, product.itemsize)
+    best, placed = estimate.fastest(moved, work, sizes, machine, product.itemsize)
     begun = _begun(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     told = replace(best, begun=begun, hides=SCHEDULES[table.schedule].hides)
@@ -311,7 +343,7 @@ def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine)
     seconds, panels = 0.0, 0
     for move in moved:
         far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
-        seconds += move.messages * machine.gap + move.rounds * machine.delay(far)
+        seconds += move.messages * machine.gap + move.rounds * machine.delay(far) + move.copies * machine.call
         if SCHEDULES[table.schedule].walks and not move.adds:
             panels = max(panels, move.messages)
     return seconds + panels * machine.call
@@ -320,21 +352,37 @@ def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine)
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
-def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost:
-    """What the product costs, by a dry run on so many ranks, with the matrices in the algorithm's own layouts."""
-    table = choice.table
-    own: dict[str, Any] = {} if choice.name in ON_GRID else {"box": table.asked, "schedule": table.schedule}
+def fastest(
+    product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, name: str = "auto"
+) -> Found[Costed]:
+    """Local: the fastest ways on so many ranks and, where one on fewer ranks of the machine's ladder is faster, that one, too.
 
-    def program(comm: Any) -> Cost:
-        grid = choice.grid(comm)
-        a, b, _ = product.shapes
-        A, B = (zeros(shape, grid, layout, dtype=product.dtype) for shape, layout in ((a, table.A), (b, table.B)))
-        plan = plan_matmul(A, B, algorithm=choice.name, layout=table.C, **own)
-        begun, computed = comm.clock.time, comm.clock.computed
-        with record() as ledger:
-            C = plan(A, B)
-        held = sum(X.stored.nbytes for X in (A, B, C))
-        taken = comm.clock.time - begun, comm.clock.computed - computed
-        return Cost(choice, *taken, ledger.bytes_received, ledger.messages, ledger.peak_workspace, held)
+    name: of an algorithm, which is the only one then
+    """
+    found = fastest_on(product, ranks, machine, count, memory, inf, name)
+    for fewer in reversed(machine.ladder(ranks)[:-1]):
+        if not found.best or product.flops / (fewer * machine.most(product.dtype)) >= found.best[0].seconds:
+            break
+        found = found.with_faster(fastest_on(product, fewer, machine, 1, memory, found.best[0].seconds, name), count)
+    return found
 
-    return dry_run(ranks, program, machine=machine)[0]
+
+def fastest_on(
+    product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, limit: float = inf, name: str = "auto"
+) -> Found[Costed]:
+    """Local: the fastest ways on so many ranks, some of which may be idle."""
+    comm = imagined(ranks, machine)
+    guesses = (guess(product, table, machine) for table in tables(product, ranks, machine, name))
+    return search(guesses, lambda choice: planned(product, choice, machine, comm), count, MOST, memory, limit)
+
+
+def planned(product: Product, choice: Choice, machine: Machine, comm: DryComm) -> Costed:
+    """Local: the plan of a choice, with the matrices in the algorithm's own layouts."""
+    table, grid = choice.table, choice.grid(comm)
+    A, B, C = (Operand(shape, layout, grid) for shape, layout in zip(product.shapes, table.layouts, strict=True))
+    boxed = None if choice.name in ON_GRID else table
+    words = table.words(product.m, product.n, product.k)
+    way = Way(table.algorithm, table.schedule, table.roles, boxed, grid.ranks.ravel(), words, 0.0, 0.0)
+    plan = PlanBuilder(A, B, C, np.dtype(product.dtype), Options(), machine).plan(way)
+    held = sum(prod(local_shape(X.shape, X.layout, grid)) for X in (A, B, C))
+    return Costed(choice, plan, held * product.itemsize)

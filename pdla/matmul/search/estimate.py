@@ -27,7 +27,7 @@ class Move:
     """Words that the first rank receives from ranks that differ from it along `axes`.
 
     They are addends of a sum, one in each message, or parts of what it gathers, `whole` words with
-    its own.
+    its own. Parts that come in steps are copied one by one afterwards: `copies`.
     """
 
     axes: tuple[str, ...]
@@ -36,6 +36,7 @@ class Move:
     rounds: int
     adds: bool = False
     whole: int = 0
+    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def gather(
 def _gathered(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
     ranks = prod(sizes[axis] for axis in axes)
     steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
-    return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole)
+    return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole, copies=ranks if steps else 0)
 
 
 def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from helpers.machines import FREE, NODES, SLOW, SMALL
 
+from pdla.matmul.search import products
+from pdla.matmul.search.estimate import Seconds
+from pdla.matmul.search.fastest import Candidate, Found, search
+from pdla.matmul.search.products import Product
 from pdla.simulate import networks
-from pdla.simulate.estimate import Seconds
 from pdla.simulate.networks import Transformer
-from pdla.simulate.products import Product
-from pdla.simulate.search import Candidate, Found, search
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class Run:
 
     seconds: float
     size: float
+
+    @property
+    def least(self):
+        return self.seconds
 
 
 def made(count, seed=0):
@@ -57,25 +62,27 @@ def test_one_is_counted_in_the_singular():
 
 def test_without_a_network_only_work_counts():
     for step in SMALL.fastest(16, FREE, 3).best:
-        assert step.computing == pytest.approx(step.seconds)
-    (cost,) = Product(64, 64, 64).fastest(16, FREE, 1).best
-    assert cost.seconds == pytest.approx(2 * 64**3 / 16 / 1e9)
+        assert step.cost.computing == pytest.approx(step.seconds)
+    (way,) = Product(64, 64, 64).fastest(16, FREE, 1).best
+    assert way.seconds == pytest.approx(2 * 64**3 / 16 / 1e9)
 
 
 def test_on_a_slow_network_the_least_volume_wins():
     every = [networks.step(choice, SMALL, SLOW) for choice in networks.choices(16, SMALL)]
-    assert SMALL.fastest(16, SLOW, 1).best[0].received == min(step.received for step in every)
-    (cost,) = Product(64, 64, 64).fastest(8, SLOW, 1).best
-    assert cost.choice.table.box == (2, 2, 2)
-    assert cost.received == 8 * 3 * 32 * 32 // 2 == round(Product(64, 64, 64).lower_bound(8))
+    assert networks.fastest_on(SMALL, 16, SLOW).best[0].cost.bytes_received == min(step.cost.bytes_received for step in every)
+    (way,) = products.fastest_on(Product(64, 64, 64), 8, SLOW).best
+    assert way.choice.table.box == (2, 2, 2)
+    assert way.cost.bytes_received == 8 * 3 * 32 * 32 // 2 == round(Product(64, 64, 64).lower_bound(8))
 
 
 def test_on_nodes_of_four_what_moves_most_stays_on_a_node():
     """Megatron's activations within a node, and between nodes the gradients of a quarter of the weights; Tesseract's panels, and
     nothing between nodes; of a product that is no work, everything on one node."""
     net = Transformer(hidden=32, heads=8, sequence=64, batch=64, layers=1)
-    (step,) = net.fastest(16, NODES, 1, schemes=("Megatron1D",)).best
+    (step,) = networks.fastest_on(net, 16, NODES, ("Megatron1D",)).best
     assert [*step.choice.sizes.items()] == [("data", 4), ("row", 4)]
-    slow, fast = (Product(1024, 32, 32).fastest(8, replace(NODES, flops=flops), 1).best[0] for flops in (1e9, 1e15))
+    of = Product(1024, 32, 32)
+    slow, fast = (products.fastest(of, 8, replace(NODES, flops=flops), name="tesseract").best[0] for flops in (1e9, 1e15))
     assert slow.choice.order[0] == "depth" and slow.choice.sizes["depth"] == 2 and fast.choice.ranks <= 4
+    assert of.fastest(8, replace(NODES, flops=1e15), 1).best[0].choice.ranks <= 4
     assert fast.seconds < slow.seconds < 32 * 32 * 8 / 1e3  # not even one B has come from another node

@@ -1,0 +1,64 @@
+"""Dry runs that tell what work costs: which ranks are run, and one of them, as the ranks here are or on a described machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.dry import DryComm, dry_run
+from pdla.comm.ledger import Ledger
+from pdla.grid import ProcessGrid
+from pdla.model.machine import Machine
+
+EVERY_RANK = 16  # ranks up to which all of them are run
+Program = Callable[[DryComm], object]
+
+
+def sampled(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
+    """Local: the ranks that are run: all of them, up to `every`; of more those that may have the highest costs.
+
+    These are the first and the last along each axis of the grids, the one in the middle, and the first rank of the second node.
+    Where cuts do not match another rank may have more.
+
+    second  also the second along each axis
+    """
+    if comm.size <= every:
+        return list(range(comm.size))
+    places = (0, 1, -1) if second else (0, -1)
+    found = {comm.size // 2, *(comm.homes.index(home) for home in list(dict.fromkeys(comm.homes))[1:2])}
+    for grid in dict.fromkeys(grids):
+        found |= {int(grid.ranks[corner]) for corner in product(*({at % p for at in places} for p in grid.shape))}
+    return sorted(found)
+
+
+def nodes_of(comm: Communicator, machine: Machine) -> Sequence[int]:
+    """Local: the node of each rank on a machine: as the ranks here run on nodes, or else as the machine describes; (): on one."""
+    return comm.homes if comm.nodes > 1 else machine.homes(comm.size)
+
+
+def imagined(ranks: int, machine: Machine) -> DryComm:
+    """Local: the communicator of so many ranks of a machine, which send nothing."""
+    comm = DryComm(0, ranks)
+    comm.homes = machine.homes(ranks)
+    return comm
+
+
+def as_here(comm: Communicator, program: Program, rank: int) -> Ledger:
+    """Local: what one rank of this communicator counts, on nodes and with shared memory as here."""
+
+    def run(dry: DryComm) -> None:
+        dry.homes, dry.shared_limit, dry.publishes, dry.adds = comm.homes, comm.shared_limit, comm.publishes, comm.adds
+        program(dry)
+
+    return dry_run(comm.size, run, rank=rank)[1]
+
+
+def on_machine(comm: Communicator, program: Program, rank: int, machine: Machine) -> Ledger:
+    """Local: what one rank counts on a machine, where ranks send messages, and how long it takes."""
+
+    def run(dry: DryComm) -> None:
+        dry.homes, dry.shared_limit = nodes_of(comm, machine), comm.shared_limit
+        program(dry)
+
+    return dry_run(comm.size, run, rank=rank, machine=machine)[1]
