@@ -10,7 +10,7 @@ from scipy.linalg import LinAlgWarning, lapack
 
 import pdla
 from pdla import Layout
-from pdla.linalg import cond, condition, inv, lu_factor, norm, solve
+from pdla.linalg import cho_factor, cond, condition, inv, lu_factor, norm, solve
 from pdla.linalg.condition import estimated_norm
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import Permutation
@@ -259,6 +259,18 @@ def test_of_others_nothing_is_estimated(name, monkeypatch):
             inv(A, assume_a=assume)
 
     assert not warned(pdla.run, 4, program)
+
+
+def test_a_layer_without_panels_leaves_nothing_to_later_factorizations(monkeypatch):
+    """The one panel's header once came to the other layer in place of the header of no panels, whose pivots all others' joined."""
+    monkeypatch.setattr(condition, "estimated_norm", None)
+    a = positive(30)
+
+    def program(comm):
+        cho_factor(layered((2, 2, 2), 32, a, comm))
+        solve(on((2, 4), 1e-300 * a, BLOCKS, comm), np.ones(len(a)), assume_a="pos")
+
+    assert not warned(pdla.run, 8, program)
 
 
 def test_kahans_matrix_escapes_but_cond_tells():

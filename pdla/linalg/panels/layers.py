@@ -135,5 +135,5 @@ class Layers:
         """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
         for _, here, there in self.own():
             self.xp.copy(here, there)
-        x = self.xp.asarray(header)
+        x = self.xp.asarray(header.copy())  # a layer without panels has the header of none, which is not its own
         return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)
