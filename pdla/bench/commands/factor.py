@@ -109,7 +109,7 @@ class System:
 
     def seconds(self, ranks: int, on: Machine) -> float:
         """On a machine, predicted."""
-        return self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on).timed.seconds
+        return self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on).seconds
 
     @property
     def flops(self) -> float:

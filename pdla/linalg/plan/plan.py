@@ -30,6 +30,7 @@ from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
 from pdla.matmul.choose.problem import Operand
+from pdla.matmul.dry import sampled
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
@@ -37,6 +38,8 @@ from pdla.model.cost import Cost, in_words
 from pdla.model.machine import Machine
 
 NEXT = 2  # other blockings that `explain` lists
+MOST_RANKS = 4096  # of more ranks, and of more steps in all dry runs, seconds are those of the closed form
+MOST_STEPS = 500
 COSTED = 3  # the blockings, of least price, that are run dry where a machine is described
 Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array that every rank has whole
 
@@ -181,7 +184,7 @@ class FactorPlan:
 
     def _by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
         """The blockings, the first few of which are put in the order of what they cost; among the good ones the preferred first."""
-        seconds = {blocking: self._in(blocking).timed.seconds for blocking in found[:COSTED]}
+        seconds = {blocking: self._in(blocking).seconds for blocking in found[:COSTED]}
         few = sorted(seconds, key=lambda blocking: seconds[blocking])
         good = [blocking for blocking in few if seconds[blocking] <= price.GOOD * seconds[few[0]]]
         first = max(good, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
@@ -381,16 +384,30 @@ class FactorPlan:
         """What the plan will cost, as `Cost`.
 
         Bytes, messages and workspace are those of dry runs of the function itself, the largest of
-        the sampled ranks; seconds are theirs on the plan's machine or, if they are more, those of
-        the chain from panel to panel, for which all ranks wait.
+        the sampled ranks.
         """
-        return replace(self.timed, peak_workspace=workspace(self._kinds, self._dry, self.place[1]))
+        peak = workspace(self._kinds, self._dry, self.place[1])
+        return replace(self._clocked, peak_workspace=peak, seconds=self.seconds)
 
     @cached_property
-    def timed(self) -> Cost:
-        """The same as ranks of the plan's machine count it, which is found sooner."""
-        dry = timed(self._kinds, self._dry, self.place[1], self.machine)
-        return replace(dry, seconds=max(dry.seconds, self._priced(self.blocking)))
+    def seconds(self) -> float:
+        """Seconds on the plan's machine: the slowest sampled rank's or, if more, those of the chain from panel to panel.
+
+        All ranks wait for the chain, which is a closed form. Of many steps it tells alone.
+        """
+        chain = sum(price.seconds(task, *self.blocking) for task in self.tasks)
+        return chain if self.many_steps else max(chain, self._clocked.seconds)
+
+    @property
+    def many_steps(self) -> bool:
+        """Whether dry runs of some ranks would take many steps in all, or there are many ranks."""
+        comm = self.A.grid.comm
+        ranks, steps = sampled(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
+        return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
+
+    @cached_property
+    def _clocked(self) -> Cost:
+        return timed(self._kinds, self._dry, self.place[1], self.machine)
 
     @cached_property
     def at_most(self) -> int:
@@ -402,10 +419,6 @@ class FactorPlan:
         received = most_received(self._kinds, self._dry, self.place[1])
         rows, cols = price.shares(self.tasks[0], self.shape, self.block)
         return received + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
-
-    def _priced(self, blocking: Blocking) -> float:
-        """Seconds of the tasks in a blocking, without conversions."""
-        return sum(price.seconds(task, *blocking) for task in self.tasks)
 
     # ------------------------------------------------------------------ in words
 
@@ -428,7 +441,7 @@ class FactorPlan:
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",
             f"  time        {in_words(cost, self.machine, A.grid.comm.size)}",
-            *(f"  next        {blocking}, {self._in(blocking).predicted.seconds:.3g} s" for blocking in rivals),
+            *(f"  next        {blocking}, {self._in(blocking).seconds:.3g} s" for blocking in rivals),
         ])
 
     @property

@@ -18,7 +18,6 @@ from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.plan import COSTED
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
-from pdla.matmul.dry import EVERY_RANK
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
@@ -50,10 +49,6 @@ class FactorPrediction:
     bytes_received: int
     lower_bound: float
     seconds: float | None
-
-
-MOST_RANKS = 4096  # up to which the best blockings are run dry; of more ranks seconds are those of the closed form
-MOST_STEPS = 2000  # of all dry runs of a blocking; of more the same
 
 
 def predict(call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None) -> FactorPrediction:
@@ -92,11 +87,8 @@ def _fastest(call: Call, task: Task, P: int) -> Timed:
 
 @lru_cache(maxsize=1024)
 def _on(call: Call, task: Task, ranks: int) -> Timed:
-    """The fastest on so many ranks, of the best few by closed forms, each by dry runs of the call."""
-    found = price.cheapest(task, ranks)[:COSTED]
-    steps = min(len(found) * EVERY_RANK * -(-task.size // blocking.block) for blocking in found)
-    if ranks > MOST_RANKS or steps > MOST_STEPS:
-        return min((Timed(price.seconds(task, *blocking), blocking) for blocking in found), key=attrgetter("seconds"))
+    """The fastest on so many ranks, of the best few by closed forms."""
     shape = (task.m, task.m) if call.solves else (task.m, task.n)
+    found = price.cheapest(task, ranks)[:COSTED]
     plans = (call.imagine(shape, task.n, task.dtype, blocking, ranks, task.machine) for blocking in found)
-    return min((Timed(plan.timed.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))
+    return min((Timed(plan.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))

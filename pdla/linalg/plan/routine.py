@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import ceil, log2, prod, sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
+from pdla.comm.collectives import broadcast
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg.panels.blocks import near_square
@@ -146,13 +147,46 @@ class StepCost:
         """Seconds of so many operations of LAPACK on an m x n block."""
         return self.task.machine.lapack(m, n, operations, self.task.dtype) if m and n else 0.0
 
+    def far(self, axis: int) -> bool:
+        """Whether some ranks of a grid row (1) or column (0), or other layers (2), are on other nodes."""
+        pr, pc, *_ = self.shape
+        return 0 < self.task.machine.node < (pr * pc, pc, prod(self.shape))[axis]
+
+    def calls(self, count: float) -> float:
+        """Seconds of overhead of so many local calls."""
+        return count * self.task.machine.call
+
     def sent(self, axis: int, words: float) -> float:
         """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
-        machine, (pr, pc, *_) = self.task.machine, self.shape
-        ranks, far = (pc, 0 < machine.node < pc) if axis else (pr, 0 < machine.node < pr * pc)
-        if ranks == 1 or not words:
+        ranks = self.shape[axis]
+        return self._on_a_link(axis, words) * (ranks - 1) / ranks
+
+    def _on_a_link(self, axis: int, words: float) -> float:
+        return words * self.task.dtype.itemsize / self.task.machine.rate(self.far(axis))
+
+    def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
+        """Seconds until the last of some messages, of so many words each, has come from one rank to others along an axis."""
+        machine = self.task.machine
+        if self.shape[axis] == 1:
             return 0.0
-        return words * self.task.dtype.itemsize / machine.rate(far) * (ranks - 1) / ranks
+        return machine.delay(self.far(axis)) + count * (machine.gap + self._on_a_link(axis, words))
+
+    def spread(self, axis: int, words: float) -> float:
+        """Seconds until so many words of one rank have come to all others along an axis, as `broadcast.best` sends them."""
+        ranks, size = self.shape[axis], words * self.task.dtype.itemsize
+        if self._flat(axis, size):
+            return self.message(axis, words, ranks - 1) if words else 0.0
+        chunk = min(1.0, max(broadcast.CHUNK / size, 1 / (8 * ranks)))  # of the words
+        return self.message(axis) * (ranks - 1) + self._on_a_link(axis, words) * (1 + (ranks - 2) * chunk)
+
+    def onward(self, axis: int, words: float) -> float:
+        """Seconds until the next rank along the axis has them: of a chain the first, else on average one in the middle."""
+        if not words:
+            return 0.0
+        return self.message(axis, words, self.shape[axis] / 2 if self._flat(axis, words * self.task.dtype.itemsize) else 1)
+
+    def _flat(self, axis: int, size: float) -> bool:
+        return broadcast.best(int(size), self.shape[axis], 1 + self.far(axis), tree=False) == "flat"
 
     @property
     def layers(self) -> int:
@@ -161,14 +195,11 @@ class StepCost:
 
     def given(self, words: float) -> float:
         """Seconds in which a rank receives an addend of another layer, packs and adds it."""
-        rate = self.task.machine.rate(0 < self.task.machine.node < prod(self.shape))
-        return self.delay(2) + words * self.task.dtype.itemsize / rate + self.touched(2 * words)
+        return self.message(2, words) + self.touched(2 * words)
 
     def delay(self, axis: int) -> float:
-        """Seconds until the last rank of a grid row or column, or of another layer, hears of a message."""
-        machine, (pr, pc, *_) = self.task.machine, self.shape
-        far = 0 < machine.node < (pr * pc, pc, prod(self.shape))[axis]
-        return ceil(log2(self.shape[axis])) * (machine.delay(far) + machine.gap)
+        """Seconds until the last rank of a grid row or column hears of what one rank tells all."""
+        return self.message(axis, count=self.shape[axis] - 1)
 
     def touched(self, words: float) -> float:
         """Seconds in which so many words are read and written."""
@@ -186,7 +217,7 @@ class StepCost:
         pc, overlap = self.shape[1], self.task.machine.overlap
         step = self.task.machine.step
         work = step + rest + (alone + panel) / pc
-        chain = step + alone + panel + ahead + delay
+        chain = step + alone + panel + ahead + delay + (1 - overlap) * (1 - 1 / pc) * rest
         if self.layers > 1:
             return max((step + rest + alone + panel + wire) / self.layers, chain - step)
         return max(work + max(0.0, wire - overlap * work), chain)

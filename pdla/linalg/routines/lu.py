@@ -71,7 +71,9 @@ class LUFactorization(Factorization):
         below = step.lapack(w, cols, w * w * cols) / pr + step.touched(4 * w * cols)
         wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
         update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
-        ahead, delay = step.gemm(rows, w, w), (rounds + 2) * step.delay(0) + step.delay(1) + step.sent(1, (rows + w) * w)
+        ahead = step.gemm(rows, w, w)
+        # the tournament; pivots, then the rows exchanged; L11 and the next block of U; the panel
+        delay = rounds * step.message(0) + 2 * step.delay(0) + 2 * step.spread(0, w * w) + step.onward(1, (rows + w) * w)
         if step.layers > 1:  # a panel and its pivot rows are summed over layers, and sent, before the next layer's turn
             delay += (step.layers - 1) * step.given(w * (rows + cols / pr))
             delay += step.sent(1, ceil(log2(pc)) * rows * w) + step.sent(0, w * cols)

@@ -37,6 +37,7 @@ from pdla.matrix.create import eye
 
 HEADER = 4  # numbers behind each panel: LAPACK's info; a number that the panel is solved by; the least and the largest pivot
 NONE = np.array([0.0, 0, np.inf, 0])  # the header of no panels
+NONE.setflags(write=False)
 
 
 class HermitianFactorization(Factorization):
@@ -54,15 +55,14 @@ class HermitianFactorization(Factorization):
         alone = step.lapack(w, w, w**3 / 3) * (1 if step.last else 2)
         wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
         facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
-        corner = (1 + facing) * step.delay(0) + step.sent(0, 0 if step.last else w * w)
-        along = step.delay(1) + step.sent(1, rows * w)
+        corner = step.onward(0, w * w) * (1 if step.last else 2) + (facing - 1) * step.message(0, w * w)
+        along = step.onward(1, rows * w)
         if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
             wire += (step.layers - 1) * step.given((rows + w) * w) / pc
             along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
-        return step.seconds(
-            alone, step.gemm(rows, w, w) + step.touched(2 * rows * w), step.gemm(rows, w, w),
-            step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w), wire, corner + along,
-        )
+        rest = step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w) + step.calls((rows + cols) // w)
+        ahead = step.gemm(rows, w, w)
+        return step.seconds(alone, ahead + step.touched(2 * rows * w), ahead, rest, wire, corner + along)
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
         A = super().draw(n, grid, layout, dtype)

@@ -82,7 +82,7 @@ class TriangularSystem(Routine):
         wire = step.sent(1, (rows + w / pr) * w) + step.sent(0, cols * w)
         busy = step.gemm(rows, cols, w) + step.touched((rows + w) * w) + solved / pr
         ahead = step.gemm(min(rows, w), cols, w)
-        return step.seconds(solved, 0.0, ahead, busy, wire, step.delay(0) + step.sent(0, cols * w))
+        return step.seconds(solved, 0.0, ahead, busy, wire, max(step.onward(0, cols * w), step.onward(1, (rows + w / pr) * w)))
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
         return super().draw(n, grid, layout, dtype) + eye(n, grid, layout, dtype=dtype) * n

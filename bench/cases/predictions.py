@@ -1,0 +1,208 @@
+"""What is predicted, beside what dry runs of all ranks tell: seconds, the choice, more ranks, one rank, and how long it takes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log, prod
+from random import Random
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import pdla
+from bench.common.case import case
+from pdla import linalg
+from pdla.bench.arguments import natural, positive, rank_count
+from pdla.linalg.cholesky import _CHOLESKY
+from pdla.linalg.lu import _LU_FACTOR
+from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.plan import price
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.price import Blocking
+from pdla.linalg.plan.routine import Routine, Task
+from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
+from pdla.linalg.solve import SOLVE
+from pdla.linalg.triangular import SOLVE_TRIANGULAR
+from pdla.matmul import dry, planner
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.options import Options
+from pdla.matmul.plan import Plan, costs
+from pdla.model.machine import Machine
+
+MACHINES = ("a100x4", "h200x8", "laptop", "v100x4")
+SIZES = 500, 8000
+FEW = 1  # ranks up to which all are run: so few that all problems are predicted as those of thousands of ranks are
+LAYOUT = pdla.Layout("row", "col")
+CANDIDATES = 12  # the blockings that a choice is compared with
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A function of linalg: how it is called, and how its seconds are predicted from sizes."""
+
+    call: Call
+    routine: Routine
+    run: Callable[[Any, Any], Any]
+    predict: Callable[[int, int, str], Any] | None = None
+
+
+FACTORIZATIONS = {
+    "cholesky": Kind(
+        _CHOLESKY, CHOLESKY, lambda A, B: linalg.cholesky(A, overwrite_a=True, check_finite=False),
+        lambda n, ranks, machine: linalg.predict_cholesky(n, ranks, machine=machine),
+    ),
+    "lu": Kind(
+        _LU_FACTOR, LU, lambda A, B: linalg.lu_factor(A, overwrite_a=True, check_finite=False),
+        lambda n, ranks, machine: linalg.predict_lu(n, n, ranks, machine=machine),
+    ),
+    "triangular": Kind(
+        SOLVE_TRIANGULAR, TRIANGULAR,
+        lambda A, B: linalg.solve_triangular(A, B, lower=True, overwrite_b=True, check_finite=False),
+        lambda n, ranks, machine: linalg.predict_solve_triangular(n, n, ranks, machine=machine),
+    ),
+    "solve": Kind(SOLVE, LU, lambda A, B: linalg.solve(A, B, overwrite_a=True, overwrite_b=True, check_finite=False)),
+}
+
+
+def drawn(random: Random) -> int:
+    """A size, its logarithm spread evenly."""
+    return round(exp(random.uniform(*map(log, SIZES))))
+
+
+def product(random: Random, ranks: int, machine: Machine) -> PlanBuilder:
+    """A product of matrices in 2-D blocks."""
+    grid = pdla.ProcessGrid(pdla.balanced_shape(ranks), comm=dry.imagined(ranks, machine))
+    m, n, k = (drawn(random) for _ in "mnk")
+    A, B, C = (Operand(shape, LAYOUT, grid) for shape in ((m, k), (k, n), (m, n)))
+    return PlanBuilder(A, B, C, np.dtype(float), Options(), machine)
+
+
+def of_all(plan: Plan) -> float:
+    """Seconds of a product's plan, by a dry run of all ranks."""
+    comm = plan.grid.comm
+    return pdla.dry_run_all(comm.size, costs._program(plan), machine=plan.machine).seconds
+
+
+def of_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> float:
+    """Seconds of a function of matrices in these blocks, by a dry run of all ranks."""
+
+    def program(comm: Any) -> None:
+        grid = pdla.ProcessGrid(blocking.shape, comm=comm)
+        A = pdla.zeros((n, n), grid, in_blocks(*blocking))
+        kind.run(A, pdla.zeros((n, n), grid, pdla.Layout(pdla.Cyclic("row", blocking.block), "col")))
+
+    return pdla.dry_run_all(prod(blocking.shape), program, machine=machine).seconds
+
+
+def pairs(what: str, random: Random, ranks: int, name: str) -> tuple[str, float, float]:
+    """A problem in words, its predicted seconds, and those of a dry run of all ranks."""
+    machine = Machine.load(name)
+    if what == "product":
+        plan = planner.make(product(random, ranks, machine))
+        return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.timed.seconds, of_all(plan)
+    kind, n = FACTORIZATIONS[what], drawn(random)
+    task = Task(kind.routine, n, n, np.dtype(float), machine)
+    blocking = random.choice(price.cheapest(task, ranks)[:3])
+    plan = kind.call.imagine((n, n), n, task.dtype, blocking, ranks, machine)
+    return f"{n} {blocking} of {ranks}, {name}", plan.seconds, of_all_in(kind, n, blocking, machine)
+
+
+@case("kind:<12 | problems:9 | median:8.3f | within 15%:12.0% | within 40%:12.0% | least:8.2f | most:8.2f | the worst:<60")
+def believed(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64, exactly: bool = False, kinds: str = ""):
+    """Predicted seconds over those of dry runs of all ranks, on random problems of each kind.
+
+    Machines are drawn, and up to 64 ranks, or exactly so many; the ranks that a prediction runs dry
+    are drawn as of thousands.
+    """
+    with patch.object(dry, "EVERY_RANK", FEW):
+        for what in kinds.split(",") if kinds else ("product", *FACTORIZATIONS):
+            random, ratios = Random(seed), {}
+            for i in range(count):
+                chosen = ranks if exactly else random.randint(2, ranks)
+                name, told, found = pairs(what, random, chosen, MACHINES[i % len(MACHINES)])
+                ratios[name] = told / found
+            found = [*ratios.values()]
+            within = [sum(1 / (1 + share) <= ratio <= 1 + share for ratio in found) / len(found) for share in (0.15, 0.4)]
+            worst = max(ratios, key=lambda name: abs(log(ratios[name])))
+            yield what, len(found), median(found), *within, min(found), max(found), worst
+
+
+@case("kind:<12 | problems:9 | within 10%:12.0% | median:8.3f | most:8.2f | the worst:<60")
+def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
+    """Seconds of what is chosen for a machine over those of the best candidate, both by dry runs of all ranks."""
+    for what in ("product", *FACTORIZATIONS):
+        random, ratios = Random(seed), {}
+        for i in range(count):
+            size, name = random.randint(2, ranks), MACHINES[i % len(MACHINES)]
+            machine = Machine.load(name)
+            if what == "product":
+                builder = product(random, size, machine)
+                plan, others = planner.make(builder), [builder.plan(way) for way in builder.contenders(CANDIDATES)]
+                took, found = of_all(plan), min(map(of_all, others))
+                words = f"{'x'.join(map(str, plan.mnk))} on {size}, {name}: {plan.named}"
+            else:
+                kind, n = FACTORIZATIONS[what], drawn(random)
+                candidates = price.cheapest(Task(kind.routine, n, n, np.dtype(float), machine), size)
+                grid = pdla.ProcessGrid(pdla.balanced_shape(size), comm=dry.imagined(size, machine))
+                A = pdla.zeros((n, n), grid, LAYOUT)
+                plan = kind.call._make((A, A) if kind.call.solves else (A,), None, {}, machine)
+                seconds = {each: of_all_in(kind, n, each, machine) for each in {*candidates[:CANDIDATES], plan.blocking}}
+                took, found = seconds[plan.blocking], min(seconds.values())
+                words = f"{n} on {size}, {name}: {plan.blocking}"
+            ratios[words] = took / found
+        within = sum(ratio <= 1.1 for ratio in ratios.values()) / len(ratios)
+        worst = max(ratios, key=lambda name: ratios[name])
+        yield what, len(ratios), within, median(ratios.values()), ratios[worst], worst
+
+
+def foretold(what: str, n: int, ranks: int, machine: str) -> Any:
+    """A square product, or a factorization, predicted from its sizes."""
+    if what == "product":
+        return pdla.predict_matmul(n, n, n, ranks, machine=machine)
+    return FACTORIZATIONS[what].predict(n, ranks, machine)
+
+
+PREDICTED = ("product", "cholesky", "lu", "triangular")
+
+
+@case("kind:<12 | machine:<10 | n:8 | rises on the ladder:21 | most on others:16.3f")
+def more(most: rank_count = 64, sizes: str = "1024,4096"):
+    """Whether more ranks are ever predicted to take longer: on the ladder never, on other numbers by at most this factor."""
+    for what in PREDICTED:
+        for name in MACHINES:
+            for n in map(int, sizes.split(",")):
+                seconds = {ranks: foretold(what, n, ranks, name).seconds for ranks in range(1, most + 1)}
+                ladder = Machine.load(name).ladder(most)
+                rises = sum(seconds[after] > seconds[before] for before, after in pairwise(ladder))
+                others = max(seconds[p] / seconds[max(q for q in ladder if q <= p)] for p in seconds)
+                yield what, name, n, rises, others
+
+
+@case("kind:<12 | machine:<10 | n:8 | predicted s:12.4g | operations / rate:18.4g | ratio:8.3f")
+def alone(sizes: str = "1024,4096,8192,32768"):
+    """Predicted seconds on one rank beside operations over the machine's rate."""
+    operations = defaultdict(lambda: 2 / 3, product=2.0, cholesky=1 / 3, triangular=1.0)
+    for what in PREDICTED:
+        for name in MACHINES:
+            for n in map(int, sizes.split(",")):
+                told, rate = foretold(what, n, 1, name).seconds, Machine.load(name)
+                best = operations[what] * n**3 / (rate.flops * rate._reached(n**3))
+                yield what, name, n, told, best, told / best
+
+
+@case("kind:<12 | machine:<10 | ranks:9 | predicted s:12.4g | took, s:9.2f")
+def takes(n: positive = 65536):
+    """How long one prediction takes, of ranks that nobody has asked for before."""
+    for ranks in (1024, 10**6):
+        for what in PREDICTED:
+            for name in MACHINES[:2]:
+                for cache in (price.seconds, price.cheapest):
+                    cache.cache_clear()
+                start = time.perf_counter()
+                told = foretold(what, n, ranks, name)
+                yield what, name, ranks, told.seconds, time.perf_counter() - start
