@@ -77,11 +77,14 @@ class Timed(NamedTuple):
 
 
 def _fastest(call: Call, task: Task, P: int) -> Timed:
-    """The fastest blocking on any number of ranks of the ladder up to P. No cost is less than the chain, which is a closed form."""
+    """The fastest blocking on any number of ranks of the ladder up to P, of equals that on the fewest.
+
+    No cost is less than the chain, which is a closed form.
+    """
     best = _on(call, task, P)
     for ranks in reversed(task.machine.ladder(P)[:-1]):
-        if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) < best.seconds:
-            best = min(best, _on(call, task, ranks), key=attrgetter("seconds"))
+        if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) <= best.seconds:
+            best = min(_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
 
 

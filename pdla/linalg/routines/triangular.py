@@ -74,13 +74,14 @@ class TriangularSystem(Routine):
         return 0.0
 
     def price(self, step: routine.StepCost) -> float:
-        w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
+        w, rows, cols, (pr, pc) = step.width, step.rows, step.cols, step.shape
         solved = step.lapack(w, cols, w * w * cols)
         if step.task.n <= FEW:
             wire, rest = step.sent(0, w * cols) + step.sent(1, w * cols / pr), step.gemm(rows, cols, w)
             return step.seconds(solved, rest, 0.0, 0.0, wire, step.delay(0) + step.delay(1))
         wire = step.sent(1, (rows + w / pr) * w) + step.sent(0, cols * w)
-        busy = step.gemm(rows, cols, w) + step.touched((rows + w) * w) + solved / pr
+        # of what is done alone a rank does its part each pr-th step, where a factorization's does it each pc-th
+        busy = step.gemm(rows, cols, w) + step.touched((rows + w) * w) + solved / pr - solved / pc
         ahead = step.gemm(min(rows, w), cols, w)
         return step.seconds(solved, 0.0, ahead, busy, wire, max(step.onward(0, cols * w), step.onward(1, (rows + w / pr) * w)))
 

@@ -106,7 +106,7 @@ def test_faults():
 def test_of_blockings_as_good_lu_takes_that_of_lapack_s_pivots_then_that_of_fewest_words():
     """On one node 1 x 4; on hosts of a rank each 4 x 4, though 2 x 8 costs as much."""
     near, far = (Task(LU, n, n, np.dtype(float), machine) for n, machine in (
-        (2048, pdla.Machine()), (512, pdla.Machine(node=1, network=1e8)),
+        (2048, pdla.Machine()), (2048, pdla.Machine(node=1, network=1e8)),
     ))
     assert price.cheapest(near, 4)[0].shape == (1, 4) and price.cheapest(far, 16)[0].shape == (4, 4)
     assert price.seconds(far, (2, 8), 64) < price.seconds(far, *price.cheapest(far, 16)[0])
