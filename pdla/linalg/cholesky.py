@@ -178,9 +178,9 @@ def predict_cholesky(
 
     Examples
     --------
-    >>> cost = pdla.linalg.predict_cholesky(65536, 1024)
+    >>> cost = pdla.linalg.predict_cholesky(65536, 64)
     >>> cost.grid, cost.bytes_received < 4 * cost.lower_bound
-    ((32, 32), True)
+    ((8, 8), True)
     """
     return predict(_CHOLESKY, CHOLESKY, n, n, P, dtype, machine)
 

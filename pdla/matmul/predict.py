@@ -89,9 +89,9 @@ def predict_matmul(
     memory_limit : int, optional
         Bytes of workspace a rank, at most.
     machine : Machine or str, optional
-        A machine, its name or its TOML file: the best few ways are run dry on it, on P ranks and on
-        fewer, and the fastest is taken. Without one it is that of the least price on PDLA_MACHINE's,
-        and `seconds` is None.
+        A machine, its name or its TOML file. The best few ways are run dry on it, on P ranks and on
+        fewer, and the fastest is taken. Without one the way of the least price is taken, and
+        `seconds` is None.
 
     Returns
     -------

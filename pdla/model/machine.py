@@ -208,7 +208,7 @@ class Machine:
 
     @property
     def described(self) -> bool:
-        """Whether it is not the default, of round figures: then plans are compared by their seconds on it."""
+        """Whether it is another than the default: then plans are compared by their seconds."""
         return self != Machine()
 
     @property
@@ -437,8 +437,8 @@ class Machine:
     def ladder(self, ranks: int) -> list[int]:
         """List the numbers of ranks that are tried where up to so many may work.
 
-        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks` itself: of a longer
-        list most are hardly better.
+        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks` itself. What is
+        fastest on any other number is hardly faster.
 
         Parameters
         ----------

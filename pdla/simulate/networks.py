@@ -50,9 +50,9 @@ class Transformer:
 
     Examples
     --------
-    >>> gpt = pdla.simulate.Transformer(hidden=64, heads=8, sequence=8, batch=16, layers=2)
+    >>> gpt = pdla.simulate.Transformer(hidden=2048, heads=8, sequence=256, batch=16, layers=2)
     >>> [str(step.choice) for step in gpt.fastest(4, "a100x4", count=2).best]
-    ['Megatron1D row=4', 'Tensor3D row=4']
+    ['Megatron1D data=2 row=2, sequence_parallel=True', 'Megatron1D row=4, sequence_parallel=True']
     """
 
     kind: ClassVar = "transformer"

@@ -6,7 +6,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -14,15 +14,18 @@ import numpy as np
 
 from pdla import config, nn
 from pdla.array import cores
-from pdla.array.numpy import gemm
+from pdla.array.numpy import gemm, potrf
 from pdla.bench.measure.facts import processor
 from pdla.comm.clock import current as clock
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.comm.pending import Pending
+from pdla.cuts import Cyclic
 from pdla.errors import plural
 from pdla.grid import ProcessGrid
-from pdla.matrix.create import zeros
+from pdla.layout import Layout
+from pdla.linalg import cho_factor
+from pdla.matrix.create import eye, zeros
 from pdla.model.machine import Machine
 
 LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
@@ -34,6 +37,7 @@ BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate, at least a
 FULL = 0.05  # seconds
 AT_ONCE = 16  # messages under way at the same time
 STREAM = 4 << 20  # elements of a sum that no cache holds
+STEPS, PANEL = 16, 32  # of a factorization that is no work: its panels, and the columns of each
 Link = tuple[float, float, float]  # gap, latency, bytes a second
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
 
@@ -56,8 +60,9 @@ def measured(comm: Communicator) -> Machine:
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
         name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}{but}",
+        narrow=_narrow(comm, flops),
     )
-    return comm.share(_rounded(machine))[0]
+    return comm.share(_rounded(replace(machine, step=_step(comm, machine))))[0]
 
 
 def _rounded(machine: Machine) -> Machine:
@@ -107,6 +112,23 @@ def second(comm: Communicator, work: Callable[[], object]) -> float:
 
 
 # ---------------------------------------------------------------------------------------------- a rank alone
+
+
+def _narrow(comm: Communicator, flops: float) -> float:
+    """Collective: the inner size of a product that takes as long as a Cholesky factor takes beyond its operations."""
+    a = np.eye(LARGE)
+    return max(0.0, timed(comm, lambda: potrf(a)) * flops - LARGE**3 / 3) / (2 * LARGE**2)
+
+
+def _step(comm: Communicator, machine: Machine) -> float:
+    """Collective: seconds that a step of a Cholesky factorization of narrow panels takes beyond what is predicted without it."""
+
+    def factoring(comm: Communicator) -> Callable[[], object]:
+        A = eye(STEPS * PANEL, ProcessGrid((1, comm.size), comm=comm), Layout(Cyclic("row", PANEL), Cyclic("col", PANEL)))
+        return lambda: cho_factor(A, check_finite=False)
+
+    told = dry_run(comm.size, lambda dry: second(dry, factoring(dry)), machine=replace(machine, step=0.0))[0]
+    return max(0.0, timed(comm, factoring(comm), 10) - told) / STEPS
 
 
 def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:

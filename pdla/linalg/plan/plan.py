@@ -391,9 +391,10 @@ class FactorPlan:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds on the plan's machine: the slowest sampled rank's or, if more, those of the chain from panel to panel.
+        """Predict the seconds on the plan's machine.
 
-        All ranks wait for the chain, which is a closed form. Of many steps it tells alone.
+        They are the slowest sampled rank's or, if more, those of the chain from panel to panel, for
+        which all ranks wait. The chain is a closed form. Of many steps it tells alone.
         """
         chain = sum(price.seconds(task, *self.blocking) for task in self.tasks)
         return chain if self.many_steps else max(chain, self._clocked.seconds)

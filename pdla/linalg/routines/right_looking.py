@@ -55,7 +55,7 @@ class HermitianFactorization(Factorization):
         alone = step.lapack(w, w, w**3 / 3) * (1 if step.last else 2)
         wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
         facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
-        corner = step.onward(0, w * w) * (1 if step.last else 2) + (facing - 1) * step.message(0, w * w)
+        corner = step.onward(0, w * w) * (0 if step.last else 2) + (facing - 1) * step.message(0, w * w)
         along = step.onward(1, rows * w)
         if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
             wire += (step.layers - 1) * step.given((rows + w) * w) / pc

@@ -137,10 +137,10 @@ class Plan(Description):
 
     @cached_property
     def predicted(self) -> Cost:
-        """What the plan will cost, as `Cost`: the largest figures of some ranks, each from a dry run of this very plan.
+        """What the plan will cost: the largest figures of some ranks, from dry runs of the plan.
 
-        Bytes, messages and workspace are those of the ranks here. Seconds are by the clocks of ranks
-        of the plan's machine, on its nodes.
+        Bytes, messages and workspace are those of the ranks here. Seconds are by the clocks of
+        ranks of the plan's machine, on its nodes.
         """
         return costs.predicted(self, self.timed)
 

@@ -57,7 +57,7 @@ class Product:
     --------
     >>> found = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1)
     >>> [str(cost.choice) for cost in found.best]
-    ['3d by gather m=2 n=2']
+    ['gather row=2']
     """
 
     kind: ClassVar = "product"
@@ -129,8 +129,7 @@ class Product:
     def fastest(self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf) -> Found[Costed]:
         """Find the fastest algorithms and grids, by dry runs. Not collective.
 
-        Where fewer ranks are faster, on as many as are the fastest: of 1, 2, 3, 4, 6, 8, 12 and so on
-        (see `Machine.ladder`).
+        Fewer ranks are taken where they are faster (see `Machine.ladder`).
 
         Parameters
         ----------

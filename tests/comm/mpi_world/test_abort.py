@@ -445,7 +445,7 @@ def work(grid):
 threads = [threading.Thread(target=work, args=(grid,)) for grid in grids]
 for each in threads: each.start()
 for each in threads: each.join()
-print(f"rank {comm.rank}:", len(raised), {" and in " in text for text in raised}, {text[:26] for text in raised}, flush=True)
+print(f"rank {comm.rank}: {len(raised)} { {' and in ' in text for text in raised} } { {text[:26] for text in raised} }", flush=True)
 """
     )
     assert job.stdout.count("{True} {'two threads of rank") == 3, job.stdout
