@@ -72,7 +72,6 @@ class Schedule(ABC):
     keeps_copies      copies of C come out equal: all ranks add products in the same order
     splits_sums       C may be summed along two axes of a grid
     turns_faces       any face may be cut along either dimension, as none comes in panels
-    hides             the share of its messages that products hide, where a dry run counts them
     straight          the schedule by which A and B come to a box's faces in one step, from any layout; empty: there is none
     in_panels         the schedule that needs less memory, panel by panel;  straight_in_panels: the same from any layout
     """
@@ -86,7 +85,6 @@ class Schedule(ABC):
     keeps_copies = True
     splits_sums = True
     turns_faces = False
-    hides = 0.4  # by which most of 574 random products' fastest grids are found
     straight = ""
     in_panels = ""
     straight_in_panels = ""

@@ -286,7 +286,6 @@ class Cannon(Schedule):
     """Cannon's algorithm as an entry of the registry."""
 
     name = "cannon"
-    hides = 0.6
     is_algorithm = walks = True
     keeps_copies = splits_sums = False  # each rank adds in an order of its own; each dimension has one ring
     in_panels = "summa"

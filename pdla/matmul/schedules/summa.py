@@ -128,7 +128,6 @@ class Summa(Schedule):
 
     name = "summa"
     is_algorithm = walks = True
-    hides = 0.6
     straight, in_panels = "fetch", "summa"
 
     def suits(self, traffic: Traffic) -> bool:

@@ -35,6 +35,7 @@ from pdla.model.machine import Machine, operations
 LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
 BOXES = 32  # that are looked at, the cheapest
 MOST = 12  # ways that are looked at on each number of ranks
+HIDES = 0.8  # of the shorter of work and messages, where messages move meanwhile: so most of 56 products' fastest ways come first
 
 
 @dataclass(frozen=True)
@@ -330,7 +331,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     best, placed = estimate.fastest(moved, work, sizes, machine, product.itemsize)
     begun = _begun(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
-    told = replace(best, begun=begun, hides=SCHEDULES[table.schedule].hides)
+    told = replace(best, begun=begun, hides=HIDES * machine.overlap)
     return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
 
 
