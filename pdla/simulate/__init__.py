@@ -4,9 +4,9 @@ event          work or a message, with the times at which it begins and ends
 clock          a rank's time, by a machine's rates (all_ranks.py)
 critical path  the work and messages that lead without a gap from the start of a run to its end (critical_path.py)
 split          where the seconds of a run went (split.py)
-candidate      a way to solve a problem, with an estimate of its time in closed form (estimate.py, search.py); problems are products
-               and transformers (products.py, networks.py), on one number of ranks or on ever more
-               (scaling.py)
+choice         a scheme on a grid, which candidates for a transformer are made of (networks.py); those for a product, and the
+               search, are matmul's (matmul/search)
+point          what is fastest on one number of ranks of ever more (scaling.py)
 """
 
 from pdla.matmul.search.fastest import Found

@@ -8,6 +8,7 @@ OTHERWISE = {"bench_scripts", "clients", "house"}  # folders of tests of what is
 RENAMED = {"mpi_world": "mpi"}  # pytest-mpi skips all that is in a folder `mpi`, without mpirun
 ROOMS = {  # what several modules do together
     "test_agreed_arguments": "every argument of every function that is collective",
+    "test_one_cost": "predictions of products, factorizations and networks, from all that tell any",
     "test_programs": "random programs of many steps",
     "linalg/test_backward_errors": "all factorizations and solutions, beside SciPy's",
     "linalg/test_level3": "over MPI: all of level 3",

@@ -97,3 +97,23 @@ def test_files_that_are_no_toml_are_named(content, tmp_path):
     path.write_bytes(content)
     with config.override(machine=str(path)), pytest.raises(ValueError, match=f"PDLA_MACHINE: {path}: "):
         Machine.chosen()
+
+
+def test_lapack_takes_its_operations_and_a_narrow_product_more():
+    machine = Machine(flops=1e9, call=2.0, memory=1e30, narrow=50.0)
+    assert machine.lapack(300, 200, 6e6, "float64") == pytest.approx(2 + (6e6 + 2 * 300 * 200 * 50) / 1e9)
+    assert machine.lapack(300, 200, 6e6, "complex64") == pytest.approx(2 + 4 * (6e6 + 2 * 300 * 200 * 50) / 2e9)
+
+
+def test_the_ladder_has_powers_of_two_with_and_without_three_and_whole_nodes():
+    assert Machine().ladder(1) == [1] and Machine().ladder(13) == [1, 2, 3, 4, 6, 8, 9, 12, 13]
+    assert Machine(node=5).ladder(45) == [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 32, 36, 40, 42, 44, 45]
+    assert max(map(len, map(Machine(node=8).ladder, (10**6, 10**7)))) < 100
+
+
+def test_homes_are_whole_nodes_one_after_another():
+    assert Machine(node=3).homes(7) == (0, 0, 0, 1, 1, 1, 2) and Machine(node=3).homes(3) == () == Machine().homes(9)
+
+
+def test_only_another_machine_than_the_default_is_described():
+    assert not Machine().described and Machine(flops=1e9).described and Machine.load("laptop").described

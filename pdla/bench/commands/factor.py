@@ -39,6 +39,7 @@ from pdla.linalg import norm
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.predict import fastest_on
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.products.triangle import triangle
@@ -143,7 +144,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     on = None if arguments.machine is None else machine(arguments.machine)
     wrong, cells = 0, dict[str, str]()
     for n in arguments.n:
-        system = _system(arguments, routines, n, comm.size)
+        system = _system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.chosen())
         found = _foretold(comm.size, system) if arguments.dry_run else _measured(comm, system, arguments.repeats)
         wrong += not found.right
         if comm.rank == 0:
@@ -159,9 +160,12 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     return FAILED if wrong else 0
 
 
-def _system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: int) -> System:
+def _system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: int, on: Machine) -> System:
+    """What the arguments say; what they leave out, as it suits this machine."""
     dtype, m = np.dtype(arguments.dtype), getattr(arguments, "m", None) or n
-    best = price.cheapest(System(routines, n, m, dtype, Blocking((1, 1), 1)).tasks(Machine.chosen())[0], ranks)[0]
+    any_blocks = System(routines, n, m, dtype, Blocking((1, 1), 1))
+    task = any_blocks.tasks(on)[0]
+    best = fastest_on(any_blocks.call, task, ranks).blocking if on.described else price.cheapest(task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
     check_ranks(grid, ranks)
     return System(routines, n, m, dtype, Blocking(grid, block))

@@ -81,15 +81,15 @@ def _fastest(call: Call, task: Task, P: int) -> Timed:
 
     No cost is less than the chain, which is a closed form.
     """
-    best = _on(call, task, P)
+    best = fastest_on(call, task, P)
     for ranks in reversed(task.machine.ladder(P)[:-1]):
         if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) <= best.seconds:
-            best = min(_on(call, task, ranks), best, key=attrgetter("seconds"))
+            best = min(fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
 
 
 @lru_cache(maxsize=1024)
-def _on(call: Call, task: Task, ranks: int) -> Timed:
+def fastest_on(call: Call, task: Task, ranks: int) -> Timed:
     """The fastest on so many ranks, of the best few by closed forms."""
     shape = (task.m, task.m) if call.solves else (task.m, task.n)
     found = price.cheapest(task, ranks)[:COSTED]
