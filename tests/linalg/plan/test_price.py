@@ -129,3 +129,22 @@ def test_lu_over_layers_costs_what_a_slow_network_makes_of_it(shape, block):
 
     told = price.seconds(Task(LU, n, n, np.dtype(float), machine), shape, block)
     assert 0.7 < told / pdla.dry_run_all(int(np.prod(shape)), program, machine=machine).seconds < 1.4
+
+
+def test_look_ahead_hides_most_of_what_lu_sends():
+    """The work alone takes 2/3 n^3 / 4 flops; without look-ahead a run takes 2.3 times as long."""
+    machine, n = pdla.Machine(bandwidth=1e9), 4096
+    ran = pdla.dry_run_all(4, work, LU, (1, 4), n, 64, machine=machine).seconds
+    assert 1 < ran / (2 / 3 * n**3 / 4 / machine.flops) < 1.5
+
+
+@pytest.mark.parametrize("routine", [CHOLESKY, LU], ids=str)
+def test_of_all_grids_on_two_nodes_one_of_the_fastest_is_taken(routine):
+    """By dry runs of all ranks, on nodes between which messages take long."""
+    machine, n, block = pdla.Machine(node=4, network=2e8), 1024, 64
+    task = Task(routine, n, n, np.dtype(float), machine)
+    seconds = {
+        shape: pdla.dry_run_all(8, work, routine, shape, n, block, machine=machine).seconds for shape in price.shapes(8)
+    }
+    taken = min(price.shapes(8), key=lambda shape: price.seconds(task, shape, block))
+    assert seconds[taken] <= 1.1 * min(seconds.values()) < 0.7 * max(seconds.values())

@@ -28,8 +28,8 @@ class Run:
 
 def made(count, seed=0):
     random = np.random.default_rng(seed)
-    for true, share, size in random.random((count, 3)).tolist():
-        yield Candidate(Run(true, size), Seconds(true * share, 0.0, 0.0), size)
+    for true, share, size, begun in random.random((count, 4)).tolist():  # what begins may pass meanwhile: it bounds nothing
+        yield Candidate(Run(true, size), Seconds(true * share, 0.0, 0.0, begun=begun), size)
 
 
 @pytest.mark.parametrize("memory", [float("inf"), 0.5])
