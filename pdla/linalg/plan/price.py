@@ -14,6 +14,7 @@ from pdla.linalg.plan.routine import GridShape, StepCost, Task, share
 
 SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192)
+WIDE = (256, 384)  # where a machine is described whose steps may take long
 LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
 
@@ -70,7 +71,8 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
     """
     if ranks == 1:
         return (Blocking((1, 1), max(1, task.m, task.n)),)
-    blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.size // 2))]
+    tried = BLOCKS + WIDE if task.machine.described else BLOCKS
+    blocks = [block for block in tried if block <= max(BLOCKS[0], -(-task.size // 2))]
     blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
     blockings.sort(key=lambda blocking: seconds(task, *blocking))
     good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
