@@ -18,7 +18,7 @@ LONG = 128 << 10  # bytes of x from which on a chain is faster between nodes
 
 
 def best(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
-    """The fastest way for so many bytes, ranks and nodes, as bench/broadcasts.py has measured; tree: MPI has one of its own."""
+    """The fastest way for so many bytes, ranks and nodes, by `python -m bench broadcasts`; tree: MPI has one of its own."""
     if ranks > 2 and nodes > 1 and nbytes >= LONG:
         return "chain"
     return "mpi" if tree and ranks > 2 else "flat"

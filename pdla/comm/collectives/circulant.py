@@ -29,7 +29,7 @@ from pdla.array.composed import summed_in
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.ledger import buffer
 
-MANY = 32  # ranks from which this is faster, as bench/exchanges.py found
+MANY = 32  # ranks from which this is faster, as `python -m bench exchanges` found
 SHORT = 4 << 10  # bytes of a piece up to which it is: there 64 ranks take 85 ms instead of 96, but 32 ranks as many either way
 
 
