@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import pairwise
-from math import inf, isqrt
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -437,9 +437,8 @@ class Machine:
     def ladder(self, ranks: int) -> list[int]:
         """List the numbers of ranks that are tried where up to so many may work.
 
-        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, `ranks` itself, and
-        the square and the multiples of small numbers next below it. What is fastest on any other
-        number is hardly faster.
+        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks` itself. What is
+        fastest on any other number is hardly faster.
 
         Parameters
         ----------
@@ -452,8 +451,7 @@ class Machine:
             Ascending.
         """
         sides = [unit * side for unit in (1, self.node or 1) for side in (1, 3)]
-        steps = {count for side in sides for turn in range(ranks.bit_length()) if (count := side << turn) <= ranks}
-        return sorted(steps | {isqrt(ranks) ** 2} | {ranks - ranks % side for side in (1, 2, 3, 4, 6, 8) if side <= ranks})
+        return sorted({ranks, *(count for side in sides for turn in range(ranks.bit_length()) if (count := side << turn) <= ranks)})
 
     def home(self, rank: int) -> int:
         """Find a rank's node.

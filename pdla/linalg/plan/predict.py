@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import isqrt, prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -77,12 +77,14 @@ class Timed(NamedTuple):
 
 
 def _fastest(call: Call, task: Task, P: int) -> Timed:
-    """The fastest blocking on any number of ranks of the ladder up to P, of equals that on the fewest.
+    """The fastest blocking on P ranks and on fewer, of equals that on the fewest.
 
+    Fewer are those of the ladder and, as few numbers have nearly square grids, the square and some multiples just below P.
     No cost is less than the chain, which is a closed form.
     """
     best = fastest_on(call, task, P)
-    for ranks in reversed(task.machine.ladder(P)[:-1]):
+    below = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
+    for ranks in sorted(below - {P}, reverse=True):
         if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) <= best.seconds:
             best = min(fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
