@@ -9,14 +9,16 @@ from importlib.resources import files
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pdla import config
 
+Inner = TypeVar("Inner", int, float)
 
-def operations(m: int, n: int, k: int, dtype: Any) -> int:
+
+def operations(m: int, n: int, k: Inner, dtype: Any) -> Inner:
     """Multiplications and additions of an m x k by k x n product, in real arithmetic."""
     return (8 if np.dtype(dtype).kind == "c" else 2) * m * n * k
 
@@ -75,7 +77,7 @@ class Machine:
 
     Examples
     --------
-    >>> pdla.Machine(flops=1e12).seconds(2e12, 0, 0)
+    >>> pdla.Machine(flops=1e12, call=0.0).gemm(10000, 10000, 10000, "float64")
     2.0
     """
 
@@ -214,7 +216,7 @@ class Machine:
     @property
     def title(self) -> str:
         """Its name or, without one, what to call it."""
-        return self.name or ("the default machine" if self == Machine() else "a machine without a name")
+        return self.name or ("a machine without a name" if self.described else "the default machine")
 
     def text(self) -> str:
         """Write the machine as a TOML file.
@@ -258,27 +260,6 @@ class Machine:
         """How many words come from the same node in the time of one from another node."""
         return self.bandwidth / self.network
 
-    def seconds(self, flops: float, received: float, messages: float, itemsize: int = 8) -> float:
-        """Tell how long a rank takes to compute and to receive, one after the other, within a node.
-
-        Parameters
-        ----------
-        flops : float
-            Operations.
-        received : float
-            Bytes.
-        messages : float
-            How many.
-        itemsize : int, optional
-            Bytes of a float, or of a complex number's part.
-
-        Returns
-        -------
-        float
-            Seconds.
-        """
-        return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * (self.latency + self.gap)
-
     # ------------------------------------------------------------------ what a clock needs
 
     def gemm(self, m: int, n: int, k: float, dtype: Any, count: int = 1, out: Any = None) -> float:
@@ -306,7 +287,7 @@ class Machine:
         kind = np.dtype(dtype)
         rate = self.most(kind) * self._reached(m * n * k)
         moved = ((m * k + k * n) * kind.itemsize + 2 * m * n * np.dtype(out or kind).itemsize) / self.memory
-        return self.call + count * max((8 if kind.kind == "c" else 2) * m * n * k / rate, moved)
+        return self.call + count * max(operations(m, n, k, kind) / rate, moved)
 
     def most(self, dtype: Any) -> float:
         """Tell the most operations a second on numbers of a dtype.
