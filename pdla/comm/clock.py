@@ -75,16 +75,19 @@ class Clock:
         self.computed += seconds
         self.lag += (1 - self.machine.overlap) * seconds
 
-    def received(self, size: int, far: bool, messages: int = 1) -> float:
-        """The links' time at which messages sent to this rank now, of `size` bytes in all, have arrived. far: from another node."""
-        return self._through(self.inbound[far], size, far, messages)
+    def received(self, size: int, sharing: int, messages: int = 1) -> float:
+        """The links' time at which messages sent to this rank now, of `size` bytes in all, have arrived.
 
-    def sent(self, size: int, far: bool, messages: int = 1) -> float:
-        """The links' time at which messages that this rank sends now, of `size` bytes in all, have left. far: to another node."""
-        return self._through(self.outbound[far], size, far, messages)
+        sharing  how many ranks of this node receive from other nodes meanwhile; 0: the messages are from this node
+        """
+        return self._through(self.inbound[sharing > 0], size, sharing, messages)
 
-    def _through(self, link: Link, size: int, far: bool, messages: int) -> float:
-        gap, delay, bytes_ = self.machine.gap, self.machine.delay(far), size / self.machine.rate(far)
+    def sent(self, size: int, sharing: int, messages: int = 1) -> float:
+        """The links' time at which messages that this rank sends now, `size` bytes in all, have left; sharing: as in `received`."""
+        return self._through(self.outbound[sharing > 0], size, sharing, messages)
+
+    def _through(self, link: Link, size: int, sharing: int, messages: int) -> float:
+        gap, delay, bytes_ = self.machine.gap, self.machine.delay(sharing > 0), size / self.machine.rate(sharing)
         start = max(self.time - self.lag, link.handled)
         link.handled = start + messages * gap
         first, last = (handled + delay for handled in (start + gap, link.handled))

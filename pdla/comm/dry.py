@@ -97,8 +97,8 @@ class DryComm(Communicator):
         clock = self.clock
         if clock is None:
             return _keeping(held, iter(range(len(recvs))))
-        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
-        due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
+        left = max((clock.sent(x.nbytes, self._sharing(to, clock.machine.node)) for to, x in sends), default=0.0)
+        due = [clock.received(x.nbytes, self._sharing(source, clock.machine.node)) for source, x in recvs]
         return _keeping(held, self._arrivals(clock, due, left))
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
@@ -153,7 +153,7 @@ class DryComm(Communicator):
         clock, due = self.clock, 0.0
         size, messages, far, far_messages = come
         if clock is not None and size:
-            parts = (size - far, False, messages - far_messages), (far, True, far_messages)
+            parts = (size - far, 0, messages - far_messages), (far, clock.machine.node, far_messages)
             due = max(passed(*part) for part in parts if part[0] for passed in (clock.received, clock.sent))
 
         def wait() -> Iterator[int]:

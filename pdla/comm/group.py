@@ -135,6 +135,22 @@ class Group(ABC):
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
+    @cached_property
+    def _beside(self) -> list[int]:
+        """The ranks on this rank's node, itself among them."""
+        return [rank for rank, home in enumerate(self.homes) if home == self.homes[self.rank]]
+
+    def _sharing(self, rank: int, node: int) -> int:
+        """How many of a node's `node` ranks use its links while this one exchanges with `rank`; 0: it is on this node.
+
+        Each rank of the group is taken to exchange with the one as far ahead of it, and other groups to do alike.
+        """
+        if not self._far(rank):
+            return 0
+        ahead, here = rank - self.rank, self.homes[self.rank]
+        abroad = sum(self.homes[(each + ahead) % self.size] != here for each in self._beside)
+        return abroad * max(1, node // len(self._beside))
+
     def in_step(self, call: str = "a verb") -> None:
         """Check, before an agreement or a message, that this rank may go on.
 

@@ -383,22 +383,22 @@ class Machine:
         """
         return self.far_latency if far else self.latency
 
-    def rate(self, far: bool) -> float:
-        """Tell how fast a rank receives while all ranks of its node receive, too.
+    def rate(self, sharing: int) -> float:
+        """Tell how fast a rank receives from another.
 
         Parameters
         ----------
-        far : bool
-            From other nodes.
+        sharing : int
+            From other nodes, while so many ranks of its node do so; 0: from the same node.
 
         Returns
         -------
         float
             Bytes a second.
         """
-        if not far:
+        if not sharing:
             return self.bandwidth
-        return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
+        return min(self.network, self.injection / sharing) if self.injection else self.network
 
     def homes(self, ranks: int) -> tuple[int, ...]:
         """List the nodes of ranks.

@@ -193,7 +193,7 @@ class Round:
         mine, theirs = (comm.world.mail, comm.world.asked) if sending else (comm.world.asked, comm.world.mail)
         other = to if sending else source
         if slot not in theirs:
-            letter = Letter(self.call, x, comm.ranks[source], comm.ranks[to], comm._far(other))
+            letter = Letter(self.call, x, comm.ranks[source], comm.ranks[to], comm._sharing(other, comm.world.machine.node))
             mine[slot].append(letter)
             return letter, False
         letter = theirs[slot].popleft()

@@ -24,6 +24,7 @@ from pdla.model.machine import Machine
 class Letter:
     """A message between two ranks (numbered as in the world), made when the first of them asks for it.
 
+    sharing    how many ranks of a node use its links to others meanwhile; 0: sender and receiver are on one node
     order      decides which of the messages that set out at the same moment comes first
     set_out    when both ranks had asked for it, in seconds
     cause      the rank that asked last, or the message that was sent on as this one
@@ -36,7 +37,7 @@ class Letter:
     value: Any
     sender: int
     receiver: int
-    far: bool
+    sharing: int
     order: tuple[int, ...] = ()
     tag: str = ""
     set_out: float = 0.0
@@ -160,7 +161,7 @@ class Lane(Clock):
 
     def carry(self, letter: Letter, inbound: bool) -> Passage:
         """Put a message on one of this rank's links, behind the messages there; gives the passage of its bytes."""
-        far, asked = letter.far, self.links(letter.set_out)
+        far, asked = letter.sharing > 0, self.links(letter.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
         handled_before, moved_before = self.last.get((inbound, far), (None, None))
         start = max(asked, link.handled)
@@ -168,7 +169,7 @@ class Lane(Clock):
         handling = Passage(letter, self, "handling", start, link.handled, handled_before if start > asked else None)
         there = link.handled + self.machine.delay(far)
         begins = max(there, link.free)
-        link.free = begins + letter.value.nbytes / self.machine.rate(far)
+        link.free = begins + letter.value.nbytes / self.machine.rate(letter.sharing)
         behind = moved_before if begins > there else handling
         moving = Passage(letter, self, "far" if far else "near", begins, link.free, behind)
         self.last[inbound, far] = handling, moving

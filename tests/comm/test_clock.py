@@ -14,10 +14,10 @@ PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, lat
 
 def test_a_link_takes_one_message_after_another():
     clock = Clock(PLAIN)
-    assert clock.received(1000, far=False) == pytest.approx(0.001 + 0.001)
-    assert clock.received(1000, far=False) == pytest.approx(0.001 + 0.002)
-    assert clock.received(1000, far=True) == pytest.approx(0.01 + 0.01)
-    assert clock.sent(1000, far=False) == pytest.approx(0.002)  # sending is another link
+    assert clock.received(1000, 0) == pytest.approx(0.001 + 0.001)
+    assert clock.received(1000, 0) == pytest.approx(0.001 + 0.002)
+    assert clock.received(1000, 2) == pytest.approx(0.01 + 0.01)
+    assert clock.sent(1000, 0) == pytest.approx(0.002)  # sending is another link
     clock.wait(0.003)
     assert clock.time == 0.003 and clock.computed == 0
     clock.wait(0.002)
@@ -28,7 +28,7 @@ def test_a_link_takes_one_message_after_another():
 def test_messages_move_on_while_the_rank_computes_if_the_machine_lets_them(overlap, expected):
     """A message of 0.6 s and a product of 1 s."""
     clock = Clock(Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e6, latency=0.0, overlap=overlap))
-    due = clock.received(600_000, far=False)
+    due = clock.received(600_000, 0)
     clock.gemm(1000, 1000, 500, np.float64)
     clock.wait(due)
     assert clock.time == pytest.approx(expected) and clock.computed == pytest.approx(1.0)
@@ -83,13 +83,13 @@ def test_16_bits_are_multiplied_at_their_own_rate_though_they_are_summed_over_ra
 
 def test_messages_are_handled_one_after_another_while_bytes_move():
     clock = Clock(Machine(bandwidth=1e6, latency=1e-3, gap=0.5))
-    assert clock.received(0, far=False) == pytest.approx(0.501)
-    assert clock.received(10**6, far=False) == pytest.approx(1.001 + 1.0)  # its bytes, behind its own handling
-    assert clock.received(10**5, far=False) == pytest.approx(2.001 + 0.1)  # handled meanwhile; behind the other's bytes
-    assert clock.received(10**5, far=True) == pytest.approx(0.5 + 2e-5 + 1e5 / 1.25e9)  # another link
-    assert clock.sent(10**6, far=False, messages=3) == pytest.approx(1.501 + 1 / 3)  # the last one's bytes, behind its handling
-    assert clock.sent(10**7, far=False, messages=3) == pytest.approx(2.001 + 10.0)  # begun behind the first one's
-    assert clock.sent(10**5, far=False, messages=3) == pytest.approx(2.001 + 10.1)
+    assert clock.received(0, 0) == pytest.approx(0.501)
+    assert clock.received(10**6, 0) == pytest.approx(1.001 + 1.0)  # its bytes, behind its own handling
+    assert clock.received(10**5, 0) == pytest.approx(2.001 + 0.1)  # handled meanwhile; behind the other's bytes
+    assert clock.received(10**5, 2) == pytest.approx(0.5 + 2e-5 + 1e5 / 1.25e9)  # another link
+    assert clock.sent(10**6, 0, messages=3) == pytest.approx(1.501 + 1 / 3)  # the last one's bytes, behind its handling
+    assert clock.sent(10**7, 0, messages=3) == pytest.approx(2.001 + 10.0)  # begun behind the first one's
+    assert clock.sent(10**5, 0, messages=3) == pytest.approx(2.001 + 10.1)
 
 
 def gathered(comm):
@@ -135,3 +135,42 @@ def test_dry_halves_are_counted_as_threads_count_theirs(size, length, dtype):
 
     for rank, real in enumerate(pdla.run(size, program)):
         assert pdla.dry_run(size, program, rank=rank)[0] == real
+
+
+@pytest.mark.parametrize("grid", [(4, 8), (8, 4), (2, 16), (16, 2), (32, 1), (1, 32)])
+@pytest.mark.parametrize("ahead", [1, 3, 4])
+def test_ranks_of_a_node_share_its_link_where_they_receive_from_others_at_once(grid, ahead):
+    """Counted by hand: on a grid by rows, 4 ranks a node, each rank receives from the one so many further along an axis."""
+    ranks, machine = grid[0] * grid[1], Machine(node=4, injection=1.0)
+    for axis in (0, 1):
+
+        def partner(rank, axis=axis):
+            row, col = divmod(rank, grid[1])
+            row, col = ((row + ahead) % grid[0], col) if axis == 0 else (row, (col + ahead) % grid[1])
+            return row * grid[1] + col
+
+        def program(comm, axis=axis):
+            line = pdla.ProcessGrid(grid, comm=comm)[("row", "col")[axis]]
+            return line._sharing((line.rank + ahead) % line.size, 4)
+
+        for rank in range(ranks):
+            node = range(rank // 4 * 4, rank // 4 * 4 + 4)
+            abroad = partner(rank) // 4 != rank // 4
+            expected = sum(partner(each) // 4 != rank // 4 for each in node) if abroad else 0
+            assert pdla.dry_run(ranks, program, rank=rank, machine=machine)[0] == expected
+
+
+def test_a_chain_along_a_grid_row_goes_into_a_node_once():
+    """2 MB from rank to rank along 1 x 8 on nodes of 4 whose link carries 1 MB/s: 2 s; as columns of 8 x 4 do, four times that."""
+    machine = Machine(call=0.0, memory=1e30, bandwidth=1e12, network=1e6, injection=1e6, latency=0.0, far_latency=0.0, node=4)
+
+    def seconds(shape, axis):
+        def program(comm):
+            line = pdla.ProcessGrid(shape, comm=comm)[("row", "col")[axis]]
+            sent, came = (comm.xp.empty((2_000_000,), np.dtype("uint8")) for _ in range(2))
+            line.shift(sent, came, 1).wait()
+
+        return pdla.dry_run(shape[0] * shape[1], program, machine=machine)[1].seconds
+
+    assert seconds((1, 8), 1) == pytest.approx(2.0, rel=1e-3)
+    assert seconds((8, 4), 0) == pytest.approx(8.0, rel=1e-3)

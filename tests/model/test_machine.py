@@ -21,7 +21,8 @@ def test_work():
     assert machine.gemm(100, 100, 50000, "float16", out="float32") == pytest.approx(1 + (read + written) / 1e6)
     assert work.gemm(1000, 1000, 500, "float64", count=3) == pytest.approx(1 + 3.0)  # one call
     assert machine.error_function(20, 8) == 1 + 2.0 and machine.touch(10**6) == 1 + 1.0
-    assert Machine(network=5e9, injection=8e9, node=4).rate(True) == 2e9
+    shared = Machine(network=5e9, injection=8e9, node=4)
+    assert [shared.rate(sharing) for sharing in (0, 1, 2, 4)] == [shared.bandwidth, 5e9, 4e9, 2e9]
     assert [PLAIN.home(rank) for rank in range(5)] == [0, 0, 1, 1, 2]
 
 

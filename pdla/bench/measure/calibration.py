@@ -48,8 +48,9 @@ def measured(comm: Communicator) -> Machine:
     near = comm.near if comm.nodes > 1 else comm
     gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
     far = _abroad(comm)
-    far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
+    far_gap, far_latency, shared = _link(comm, far) if far else (gap, Machine.far_latency, 0.0)
     ranks = comm.size // comm.nodes
+    network = max(shared, _alone_abroad(comm)) if far else Machine.network
     single = _rate(comm, LARGE, "float32") / flops
     many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
     absent = ["latency, bandwidth"] * (comm.size == comm.nodes) + ["far_latency, network"] * (not far)
@@ -57,7 +58,7 @@ def measured(comm: Communicator) -> Machine:
     machine = Machine(
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
-        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
+        node=ranks if comm.nodes > 1 else 0, injection=ranks * shared, overlap=_overlap(comm, far or int(comm.size > 1)),
         name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}{but}",
         narrow=_narrow(comm, flops),
@@ -187,6 +188,13 @@ def _abroad(comm: Communicator) -> int:
     """The least distance at which every rank has a rank of another node; 0 where there is none."""
     steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
     return next(steps, 0) if comm.nodes > 1 else 0
+
+
+def _alone_abroad(comm: Communicator) -> float:
+    """Collective: bytes a second that one rank of each node receives from another node while the node's others are idle."""
+    firsts = [comm.homes.index(home) for home in sorted(set(comm.homes))]
+    alone = comm.split(firsts if comm.rank in firsts else None, "firsts")
+    return _slowest(comm, _link(alone, 1) if alone else None)[2]
 
 
 def _slowest(comm: Communicator, link: Link | None) -> Link:

@@ -140,7 +140,7 @@ def _line(file: File, row: Row, alone: bool) -> Line:
         multiple=row.multiple_of_bound,
         intensity=case.flops / ranks / row.bytes_received if row.bytes_received else None,
         peak=peak or (None if machine is None else ranks * _rate(machine, case.dtype)),
-        link=None if machine is None else ranks * machine.rate(far=machine.home(ranks - 1) > 0),
+        link=None if machine is None else ranks * machine.rate(machine.node * (machine.home(ranks - 1) > 0)),
     )
 
 

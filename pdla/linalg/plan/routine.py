@@ -162,7 +162,15 @@ class StepCost:
         return self._on_a_link(axis, words) * (ranks - 1) / ranks
 
     def _on_a_link(self, axis: int, words: float) -> float:
-        return words * self.task.dtype.itemsize / self.task.machine.rate(self.far(axis))
+        return words * self.task.dtype.itemsize / self.task.machine.rate(self.sharing(axis))
+
+    def sharing(self, axis: int) -> int:
+        """How many ranks of a node receive from others at once along an axis: of those in one grid row or column, one; 0: none."""
+        if not self.far(axis):
+            return 0
+        node, (pr, pc, *_) = self.task.machine.node, self.shape
+        apart = (pc, 1, pr * pc)[axis]  # ranks between neighbours along the axis
+        return node // max(1, min(node // apart, self.shape[axis]))
 
     def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
         """Seconds until the last of some messages, of so many words each, has come from one rank to others along an axis."""

@@ -136,7 +136,7 @@ def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes:
 
 def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
     """How many indices of k come from other nodes, in tiles of length `across`, while one is multiplied with an m x n part of C."""
-    coming = across * dtype.itemsize / (machine.rate(far=True) * comm.size / comm.nodes)
+    coming = across * dtype.itemsize / (machine.rate(max(1, machine.node)) * comm.size / comm.nodes)
     return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
 
 

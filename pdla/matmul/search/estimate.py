@@ -79,7 +79,8 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
             work += machine.touch(2 * itemsize * move.words, move.messages)
         elif ring.pays(itemsize * move.whole, group, -(-group // here)):
             saved += move.words * outside * (1 - 1 / here)
-    near, far, saved = near / machine.rate(False), far / machine.rate(True), saved / machine.rate(True)
+    abroad = machine.rate(max(1, machine.node))
+    near, far, saved = near / machine.rate(0), far / abroad, saved / abroad
     return Seconds(work, itemsize * near, itemsize * far, itemsize * saved)
 
 

@@ -54,7 +54,7 @@ def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
 
 @pytest.mark.parametrize(("homes", "step"), [((), 0), ((0, 0, 2, 2), 2), ((0, 1, 0, 1), 1), ((0, 0, 0, 3), 0)])
 def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, monkeypatch):
-    """Each node's ranks around that node; all at once to ranks that are all on other nodes, where there is such a step."""
+    """Each node's ranks around that node; to ranks of other nodes all at once, where there is such a step, and one of each node."""
     seen = [[] for _ in range(4)]
     link = calibration._link
     monkeypatch.setattr(calibration, "_link", lambda comm, step: seen[here.rank].append((comm.size, step)) or link(comm, step))
@@ -66,7 +66,10 @@ def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, mo
 
     machine = pdla.run(4, program)[0]
     beyond = [(4, step)] if step else []
-    assert seen == [([(n, 1)] if n > 1 else []) + beyond for n in (homes.count(home) or 4 for home in homes or [0] * 4)]
+    near = [homes.count(home) or 4 for home in homes or [0] * 4]
+    first = [[(2, 1)] if step and homes.index(home) == rank else [] for rank, home in enumerate(homes or [0] * 4)]
+    assert seen == [([(n, 1)] if n > 1 else []) + beyond + alone for n, alone in zip(near, first, strict=True)]
+    assert 0 < machine.injection <= 2 * machine.network if step else machine.injection == 0
     assert machine.bandwidth not in (0, Machine.bandwidth) and (machine.network != Machine.network) == bool(step)
     assert machine.source.endswith("; far_latency, network by default: no such links") != bool(step)
 

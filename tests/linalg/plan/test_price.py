@@ -22,7 +22,7 @@ from pdla.linalg import (
 )
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
-from pdla.linalg.plan.routine import Task
+from pdla.linalg.plan.routine import StepCost, Task
 from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
 
 MACHINE = pdla.Machine(overlap=0.0)
@@ -148,3 +148,10 @@ def test_of_all_grids_on_two_nodes_one_of_the_fastest_is_taken(routine):
     }
     taken = min(price.shapes(8), key=lambda shape: price.seconds(task, shape, block))
     assert seconds[taken] <= 1.1 * min(seconds.values()) < 0.7 * max(seconds.values())
+
+
+@pytest.mark.parametrize(("shape", "columns", "rows"), [((4, 16), 4, 1), ((16, 4), 4, 0), ((32, 2), 2, 0), ((64, 1), 1, 0)])
+def test_a_panel_goes_into_a_node_once_along_a_grid_row(shape, columns, rows):
+    """Nodes of 4 ranks: of a grid row on a node one rank receives from another; 0: the row is on one node."""
+    step = StepCost(Task(LU, 4096, 4096, np.dtype(float), replace(MACHINE, node=4)), shape, 64, 64, 64, False)
+    assert [step.sharing(axis) for axis in (0, 1)] == [columns, rows]
