@@ -14,6 +14,7 @@ scale(target, beta)        target *= beta; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 squares(a, c)              whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
 potrf(a), trtri(a), getrf(a, before), trsm(t, b, lower, unit, conjugate)   LAPACK's, in place (lapack.py)
+geqrt(a), larft(gram, tau), orhr_col(q)    LAPACK's block reflectors
 host_or(x, unknown)        x as NumPy's array, to decide by; `unknown` where arrays have no data
 finite(x)                  whether no element is infinite or NaN
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy

@@ -29,8 +29,8 @@ from pdla.errors import DeviceError
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
-ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6}
-LAPACK = ("potrf", "trtri", "getrf")  # SciPy has these in another module; a library that is named may lack them
+ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7}
+LAPACK = ("potrf", "trtri", "getrf", "geqrt3")  # SciPy has these in another module; a library that is named may lack them
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
 

@@ -98,6 +98,58 @@ def _eliminated(a: np.ndarray) -> np.ndarray:
     return pivots
 
 
+def geqrt(a: np.ndarray) -> np.ndarray:
+    """`a` (m x n, n <= m) becomes R and, below its diagonal, V of a = (I - V T V^H) R; best for columns of unit stride.
+
+    V has ones on its diagonal and zeros above. Gives T, upper triangular, with tau on its diagonal.
+    Recursive: Elmroth and Gustavson, IBM J. Res. Dev. 44 (2000), LAPACK's geqrt3.
+    """
+    (m, n), t = a.shape, np.zeros((a.shape[1], a.shape[1]), a.dtype, order="F")
+    if not n:
+        return t
+    with in_place(np, a, b"T") as (x, _, ld):
+        numbers = (ctypes.c_int * 5)(m, n, ld, n, 0)
+        at, routine = ctypes.addressof(numbers), _routine(PREFIXES[a.dtype.char] + "geqrt3", config.settings.blas)
+        routine(at, at + 4, _address(x), at + 8, _address(t), at + 12, at + 16)
+    return t
+
+
+def larft(gram: np.ndarray, tau: np.ndarray) -> np.ndarray:
+    """T of I - V T V^H, from V^H V and tau. A tau of 0 stands for no reflection.
+
+    T^-1 is V^H V above the diagonal, and 1 / tau on it: Joffrain et al., ACM TOMS 32 (2006).
+    """
+    n, used = len(tau), tau != 0
+    inverse = np.triu(gram, 1)
+    inverse[~used] = 0
+    inverse[:, ~used] = 0
+    inverse[range(n), range(n)] = 1 / np.where(used, tau, 1)
+    t = np.eye(n, dtype=gram.dtype)
+    trsm(inverse, t, False)
+    t[~used, ~used] = 0
+    return t
+
+
+def orhr_col(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The block reflector whose first n columns are, but for signs, those of which q is the top n x n square.
+
+    q - S = L U, without pivoting, where each sign of S is chosen as its column is reached: so that no digits cancel. Gives L, U,
+    T = -U S^H L^-H, and S: Ballard et al., UCB/EECS-2013-175, algorithm 5.
+    """
+    u, n = q.copy(), len(q)
+    signs = np.ones(n, q.dtype)
+    for j in range(n):
+        size = abs(u[j, j])
+        signs[j] = -u[j, j] / size if size else -1
+        u[j, j] -= signs[j]
+        u[j + 1 :, j] /= u[j, j]
+        u[j + 1 :, j + 1 :] -= u[j + 1 :, j, None] * u[j, j + 1 :]
+    low, up = np.tril(u, -1) + np.eye(n, dtype=q.dtype), np.triu(u)
+    adjoint = -(signs[:, None] * np.conj(up.T))
+    trsm(low, adjoint, True, True)
+    return low, up, np.triu(np.conj(adjoint.T)), signs
+
+
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
 

@@ -360,6 +360,22 @@ def getrf(a: Meta, before: Meta) -> tuple[np.ndarray, int]:
     return np.minimum(np.arange(k) + n, max(0, m - 1)), 0
 
 
+def geqrt(a: Meta) -> Meta:
+    (m, n) = a.shape
+    _lapack(m, n, 3 * m * n * n - n**3, a.dtype)
+    return Meta((n, n), a.dtype)
+
+
+def larft(gram: Meta, tau: Any) -> Meta:
+    _lapack(*gram.shape, len(tau) ** 3 / 3, gram.dtype)
+    return Meta(gram.shape, gram.dtype)
+
+
+def orhr_col(q: Meta) -> tuple[Meta, Meta, Meta, Meta]:
+    _lapack(*q.shape, 5 * len(q) ** 3 / 3, q.dtype)
+    return q.copy(), q.copy(), q.copy(), Meta(q.shape[:1], q.dtype)
+
+
 def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     _lapack(len(t), b.shape[1], len(t) ** 2 * b.shape[1], b.dtype)
 

@@ -29,14 +29,10 @@ def _solve(name: str, x: Any, first: tuple[int, ...], ld: int, *arrays: Any) -> 
     handle, routine = cupy.cuda.device.get_cusolver_handle(), PREFIXES[x.dtype.char] + name
     size = getattr(_cusolver(), f"{routine}_bufferSize")(handle, *first, x.data.ptr, ld)
     work, info = cupy.empty((max(1, size),), x.dtype), cupy.empty((1,), np.int32)
-    pointers = [array.data.ptr for array in arrays]
-    getattr(_cusolver(), routine)(handle, *first, x.data.ptr, ld, work.data.ptr, *_sized(name, size), *pointers, info.data.ptr)
+    pointers, space = [array.data.ptr for array in arrays], (work.data.ptr, size)
+    rest = {"potrf": space, "getrf": (work.data.ptr, *pointers), "geqrf": (*pointers, *space)}[name]
+    getattr(_cusolver(), routine)(handle, *first, x.data.ptr, ld, *rest, info.data.ptr)
     return int(info.get()[0])
-
-
-def _sized(name: str, size: int) -> tuple[int, ...]:
-    """`potrf` is told the size of its workspace, getrf is not."""
-    return (size,) if name == "potrf" else ()
 
 
 def potrf(a: Any) -> tuple[int, float]:
@@ -76,6 +72,29 @@ def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
     found = lapack.getrf(factors, factors.copy())
     a[...] = cupy.asarray(factors)
     return found
+
+
+def geqrt(a: Any) -> Any:
+    """See lapack.py; T by the Gram matrix of V."""
+    m, n = a.shape
+    if not a.size:
+        return cupy.zeros((n, n), a.dtype)
+    tau = cupy.empty((n,), a.dtype)
+    with in_place(cupy, a, b"T") as (x, _, ld):
+        _solve("geqrf", x, (m, n), ld, tau)
+    v = cupy.tril(a, -1)
+    v[np.arange(n), np.arange(n)] = 1
+    return larft(v.conj().T @ v, cupy.asnumpy(tau))
+
+
+def larft(gram: Any, tau: np.ndarray) -> Any:
+    """See lapack.py; the host's work."""
+    return cupy.asarray(lapack.larft(cupy.asnumpy(gram), tau))
+
+
+def orhr_col(q: Any) -> tuple[Any, ...]:
+    """See lapack.py; the host's work."""
+    return tuple(map(cupy.asarray, lapack.orhr_col(cupy.asnumpy(q))))
 
 
 def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:

@@ -41,6 +41,25 @@ def getrf(xp: Any, a: Any, before: Any) -> tuple[np.ndarray, int]:
     return possible(pivots, 0, m), fault
 
 
+def geqrt(xp: Any, a: Any) -> Any:
+    """See pdla.array.lapack; of an m x n block 3 m n^2 - n^3 operations."""
+    m, n = a.shape
+    with timed("geqrt", flops=_flops(3 * m * n * n - n**3, a)):
+        return xp.geqrt(a)
+
+
+def larft(xp: Any, gram: Any, tau: np.ndarray) -> Any:
+    """See pdla.array.lapack; n^3 / 3 operations."""
+    with timed("larft", flops=_flops(len(tau) ** 3 // 3, gram)):
+        return xp.larft(gram, tau)
+
+
+def orhr_col(xp: Any, q: Any) -> tuple[Any, Any, Any, Any]:
+    """See pdla.array.lapack; 5/3 n^3 operations."""
+    with timed("orhr_col", flops=_flops(5 * len(q) ** 3 // 3, q)):
+        return xp.orhr_col(q)
+
+
 def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """See pdla.array.lapack; of an m x n block b m^2 n operations."""
     with timed("trsm", flops=_flops(len(b) ** 2 * b.shape[1], b)):

@@ -1,0 +1,171 @@
+"""Block reflectors I - V T V^H: applied to rows that are cut over a grid column; and those of a panel that is cut so.
+
+V is m x w, with ones on its diagonal and zeros above it, T upper triangular. A panel that is cut over
+a grid column is factored by a tree of small factorizations, whose Q is then written as a block
+reflector, as if the panel had not been cut. Ballard et al., IPDPS 2014 (UCB/EECS-2013-175).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import buffer
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import Dimension
+from pdla.linalg.panels.tournament import FAN
+from pdla.matmul.schedules.streams import multiply
+
+
+@lru_cache(maxsize=64)
+def above(w: int) -> tuple[np.ndarray, np.ndarray]:
+    """The places of a w x w block above its diagonal, and on it."""
+    return np.triu_indices(w)
+
+
+def clear(xp: Any, V: Any) -> None:
+    """Local: turn R on top of V into ones on the diagonal, and zeros above."""
+    at = np.arange(V.shape[1])
+    xp.place(V, *above(len(at)), 0)
+    xp.place(V, at, at, 1)
+
+
+def upper(xp: Any, V: Any) -> Any:
+    """Local: a copy of R on top of V."""
+    w = V.shape[1]
+    R, places = buffer(xp, (w, w), V.dtype), above(w)
+    xp.scale(R, 0)
+    xp.place(R, *places, xp.picked(V, *places))
+    return R
+
+
+def apply(xp: Any, V: Any, T: Any, C: Any, adjoint: bool, rows: Dimension | None = None) -> None:
+    """Collective along the grid column: C = (I - V T V^H) C, or with T^H in place of T, of this rank's rows of V and C.
+
+    rows: of which these are a part; None: all of V and C are here
+    """
+    shape = V.shape[1], C.shape[1]
+    if not C.shape[1]:
+        return
+    W, Z = buffer(xp, shape, C.dtype), buffer(xp, shape, C.dtype)
+    # W = V^H C
+    multiply(xp, xp.reinterpret(V, True).T, C, W, 1, 0)
+    if rows is not None and rows.comm is not None:
+        rows.comm.allreduce(W).wait()
+    # C -= V T W
+    multiply(xp, xp.reinterpret(T, True).T if adjoint else T, W, Z, 1, 0)
+    multiply(xp, V, Z, C, -1, 1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A factorization of rows one above another: V and T, or none of fewer rows than columns, which are passed on as they are.
+
+    sources  whose rows they are, this rank's first;  ends: of each
+    """
+
+    V: Any
+    T: Any
+    sources: Sequence[int]
+    ends: Sequence[int]
+
+    @staticmethod
+    def of(xp: Any, V: Any, sources: Sequence[int], ends: Sequence[int]) -> tuple[Node, Any]:
+        """Local: factor V in place; gives R, too."""
+        if len(V) < V.shape[1]:
+            return Node(None, None, sources, ends), V
+        T = kernels.geqrt(xp, V)
+        R = upper(xp, V)
+        clear(xp, V)
+        return Node(V, T, sources, ends), R
+
+    def expand(self, xp: Any, C: Any) -> Any:
+        """Local: Q times C, of as many rows as R has, for all rows."""
+        if self.V is None:
+            return C
+        Q = buffer(xp, self.V.shape[::-1], C.dtype).T
+        xp.copy(Q[: len(C)], C)
+        xp.scale(Q[len(C) :], 0)
+        apply(xp, self.V, self.T, Q, False)
+        return Q
+
+
+def factor_cut(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any]:
+    """Collective along the grid column: V of a panel that is cut, in place of this rank's rows; gives T, and on `root` R.
+
+    heights  how many rows each rank has;  root: the rank that has the first ones, and as many as there are columns
+    """
+    w, parts, place, span = V.shape[1], rows.parts, (rows.here - root) % rows.parts, 1
+    assert rows.comm is not None
+    panel = buffer(xp, V.shape[::-1], V.dtype).T
+    xp.copy(panel, V)
+    node, R = Node.of(xp, panel, [rows.here], [0, len(panel)])
+    nodes, parent = [node], None
+    while span < parts and parent is None:  # R of FAN ranks, one above another, are factored on the first of them
+        if place % (span * FAN):
+            parent = (root + place - place % (span * FAN)) % parts
+            if len(R):
+                rows.comm.send(R, parent).wait()
+            break
+        others = range(place + span, min(place + span * FAN, parts), span)
+        counts = [min(w, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in others]
+        come = [((root + q) % parts, count) for q, count in zip(others, counts, strict=True) if count]
+        if come:
+            ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
+            stack = buffer(xp, (w, ends[-1]), V.dtype).T
+            boxes = [buffer(xp, (count, w), V.dtype) for _, count in come]
+            arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]
+            xp.copy(stack[: len(R)], R)
+            for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
+                pending.wait()
+                xp.copy(stack[lo:hi], box)
+            node, R = Node.of(xp, stack, [rows.here, *(rank for rank, _ in come)], ends)
+            nodes.append(node)
+        span *= FAN
+    Q = _descend(xp, rows, nodes, parent, len(R), w, V.dtype)
+    return _reconstruct(xp, rows, root, Q, R, V)
+
+
+def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, height: int, w: int, dtype: np.dtype) -> Any:
+    """Collective along the grid column: this rank's rows of Q, from the identity down the tree."""
+    C = buffer(xp, (height, w), dtype)
+    if parent is None:
+        at = np.arange(w)
+        xp.scale(C, 0)
+        xp.place(C, at, at, 1)
+    elif height:
+        rows.comm.recv(C, parent).wait()  # type: ignore[union-attr]
+    for node in reversed(nodes):
+        Q = node.expand(xp, C)
+        for rank, (lo, hi) in zip(node.sources[1:], list(pairwise(node.ends))[1:], strict=True):
+            box = buffer(xp, (hi - lo, w), dtype)
+            xp.copy(box, Q[lo:hi])
+            rows.comm.send(box, rank).wait()  # type: ignore[union-attr]
+        C = Q[: node.ends[1]]
+    return C
+
+
+def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) -> tuple[Any, Any]:
+    """Collective along the grid column: V = (Q - S) U^-1 in place; gives T, and on `root` S R."""
+    w = V.shape[1]
+    told = buffer(xp, (2, w, w), V.dtype)
+    top = 0
+    if rows.here == root:
+        # Q1 - S = L U, T = -U S^H L^-H
+        L, U, T, S = kernels.orhr_col(xp, Q[:w])
+        top = w
+        xp.copy(V[:w], L)
+        xp.copy(told[0], U)
+        xp.copy(told[1], T)
+        R *= S[:, None]
+    rows.bcast(told, root).wait()
+    U, T = told[0], told[1]
+    # V2 = Q2 U^-1
+    xp.copy(V[top:], Q[top:])
+    kernels.trsm(xp, U.T, V[top:].T, True)
+    return T, R

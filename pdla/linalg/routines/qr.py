@@ -1,0 +1,264 @@
+"""QR by Householder's reflections, A = Q R, right-looking with look-ahead.
+
+Step k, with block k of the diagonal as A11:
+
+      A11 A12             R11 R12
+      A21 A22  = Q_k  x    .  A22     Q_k = I - V T V^H, of which V1 is unit lower triangular
+
+The grid column that has block column k factors it, and broadcasts V and T along the grid rows. The
+others replace their columns by Q_k^H times these, block column k + 1 first: C -= V T^H V^H C, where
+V^H C is summed along the grid column. R stays on and above the diagonal, V below it.
+
+Where a panel is cut over a grid column it is factored by a tree, and V is reconstructed
+(panels/reflectors.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import ceil, log, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import buffer
+from pdla.linalg import checks
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import Dimension, dimensions
+from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
+from pdla.linalg.panels.reflectors import apply, clear, factor_cut, upper
+from pdla.linalg.panels.tournament import FAN
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.routine import GridShape
+from pdla.linalg.routines.factorization import Factorization
+from pdla.linalg.verify import Claim
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matmul.roles import READ
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+HEADER = 2  # the least and the largest absolute value on R's diagonal
+
+
+class QRFactorization(Factorization):
+    """A = Q R, with Q as reflections below the diagonal."""
+
+    name, what = "qr", "a QR factorization"
+    about = "factor a random matrix by QR with Householder's reflections"
+
+    def multiplications(self, m: int, n: int) -> float:
+        k = min(m, n)
+        return 2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        return qr_words(m, n, shape, block)
+
+    def preference(self, shape: GridShape, block: int) -> Any:
+        """Grids whose panels lie on one rank each, as sums are few then."""
+        return shape[0] == 1, block
+
+    def price(self, step: routine.StepCost) -> float:
+        w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
+        rounds = ceil(log(pr, FAN)) if pr > 1 else 0
+        alone = rounds * 2 * (step.lapack(FAN * w, w, 3 * FAN * w**3) + step.message(0, w * w)) + 2 * rounds * step.calls(8)
+        panel = step.lapack(rows + w, w, 3 * (rows + w) * w * w) + step.touched(3 * (rows + w) * w)
+        wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, cols * w)
+        update = step.gemm(w, cols, rows + w) + step.gemm(w, cols, w) + step.gemm(rows + w, cols, w) + READ * step.touched(rows * cols)
+        ahead = step.gemm(w, w, rows + w) + step.gemm(rows + w, w, w)
+        delay = step.onward(1, (rows + 2 * w) * w) + 2 * step.message(0, w * w) + (step.spread(0, 2 * w * w) if pr > 1 else 0)
+        return step.seconds(alone, panel, ahead, update, wire, delay)
+
+    def numbers(self, m: int, n: int) -> int:
+        return HEADER + min(m, n)
+
+    def factor(self, X: DistMatrix) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return FlatQR(X, *dimensions(X)).run()
+
+    def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, float, float]:
+        """R and reflections in one matrix, tau, and the least and the largest of R's diagonal."""
+        least, largest = np.abs(numbers[:HEADER]).tolist()
+        return X, numbers[HEADER:].astype(X.dtype), least, largest
+
+    def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
+        """A x is Q (R x)."""
+        (m, n), k = A.shape, min(A.shape)
+
+        def reflect(X: DistMatrix, tau: np.ndarray, x: Pair) -> Pair:
+            raise NotImplementedError
+
+        return Claim(
+            n, 8 * (m + n), partial(images.whole, A),
+            lambda made: (partial(images.whole, made[0][:k], part=Part(False)), partial(reflect, made[0], made[1])),
+            matrices=lambda made: made[:1], control=lambda made: made[1].tolist(), lost=lost,
+        )
+
+
+QR = QRFactorization()
+
+
+class QRPanel(Step):
+    """Panel k, as it comes along a grid row: V, in this rank's rows, and T.
+
+    next  the first of this rank's columns that it has not updated
+    """
+
+    def __init__(self, k: int, row: Panel, next: int) -> None:
+        super().__init__(k, row)
+        self.row, self.next, self.V = row, next, row.blocks[0].T
+        w = self.V.shape[1]
+        self.T, self.sizes = row.header[: w * w].reshape(w, w), row.header[w * w :]
+
+
+class Reflectors:
+    """One rank's part of a matrix whose columns are panels of reflections."""
+
+    def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
+        self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
+        self.rows, self.cols, self.block = rows, cols, cols.block
+        self.count = -(-self.size // self.block)
+        self.row_panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
+
+    def take(self, k: int, next: int = 0) -> QRPanel:
+        """Local: panel k in the next slot."""
+        rows, w = self.rows.tail[k], self.width(k)
+        return QRPanel(k, self.row_panels.take(k, (slice(0, w), rows.stop - rows.start), header=w * w + HEADER), next)
+
+    def width(self, k: int) -> int:
+        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        return min(self.block, self.size - k * self.block)
+
+    def columns(self, k: int) -> slice:
+        """Where this rank has panel k among its columns."""
+        cols = self.cols.at[k]
+        return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
+
+    def heights(self, k: int) -> list[int]:
+        """How many rows of panel k each rank of the grid column has."""
+        return np.bincount(self.rows.owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
+
+
+class FlatQR(Reflectors):
+    """One rank's work: R and V in place of its blocks of A."""
+
+    def run(self) -> np.ndarray:
+        """Collective: the least and the largest of R's diagonal, and all tau."""
+        sizes, taus = [np.array([np.inf, 0.0])], []
+        with self.row_panels:
+            for panel in look_ahead(range(self.count), self.factor_panel):
+                # A2 = Q_k^H A2, behind the next panel
+                self.update(panel, self.a.shape[1])
+                at = np.arange(panel.V.shape[1])
+                taus.append(self.xp.host_or(self.xp.picked(panel.T, at, at), np.ones(len(at))).copy())
+                sizes.append(panel.row.slots.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
+        each = np.array(sizes)
+        return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *taus])
+
+    def factor_panel(self, k: int, last: QRPanel | None) -> QRPanel:
+        """Collective: update block column k by the panel before it, factor it, and start sending V and T along the grid rows."""
+        if last is not None:
+            self.update(last, self.cols.at[k].stop)
+        rows, cols = self.rows.tail[k], self.columns(k)
+        panel = self.take(k, cols.stop)
+        if panel.row.mine:
+            A1 = self.a[rows, cols]
+            self.xp.copy(panel.V, A1)
+            if self.rows.comm is None:
+                # A1 = Q_k R11
+                T = kernels.geqrt(self.xp, panel.V)
+                R = upper(self.xp, panel.V)
+                clear(self.xp, panel.V)
+            else:
+                T, R = factor_cut(self.xp, self.rows, self.rows.owner[k], panel.V, self.heights(k))
+            self.xp.copy(panel.T, T)
+            self.xp.copy(panel.sizes, self.xp.asarray(np.array(kernels.pivots(self.xp, R), self.a.dtype)))
+        panel.row.bcast()
+        if panel.row.mine:
+            self.xp.copy(A1, panel.V)
+            if self.rows.here == self.rows.owner[k]:
+                w = panel.V.shape[1]
+                places = np.triu_indices(w)
+                self.xp.place(A1, *places, self.xp.picked(R, *places))
+        return panel
+
+    def update(self, panel: QRPanel, end: int) -> None:
+        """Collective along the grid column: A2 = Q_k^H A2, in this rank's columns from `next` to `end`."""
+        i = self.rows.tail[panel.k].start
+        A2, panel.next = self.a[i:, panel.next : end], max(end, panel.next)
+        apply(self.xp, panel.V, panel.T, A2, True, self.rows)
+
+
+class Product(Reflectors):
+    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are."""
+
+    def __init__(self, X: DistMatrix, tau: np.ndarray) -> None:
+        super().__init__(X, *dimensions(X))
+        self.tau = tau
+
+    def run(self, c: Any, adjoint: bool, first: Callable[[int], int] = lambda k: 0) -> None:
+        """Collective along the grid rows and columns. first: the first of this rank's columns of C that panel k changes."""
+        steps = range(self.count) if adjoint else range(self.count)[::-1]
+        with self.row_panels:
+            for panel in look_ahead(steps, self.send_panel):
+                C = c[self.rows.tail[panel.k].start :, first(panel.k) :]
+                apply(self.xp, panel.V, panel.T, C, adjoint, self.rows)
+
+    def send_panel(self, k: int, last: QRPanel | None) -> QRPanel:
+        """Collective: start sending V and T along the grid rows."""
+        panel, w = self.take(k), self.width(k)
+        if panel.row.mine:
+            self.xp.copy(panel.V, self.a[self.rows.tail[k], self.columns(k)])
+            if self.rows.here == self.rows.owner[k]:
+                clear(self.xp, panel.V)
+            # T^-1 is V^H V above the diagonal, and 1 / tau on it
+            gram = buffer(self.xp, (w, w), self.a.dtype)
+            multiply(self.xp, self.xp.reinterpret(panel.V, True).T, panel.V, gram, 1, 0)
+            if self.rows.comm is not None:
+                self.rows.comm.allreduce(gram).wait()
+            self.xp.copy(panel.T, kernels.larft(self.xp, gram, self.tau[k * self.block : k * self.block + w]))
+        panel.row.bcast()
+        return panel
+
+
+def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
+    """Words that a rank receives, in the mean, for QR of an m x n matrix on a pr x pc grid.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    grid : tuple of int
+        pr and pc.
+    block : int
+        Columns of a panel, and rows of a square block.
+
+    Returns
+    -------
+    float
+        Exact where blocks divide m and n.
+
+    Raises
+    ------
+    ShapeError
+        For a negative size, and a grid or a block of none.
+
+    Notes
+    -----
+    Of an n x n matrix about n^2 / 2 (1/pr - 1/P) for panels, and n^2 / P (pr - 1) for sums along grid
+    columns, P = pr pc. The tree of a panel that is cut adds 4 (pr - 1) w^2 for each panel of w columns.
+
+    Examples
+    --------
+    >>> pdla.linalg.qr_words(1024, 1024, (1, 4), 64)
+    442416.0
+    """
+    checks.formula(grid, (2,), block, m=m, n=n)
+    pr, pc = grid
+    i = np.arange(0, min(m, n), block)
+    w = np.minimum(block, min(m, n) - i)
+    panels = (pc - 1) * ((m - i) * w + pr * (w * w + HEADER))
+    sums = 2 * (pr - 1) * w * (n - i - w)
+    blocks = -(-(m - i) // block)
+    tree = 2 * (np.minimum(pr, blocks) - 1) * w * w + 2 * (pr - 1) * w * w if pr > 1 else 0 * w
+    return float((panels + sums + tree).sum() / prod(grid))
