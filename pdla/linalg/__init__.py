@@ -5,6 +5,8 @@ from pdla.linalg.condition import cond, norm
 from pdla.linalg.determinant import det, slogdet
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu, lu_factor, lu_solve, plan_lu, predict_lu
+from pdla.linalg.orthogonal.least_squares import lstsq, matrix_rank, null_space, pinv
+from pdla.linalg.orthogonal.qr import orth, plan_qr, predict_qr, qr, qr_multiply
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.chain import einsum, multi_dot
 from pdla.linalg.products.difference_cover import syrk_words
@@ -16,13 +18,15 @@ from pdla.linalg.products.triangle import trmm
 from pdla.linalg.products.vector import matvec, matvec_words
 from pdla.linalg.routines.cholesky import cholesky_words
 from pdla.linalg.routines.lu import lu_words
+from pdla.linalg.routines.qr import qr_words
 from pdla.linalg.solve import plan_solve, solve
 from pdla.linalg.triangular import plan_solve_triangular, predict_solve_triangular, solve_triangular, trsm
 
 __all__ = [
-    "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond",
-    "det", "einsum", "hemm", "her2k", "herk", "inv", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec",
-    "matvec_words", "multi_dot", "norm", "plan_cholesky", "plan_lu", "plan_solve", "plan_solve_triangular", "predict_cholesky",
-    "predict_lu", "predict_solve_triangular", "slogdet", "solve", "solve_triangular", "stack", "symm", "syr2k", "syrk",
-    "syrk_words", "trmm", "trsm",
+    "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det",
+    "einsum", "hemm", "her2k", "herk", "inv", "lstsq", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power",
+    "matrix_rank", "matvec", "matvec_words", "multi_dot", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_lu",
+    "plan_qr", "plan_solve", "plan_solve_triangular", "predict_cholesky", "predict_lu", "predict_qr",
+    "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "slogdet", "solve", "solve_triangular", "stack", "symm",
+    "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]

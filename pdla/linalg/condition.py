@@ -169,7 +169,7 @@ def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
 
 def _estimate_by_factors(plan: FactorPlan, factors: Factors) -> float:
     """Collective: the same, by factors that are there."""
-    return 1 / _reciprocal(factors if plan.options.p == 1 else factors.adjoint)
+    return 1 / reciprocal_condition(factors if plan.options.p == 1 else factors.adjoint)
 
 
 _COND = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_factors)
@@ -189,7 +189,7 @@ def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
     eps = float(np.finfo(dtype).eps)
     ratio = check_diagonal(factors.X) if factors.ratio is None else factors.ratio
     if ratio ** sum(part.diagonal == "own" for _, part in factors.views) < SUSPECT * sqrt(factors.X.shape[0]) * eps:
-        warn_if_below(_reciprocal(factors), eps)
+        warn_if_below(reciprocal_condition(factors), eps)
 
 
 def warn_if_below(rcond: float, eps: float) -> None:
@@ -201,7 +201,7 @@ def warn_if_below(rcond: float, eps: float) -> None:
         warn_user(said, LinAlgWarning)
 
 
-def _reciprocal(factors: Factors) -> float:
+def reciprocal_condition(factors: Factors) -> float:
     """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
     dtype = checks.working_dtype("cond", factors.X.dtype)
     factors = _on_blocks(factors, dtype)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pdla.cuts import Cuts
 from pdla.errors import warn_user
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout, count_workspace
+from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import Permutation, pivots_of
 from pdla.linalg.plan.call import Call
@@ -337,17 +336,7 @@ def _shapes(A: DistMatrix) -> tuple[Shape, Shape]:
 
 def _layouts(A: DistMatrix, options: Options) -> list[Layout]:
     """Of L and of U."""
-    return [options.layout or _default(A, shape) for shape in _shapes(A)]
-
-
-def _default(A: DistMatrix, shape: Shape) -> Layout:
-    """A's layout, boundaries cut off where so many rows and columns end."""
-    layout, sizes = A.layout.summed, A.grid.sizes
-    rows, cols = (
-        tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
-        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
-    )
-    return Layout.trusted(rows, cols)
+    return [options.layout or part_layout(A, shape) for shape in _shapes(A)]
 
 
 def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:

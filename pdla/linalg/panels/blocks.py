@@ -24,7 +24,7 @@ from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import count, held
 from pdla.comm.pending import Pending, done
-from pdla.cuts import Cut, Cyclic
+from pdla.cuts import Cut, Cuts, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
@@ -213,6 +213,16 @@ def count_workspace(X: DistMatrix) -> DistMatrix:
     """Local: a new matrix, as workspace for as long as its block lives."""
     count(X.base)
     return X
+
+
+def part_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
+    """Local: A's layout for a matrix of fewer rows or columns, boundaries cut off where these end."""
+    layout, sizes = A.layout.summed, A.grid.sizes
+    rows, cols = (
+        tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
+        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
+    )
+    return Layout.trusted(rows, cols)
 
 
 def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:

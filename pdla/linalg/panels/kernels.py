@@ -8,6 +8,9 @@ import numpy as np
 
 from pdla.comm.ledger import timed
 from pdla.linalg.panels.rows import possible
+from pdla.matmul.schedules.streams import multiply
+
+MAX_CONDITION = 8  # mean condition of L up to which blocks are multiplied by its inverse; of random matrices it is 1 to 1.2
 
 
 def _flops(real: int, x: Any) -> int:
@@ -31,6 +34,13 @@ def trtri(xp: Any, a: Any) -> float:
     """See pdla.array.lapack; n^3 / 3 operations."""
     with timed("trtri", flops=_flops(len(a) ** 3 // 3, a)):
         return xp.trtri(a)
+
+
+def multiply_by_inverse(xp: Any, x: Any, inverse: Any, out: Any) -> None:
+    """Local: out = x L^-H, by L^-1, lower triangular. A quarter of the products with its zeros is left out."""
+    inverse, half = xp.reinterpret(inverse, True), out.shape[1] // 2
+    for cols in (slice(half), slice(half, out.shape[1])):
+        multiply(xp, x[:, : cols.stop], inverse[cols, : cols.stop].T, out[:, cols], 1, 0)
 
 
 def getrf(xp: Any, a: Any, before: Any) -> tuple[np.ndarray, int]:

@@ -95,31 +95,46 @@ class Node:
         return Q
 
 
-def factor_cut(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any]:
-    """Collective along the grid column: V of a panel that is cut, in place of this rank's rows; gives T, and on `root` R.
+def factor_whole(xp: Any, V: Any) -> tuple[Any, Any, Any]:
+    """Local: R in place of V's top becomes V; gives T, the least and the largest of R's diagonal, and R."""
+    T = kernels.geqrt(xp, V)
+    R = upper(xp, V)
+    clear(xp, V)
+    return T, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)), R
+
+
+def factor_cut(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any, Any]:
+    """Collective along the grid column: the same of a panel that is cut, in place of this rank's rows; R on `root` alone.
 
     heights  how many rows each rank has;  root: the rank that has the first ones, and as many as there are columns
     """
-    w, parts, place, span = V.shape[1], rows.parts, (rows.here - root) % rows.parts, 1
-    assert rows.comm is not None
-    panel = buffer(xp, V.shape[::-1], V.dtype).T
-    xp.copy(panel, V)
+    return _reconstruct(xp, rows, root, *factor_tree(xp, rows, root, V, heights), V)
+
+
+def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[int]) -> tuple[Any, Any]:
+    """Collective along the grid column: this rank's rows of Q of a matrix of which it has the rows x; on `root` also R.
+
+    The others have what they have passed on in place of R.
+    """
+    w, parts, place, span = x.shape[1], rows.parts, (rows.here - root) % rows.parts, 1
+    panel = buffer(xp, x.shape[::-1], x.dtype).T
+    xp.copy(panel, x)
     node, R = Node.of(xp, panel, [rows.here], [0, len(panel)])
     nodes, parent = [node], None
     while span < parts and parent is None:  # R of FAN ranks, one above another, are factored on the first of them
         if place % (span * FAN):
             parent = (root + place - place % (span * FAN)) % parts
             if len(R):
-                rows.comm.send(R, parent).wait()
+                rows.comm.send(R, parent).wait()  # type: ignore[union-attr]
             break
         others = range(place + span, min(place + span * FAN, parts), span)
         counts = [min(w, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in others]
         come = [((root + q) % parts, count) for q, count in zip(others, counts, strict=True) if count]
         if come:
             ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
-            stack = buffer(xp, (w, ends[-1]), V.dtype).T
-            boxes = [buffer(xp, (count, w), V.dtype) for _, count in come]
-            arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]
+            stack = buffer(xp, (w, ends[-1]), x.dtype).T
+            boxes = [buffer(xp, (count, w), x.dtype) for _, count in come]
+            arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]  # type: ignore[union-attr]
             xp.copy(stack[: len(R)], R)
             for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
                 pending.wait()
@@ -127,8 +142,7 @@ def factor_cut(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[in
             node, R = Node.of(xp, stack, [rows.here, *(rank for rank, _ in come)], ends)
             nodes.append(node)
         span *= FAN
-    Q = _descend(xp, rows, nodes, parent, len(R), w, V.dtype)
-    return _reconstruct(xp, rows, root, Q, R, V)
+    return _descend(xp, rows, nodes, parent, len(R), w, x.dtype), R
 
 
 def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, height: int, w: int, dtype: np.dtype) -> Any:
@@ -150,22 +164,19 @@ def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, he
     return C
 
 
-def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) -> tuple[Any, Any]:
-    """Collective along the grid column: V = (Q - S) U^-1 in place; gives T, and on `root` S R."""
-    w = V.shape[1]
-    told = buffer(xp, (2, w, w), V.dtype)
-    top = 0
+def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) -> tuple[Any, Any, Any]:
+    """Collective along the grid column: V = (Q - S) U^-1 in place; gives T, R's sizes, and on `root` S R."""
+    w, top = V.shape[1], 0
+    told = buffer(xp, (2 * w * w + 2,), V.dtype)
+    (U, T), sizes = told[: 2 * w * w].reshape(2, w, w), told[2 * w * w :]
     if rows.here == root:
         # Q1 - S = L U, T = -U S^H L^-H
-        L, U, T, S = kernels.orhr_col(xp, Q[:w])
-        top = w
-        xp.copy(V[:w], L)
-        xp.copy(told[0], U)
-        xp.copy(told[1], T)
+        top, (L, *found, S) = w, kernels.orhr_col(xp, Q[:w])
+        xp.copies(zip((V[:w], U, T), (L, *found), strict=True))
         R *= S[:, None]
+        xp.copy(sizes, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)))
     rows.bcast(told, root).wait()
-    U, T = told[0], told[1]
     # V2 = Q2 U^-1
     xp.copy(V[top:], Q[top:])
     kernels.trsm(xp, U.T, V[top:].T, True)
-    return T, R
+    return T, sizes, R

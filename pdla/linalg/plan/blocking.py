@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, effective
-from pdla.linalg.panels.blocks import block_of, depth_of, place_in_blocks, square_blocks
+from pdla.layout import Layout
+from pdla.linalg.panels.blocks import place_in_blocks
 from pdla.linalg.plan.price import Blocking, cheapest
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.matrix.core import DistMatrix
@@ -18,24 +17,16 @@ from pdla.model.machine import Machine
 Place = tuple[Layout, ProcessGrid]
 
 
-def stays(routine: Routine, A: Any) -> bool:
-    """Whether the routine works on A, or a copy of it, where it lies."""
-    return square_blocks(A) or (routine.layered and depth_of(A) is not None)
-
-
 def blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
     """The blockings, the cheapest first: one, where A stays."""
-    if not stays(task.routine, A):
+    if not task.routine.stays(A):
         return cheapest(task, A.grid.comm.size)
-    sizes = A.grid.sizes
-    shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
-    depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
-    return (Blocking((*shape, *depth), block_of(A)),)
+    return (Blocking(*task.routine.blocking_of(A)),)
 
 
 def place_for(routine: Routine, A: Any, blocking: Blocking) -> Place:
     """Local: the layout and the grid on which the routine works, A's own where it stays."""
-    return (A.layout, A.grid) if stays(routine, A) else place_in_blocks(A, routine.grid_for(blocking.shape), blocking.block)
+    return (A.layout, A.grid) if routine.stays(A) else place_in_blocks(A, routine.grid_for(blocking.shape), blocking.block)
 
 
 def best_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:

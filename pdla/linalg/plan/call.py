@@ -59,7 +59,8 @@ class Call:
     """A function of A, or of A and a right-hand side B, which is the last operand.
 
     name       of the function
-    routines   one after another; a table of them, where the option assume_a decides; none: there is nothing to choose
+    routines   one after another; a table of them, where the option assume_a decides; a function of options and A; none: there is
+               nothing to choose
     work       what is done with a plan, collective and unchecked
     solves     whether the last operand is B
     square     whether A must be square
@@ -71,7 +72,7 @@ class Call:
     """
 
     name: str
-    routines: Routines | Mapping[str, Routines]
+    routines: Routines | Mapping[str, Routines] | Callable[[Options, DistMatrix], Routines]
     work: Callable[..., Any]
     solves: bool = False
     square: bool = True
@@ -156,6 +157,9 @@ class Call:
 
     def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
         """What the work consists of."""
-        routines = self.routines[options.assume_a] if isinstance(self.routines, Mapping) else self.routines
+        if callable(self.routines):
+            routines = self.routines(options, A)
+        else:
+            routines = self.routines[options.assume_a] if isinstance(self.routines, Mapping) else self.routines
         sizes = (A, B) if self.solves else (A,)
         return tuple(Task(routine, *routine.sizes(*sizes), dtype, machine) for routine in routines)

@@ -15,7 +15,7 @@ from pdla.matmul.verify import check_asked
 class Options:
     """What a call is given beside its operands. A function that lacks an option leaves it at its default.
 
-    p  of `cond`
+    p  of `cond`;  mode, pivoting: of `qr`
     """
 
     assume_a: str = "gen"
@@ -29,6 +29,8 @@ class Options:
     layout: Any = None
     refine: Any = None
     p: Any = 1
+    mode: Any = "reduced"
+    pivoting: Any = False
     memory_limit: Any = None
     verify: Any = None
 

@@ -22,7 +22,7 @@ from pdla.grid import one_communicator
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
 from pdla.linalg.plan import price
-from pdla.linalg.plan.blocking import Place, blockings, place_for, stays
+from pdla.linalg.plan.blocking import Place, blockings, place_for
 from pdla.linalg.plan.dry import first_fitting, most_received, timed, workspace
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.price import Blocking, cheapest
@@ -166,7 +166,7 @@ class FactorPlan:
         """
         A, kinds = operands[0], tuple(map(kind_of, operands))
         found = blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
-        home = bool(tasks) and stays(tasks[0].routine, A)
+        home = bool(tasks) and tasks[0].routine.stays(A)
         written = None if out is None else kind_of(out)
         plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look)
         if len(found) > 1 and plan.machine.described:
@@ -436,7 +436,7 @@ class FactorPlan:
         rivals = [blocking for blocking in self.candidates if blocking != self.blocking][:NEXT]
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
-            f"  algorithm   right-looking, {self.blocking}",
+            f"  algorithm   {self.tasks[0].routine.algorithm}, {self.blocking}",
             f"  A           {there}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",

@@ -6,6 +6,7 @@ The choice of a grid and blocks, predictions, plans and the benchmark ask it wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 
 from pdla.comm.collectives import broadcast
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout
-from pdla.linalg.panels.blocks import near_square
+from pdla.layout import Layout, effective
+from pdla.linalg.panels.blocks import block_of, depth_of, near_square, square_blocks
 from pdla.linalg.panels.factors import Factors
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import random
@@ -31,11 +32,13 @@ class Routine(ABC):
 
     name     in texts, and as a command of the benchmark;  about: what that command does
     layered  whether layers of ranks can take its panels in turns (2.5-D)
+    algorithm  in a word, for explanations
     """
 
     name: str
     about: str
     layered = False
+    algorithm = "right-looking"
 
     @abstractmethod
     def multiplications(self, m: int, n: int) -> float:
@@ -78,6 +81,21 @@ class Routine(ABC):
     def grid_for(self, shape: GridShape) -> GridShape:
         """The shape of the grid that it takes in place of one of this shape: without layers where it has none."""
         return shape if self.layered or len(shape) == 2 else near_square(prod(shape))
+
+    def stays(self, A: Any) -> bool:
+        """Whether it works on A, or a copy of it, where it lies."""
+        return square_blocks(A) or (self.layered and depth_of(A) is not None)
+
+    def blocking_of(self, A: Any) -> tuple[GridShape, int]:
+        """The grid's shape and the columns of a panel of an A that stays."""
+        sizes = A.grid.sizes
+        shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
+        depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
+        return (*shape, *depth), block_of(A)
+
+    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+        """The only ones that it has for m rows on so many ranks; none: it works on any grid, in any blocks."""
+        return ()
 
     def factors_of(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: factors of A by which a system is solved; only of routines that BY_STRUCTURE lists."""

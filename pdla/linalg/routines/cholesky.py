@@ -22,10 +22,7 @@ from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.right_looking import HEADER, HermitianFactorization, RightLooking
 from pdla.linalg.verify import Claim
 from pdla.matmul.images import Images, Part
-from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
-
-MAX_CONDITION = 8  # mean condition of L11 up to which panels are multiplied by its inverse; of random matrices it is 1 to 1.2
 
 
 class CholeskyFactorization(HermitianFactorization):
@@ -75,7 +72,7 @@ class Cholesky(RightLooking):
         info, number = kernels.potrf(self.xp, A11)
         if L1.size:
             self.xp.copy(L1, A11)
-            if not info and not kernels.trtri(self.xp, L1) <= MAX_CONDITION:
+            if not info and not kernels.trtri(self.xp, L1) <= kernels.MAX_CONDITION:
                 number = 1
                 self.xp.copy(L1, A11)
         return [info, number, *kernels.pivots(self.xp, A11)]
@@ -85,9 +82,7 @@ class Cholesky(RightLooking):
             self.xp.copy(L21, A21)
             kernels.trsm(self.xp, L1, L21.T, True, conjugate=True)
             return
-        inverse, half = self.xp.reinterpret(L1, True), L21.shape[1] // 2
-        for cols in (slice(half), slice(half, L21.shape[1])):  # a quarter of a triangle need not be multiplied
-            multiply(self.xp, A21[:, : cols.stop], inverse[cols, : cols.stop].T, L21[:, cols], 1, 0)
+        kernels.multiply_by_inverse(self.xp, A21, L1, L21)
 
 
 def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:

@@ -15,7 +15,7 @@ Where a panel is cut over a grid column it is factored by a tree, and V is recon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import ceil, log, prod
 from typing import Any
@@ -23,11 +23,13 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.ledger import buffer
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension, dimensions
 from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
-from pdla.linalg.panels.reflectors import apply, clear, factor_cut, upper
+from pdla.linalg.panels.reflectors import above, apply, clear, factor_cut, factor_whole
 from pdla.linalg.panels.tournament import FAN
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.routine import GridShape
@@ -37,6 +39,7 @@ from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
 
 HEADER = 2  # the least and the largest absolute value on R's diagonal
 
@@ -64,7 +67,8 @@ class QRFactorization(Factorization):
         alone = rounds * 2 * (step.lapack(FAN * w, w, 3 * FAN * w**3) + step.message(0, w * w)) + 2 * rounds * step.calls(8)
         panel = step.lapack(rows + w, w, 3 * (rows + w) * w * w) + step.touched(3 * (rows + w) * w)
         wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, cols * w)
-        update = step.gemm(w, cols, rows + w) + step.gemm(w, cols, w) + step.gemm(rows + w, cols, w) + READ * step.touched(rows * cols)
+        update = step.gemm(w, cols, rows + w) + step.gemm(w, cols, w) + step.gemm(rows + w, cols, w)
+        update += READ * step.touched(rows * cols)
         ahead = step.gemm(w, w, rows + w) + step.gemm(rows + w, w, w)
         delay = step.onward(1, (rows + 2 * w) * w) + 2 * step.message(0, w * w) + (step.spread(0, 2 * w * w) if pr > 1 else 0)
         return step.seconds(alone, panel, ahead, update, wire, delay)
@@ -84,13 +88,9 @@ class QRFactorization(Factorization):
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         """A x is Q (R x)."""
         (m, n), k = A.shape, min(A.shape)
-
-        def reflect(X: DistMatrix, tau: np.ndarray, x: Pair) -> Pair:
-            raise NotImplementedError
-
         return Claim(
             n, 8 * (m + n), partial(images.whole, A),
-            lambda made: (partial(images.whole, made[0][:k], part=Part(False)), partial(reflect, made[0], made[1])),
+            lambda made: (partial(images.whole, made[0][:k, :], part=Part(False)), partial(reflect, made[0], made[1])),
             matrices=lambda made: made[:1], control=lambda made: made[1].tolist(), lost=lost,
         )
 
@@ -166,19 +166,15 @@ class FlatQR(Reflectors):
             self.xp.copy(panel.V, A1)
             if self.rows.comm is None:
                 # A1 = Q_k R11
-                T = kernels.geqrt(self.xp, panel.V)
-                R = upper(self.xp, panel.V)
-                clear(self.xp, panel.V)
+                T, sizes, R = factor_whole(self.xp, panel.V)
             else:
-                T, R = factor_cut(self.xp, self.rows, self.rows.owner[k], panel.V, self.heights(k))
-            self.xp.copy(panel.T, T)
-            self.xp.copy(panel.sizes, self.xp.asarray(np.array(kernels.pivots(self.xp, R), self.a.dtype)))
+                T, sizes, R = factor_cut(self.xp, self.rows, self.rows.owner[k], panel.V, self.heights(k))
+            self.xp.copies(((panel.T, T), (panel.sizes, sizes)))
         panel.row.bcast()
         if panel.row.mine:
             self.xp.copy(A1, panel.V)
             if self.rows.here == self.rows.owner[k]:
-                w = panel.V.shape[1]
-                places = np.triu_indices(w)
+                places = above(R.shape[1])
                 self.xp.place(A1, *places, self.xp.picked(R, *places))
         return panel
 
@@ -221,6 +217,21 @@ class Product(Reflectors):
         return panel
 
 
+def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair) -> Pair:
+    """Collective: Q times k rows that every rank has, whole on every rank. No element is larger than a column's norm."""
+    xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
+    x, sizes = map(xp.host, pair)
+    whole = np.zeros(shape, X.dtype)
+    whole[: len(x)] = x
+    layout = Layout.trusted(X.layout.rows, ())
+    c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
+    product = Product(X, tau)
+    if X.grid.active:
+        product.run(c, False)
+    made = converted(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
+    return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
+
+
 def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     """Words that a rank receives, in the mean, for QR of an m x n matrix on a pr x pc grid.
 
@@ -260,5 +271,5 @@ def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     panels = (pc - 1) * ((m - i) * w + pr * (w * w + HEADER))
     sums = 2 * (pr - 1) * w * (n - i - w)
     blocks = -(-(m - i) // block)
-    tree = 2 * (np.minimum(pr, blocks) - 1) * w * w + 2 * (pr - 1) * w * w if pr > 1 else 0 * w
+    tree = 2 * (np.minimum(pr, blocks) - 1) * w * w + (pr - 1) * (2 * w * w + HEADER) if pr > 1 else 0 * w
     return float((panels + sums + tree).sum() / prod(grid))

@@ -1,0 +1,1 @@
+"""Orthogonal factors: QR, least squares, the polar factor."""

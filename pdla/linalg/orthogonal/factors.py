@@ -1,0 +1,127 @@
+"""Factors of A = Q R as what comes after takes them: R, Q, and Q or Q^H times a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from pdla.array.dtypes import near_one
+from pdla.comm.agreement import collective_section
+from pdla.comm.workspace import Workspace, opened, within
+from pdla.cuts import Block
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg.panels.blocks import count_workspace, dimensions, working_copy
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.products.triangle import triangle
+from pdla.linalg.routines.qr import QR, Product
+from pdla.linalg.routines.tall_qr import TALL_QR
+from pdla.matmul import matmul
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
+from pdla.matrix.triangles import tril, triu
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """Q, m x n, and R, n x n on every rank: of a tall matrix."""
+
+    made: DistMatrix
+    R: DistMatrix
+
+    def Q(self) -> DistMatrix:
+        """Local."""
+        return self.made
+
+    def multiply(self, C: DistMatrix, adjoint: bool, layout: Layout | None = None) -> DistMatrix:
+        """Collective: Q^H C, or Q times the n rows of C."""
+        return matmul(self.made.H if adjoint else self.made, C, layout=layout)
+
+
+@dataclass(frozen=True)
+class Reflections:
+    """R, k x n, on and above the diagonal of X, reflections below, k the smaller of m and n; tau. They are factors of scale A."""
+
+    X: DistMatrix
+    tau: np.ndarray
+    scale: float = 1.0
+
+    @property
+    def k(self) -> int:
+        """The columns of Q."""
+        return min(self.X.shape)
+
+    @property
+    def R(self) -> DistMatrix:
+        """Collective: R as a matrix of its own."""
+        R = count_workspace(triangle(self.X[: self.k, :], False))
+        return R if self.scale == 1 else R * (1 / self.scale)
+
+    def raw(self) -> tuple[DistMatrix, np.ndarray]:
+        """Local: R and reflections in one matrix, and tau."""
+        return (self.X if self.scale == 1 else tril(self.X, -1) + triu(self.X) * (1 / self.scale)), self.tau
+
+    def Q(self) -> DistMatrix:
+        """Collective: m x k, laid out as X is."""
+        X, shape = self.X, (self.X.shape[0], self.k)
+        block = X.xp.empty(local_shape(shape, X.layout, X.grid), X.dtype)
+        X.xp.scale(block, 0)
+        made = count_workspace(DistMatrix(block, shape, X.grid, X.layout))
+        i, j = made.indices[0].meeting(made.indices[1])
+        X.xp.place(block, i, j, 1)
+        cols = dimensions(made)[1]
+        self._run(made, False, lambda panel: cols.tail[panel].start)
+        return made
+
+    def multiply(self, C: DistMatrix, adjoint: bool, layout: Layout | None = None) -> DistMatrix:
+        """Collective: Q^H C, k rows; or Q times the k rows of C."""
+        X = self.X
+        rows = Layout.trusted(X.layout.rows, tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes)))))
+        if not adjoint:
+            whole = X.xp.empty(local_shape((X.shape[0], C.shape[1]), rows, X.grid), X.dtype)
+            X.xp.scale(whole, 0)
+            made = count_workspace(DistMatrix(whole, (X.shape[0], C.shape[1]), X.grid, rows))
+            made[: self.k, :] = working_copy(C, made[: self.k, :].layout, X.grid, X.dtype)
+        else:
+            made = working_copy(C, rows, X.grid, X.dtype)
+        self._run(made, adjoint)
+        made = made[: self.k, :] if adjoint else made
+        return made if layout is None else made.redistribute(layout)
+
+    def _run(self, C: DistMatrix, adjoint: bool, first: Any = lambda panel: 0) -> None:
+        with collective_section(C.grid.comm, "a product with Q"), within(opened() or Workspace()):
+            product = Product(self.X, self.tau)
+            if C.grid.active:
+                product.run(C.stored, adjoint, first)
+
+
+Factored = Explicit | Reflections
+
+
+def factor_qr(plan: FactorPlan, A: DistMatrix) -> Factored:
+    """Collective, unchecked: the factors of A by the plan's routine."""
+    if plan.tasks[0].routine is TALL_QR:
+        return Explicit(*TALL_QR.factor(A, plan.place, plan.dtype))
+    overwrite = plan.overwrites("a")
+    compute = partial(QR.compute, place=plan.place, dtype=plan.dtype)
+    X, tau, _, largest = compute(A, overwrite=overwrite)
+    kind = np.finfo(plan.dtype)
+    least, most = float(kind.tiny) / float(kind.eps) ** 2, float(kind.max) * float(kind.eps)
+    if overwrite or (isfinite(largest) and (least < largest < most) and A.shape[0] >= A.shape[1]) or not tau.size:
+        return Reflections(X, tau)
+    size = largest_of(A)
+    if size == 0 or least < size < most or not isfinite(size):
+        return Reflections(X, tau)
+    del X  # lest A's copies be three
+    power = float(near_one(size, plan.dtype))
+    X, tau, _, _ = compute(count_workspace(A * power), overwrite=True)
+    return Reflections(X, tau, power)
+
+
+def largest_of(A: DistMatrix) -> float:
+    """Collective: the largest absolute value of A's elements; of arrays without data 1."""
+    mine = A.xp.host_or(abs(A.stored).max(initial=0) if A.stored.size else A.xp.asarray(np.zeros(())), np.ones(()))
+    return float(max(A.grid.comm.share(float(mine))))

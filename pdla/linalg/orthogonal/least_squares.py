@@ -1,0 +1,321 @@
+"""Least squares, pseudo-inverses, ranks and null spaces: what follows from the small factor R of A = Q R, or of A^H = Q R."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.checks import communicator, describe, describe_call, digest_arrays
+from pdla.comm.agreement import agreed
+from pdla.errors import PlanError, ShapeError
+from pdla.grid import ProcessGrid, one_communicator
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.condition import reciprocal_condition
+from pdla.linalg.orthogonal.factors import Factored
+from pdla.linalg.orthogonal.qr import FACTOR
+from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
+from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.right_side import RightSide
+from pdla.linalg.solutions import solve_by
+from pdla.matmul import matmul
+from pdla.matmul.images import Part
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import whole_array
+
+SURE = 100.0  # times rcond: an estimated reciprocal condition above that is one of full rank
+
+
+def lstsq(
+    A: DistMatrix, B: Any, *, rcond: float | None = None, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
+    """Find the X of least norm that minimizes the norm of each column of A X - B. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout, of more rows than columns or of fewer.
+    B : DistMatrix or array
+        m x c, on A's communicator; or a vector of m numbers, the same on every rank.
+    rcond : float, optional
+        Singular values below rcond times the largest count as 0; by default max(m, n) eps.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of a matrix X; by default as B's, where X can be cut so.
+
+    Returns
+    -------
+    X : DistMatrix or array
+        n x c, or n numbers, as B is.
+    residuals : array
+        Of each column the square of |A X - B|, on every rank; empty where the rank is below n, or m
+        is at most n, as by NumPy.
+    rank : int
+        Of A.
+    s : array or None
+        A's singular values, on every rank; None where A's condition shows that its rank is full, so
+        that nobody had to find them.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    See Also
+    --------
+    numpy.linalg.lstsq : The same on one rank.
+
+    Notes
+    -----
+    By QR of A, or of A^H where it has fewer rows: X = R^-1 Q^H B, X = Q R^-H B. Where R is
+    ill-conditioned its singular values decide, which each rank finds for itself: R must fit there.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.from_global(np.array([[1., 0], [1, 1], [1, 2]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     x, residuals, rank, _ = pdla.linalg.lstsq(A, np.array([1., 3, 5]))
+    ...     return x.round(12), rank
+    >>> pdla.run(2, program)[0]
+    (array([1., 2.]), 2)
+    """
+    comm, vector = communicator((A,)), not isinstance(B, DistMatrix)
+    words = f"lstsq({describe(A, B, rcond=rcond, layout=layout, overwrite_a=overwrite_a, check_finite=check_finite)})"
+    with agreed(comm, f"{words}{digest_arrays((B,) if vector else ())}"):
+        _check_rcond("lstsq", rcond)
+        b = whole_array("lstsq", comm, B) if vector else B
+        dtype = checks.working_dtype("lstsq", A.dtype, b.dtype)
+        if vector and len(b.shape) != 1:
+            raise ShapeError(f"lstsq: B has shape {tuple(b.shape)}: a vector, or of several columns a DistMatrix")
+        if b.shape[0] != A.shape[0]:
+            raise ShapeError(f"lstsq: A is {A.shape[0]} x {A.shape[1]}, B has {b.shape[0]} rows: as many as A's")
+        if not vector:
+            one_communicator(A.grid, b.grid, "B")
+        if vector and layout is not None:
+            raise ShapeError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
+        if check_finite:
+            checks.finite(A, b)
+        Y = _columns(b, A) if vector else b
+        shape = (A.shape[1], Y.shape[1])
+        if not vector:
+            checks.result(Y, shape, dtype, None, layout)
+    (m, n), wide = A.shape, A.shape[0] < A.shape[1]
+    given = (A.H if wide else A) if A.dtype == dtype else (A.H if wide else A).astype(dtype)
+    made = FACTOR(given, overwrite_a=overwrite_a, check_finite=False)
+    Y = Y if Y.dtype == dtype else Y.astype(dtype)
+    limit = max(m, n) * float(np.finfo(dtype).eps) if rcond is None else rcond
+    C = Y if wide else made.multiply(Y, True)
+    X, rank, s = _solve(made, C, wide, limit)
+    if wide:
+        X = made.multiply(X, False)
+    residuals = _residuals(A, X, Y) if rank == n < m else np.zeros(0)
+    if vector:
+        return X.redistribute(Layout(), ProcessGrid.everyone(comm)).stored.reshape(-1), residuals, rank, s
+    return as_layout(X, layout or part_layout(Y, shape), Y.grid), residuals, rank, s
+
+
+def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
+    """Give the Moore-Penrose pseudo-inverse. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    rcond : float, optional
+        As for `lstsq`.
+    layout : Layout, optional
+        Of the result; by default A's transposed.
+
+    Returns
+    -------
+    DistMatrix
+        n x m.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Notes
+    -----
+    A = Q R, and pinv(A) = pinv(R) Q^H; of an A of fewer rows the adjoint of that of A^H. The
+    pseudo-inverse of R is found on each rank, where R must fit.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     return pdla.linalg.pinv(pdla.ones((4, 2), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    >>> pdla.run(2, program)[0].round(12)
+    array([[0.125, 0.125, 0.125, 0.125],
+           [0.125, 0.125, 0.125, 0.125]])
+    """
+    (m, n), wide, dtype = _agree("pinv", A, rcond, layout, lambda shape: (shape[1], shape[0]))
+    given = (A.H if wide else A).astype(dtype)
+    made = FACTOR(given)
+    u, s, vh = _singular(made.R, True)
+    kept = s > _limit(A, rcond, dtype) * s.max(initial=0)
+    P = _small(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, made)
+    result = matmul(P, made.Q().H)
+    result = result.H if wide else result
+    return as_layout(result, layout or part_layout(A.T, (n, m)), A.grid)
+
+
+def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None = None) -> int:
+    """Count the singular values above a limit. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    tol : float, optional
+        The limit; by default rtol times the largest singular value.
+    rtol : float, optional
+        By default max(m, n) eps.
+
+    Returns
+    -------
+    int
+        The rank, the same on every rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, PlanError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     return pdla.linalg.matrix_rank(pdla.ones((4, 3), pdla.ProcessGrid((2,)), pdla.Layout("row")))
+    >>> pdla.run(2, program)[0]
+    1
+    """
+    (m, n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
+    s = _singular(FACTOR((A.H if wide else A).astype(dtype)).R, False)
+    return int((s > (_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
+
+
+def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
+    """Give an orthonormal basis of the vectors x for which A x is 0. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout. n x n numbers must fit on each rank.
+    rcond : float, optional
+        As for `lstsq`.
+    layout : Layout, optional
+        Of the basis; by default as A's columns lie, for its rows.
+
+    Returns
+    -------
+    DistMatrix
+        n x (n - rank).
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     return pdla.linalg.null_space(pdla.ones((4, 2), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    >>> abs(pdla.run(2, program)[0]).round(4)
+    array([[0.7071],
+           [0.7071]])
+    """
+    (m, n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
+    made = FACTOR(A.astype(dtype))
+    _, s, vh = _singular(made.R, True, full=True)
+    rank = int((s > _limit(A, rcond, dtype) * s.max(initial=0)).sum())
+    basis = _small(vh[rank:].conj().T, made)
+    return as_layout(basis, layout or Layout.trusted(A.T.layout.summed.rows, ()), A.grid)
+
+
+# ---------------------------------------------------------------------------------------------- steps
+
+
+def _check_rcond(name: str, rcond: Any) -> None:
+    if rcond is not None and not (isinstance(rcond, (int, float)) and 0 <= rcond < 1):
+        raise PlanError(f"{name}: rcond={rcond!r}: a number from 0 to 1, or None")
+
+
+def _agree(
+    name: str, A: DistMatrix, rcond: Any, layout: Any, result: Any, tol: Any = None
+) -> tuple[tuple[int, int], bool, np.dtype]:
+    """Collective: check the arguments; gives A's shape, whether it has fewer rows than columns, and the dtype."""
+    with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
+        _check_rcond(name, rcond)
+        dtype = checks.working_dtype(name, A.dtype)
+        checks.result(A, result(A.shape), dtype, None, layout)
+    return A.shape, A.shape[0] < A.shape[1], dtype
+
+
+def _limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
+    return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
+
+
+def _columns(b: Any, A: DistMatrix) -> DistMatrix:
+    """Local: a vector that all ranks have as one column, cut as A's rows are."""
+    layout, shape = Layout.trusted(A.layout.summed.rows, ()), (len(b), 1)
+    held = layout.indices(shape, A.grid.sizes, A.grid.coords)
+    return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
+
+
+def _small(x: np.ndarray, made: Factored) -> DistMatrix:
+    """Local: a matrix that every rank has, on the grid of factors."""
+    R = made.R
+    block = R.xp.asarray(np.ascontiguousarray(x if R.grid.active else x[:0, :0]))
+    return count_workspace(DistMatrix(block, x.shape, R.grid, Layout()))
+
+
+def _singular(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
+    """Collective: R's singular values and, with vectors, U and V^H, found on the first rank, the same on every rank."""
+    whole = R.gather(root=0)
+    (k, n), comm = R.shape, R.grid.comm
+    found: Any = np.ones(min(k, n))
+    if vectors:
+        found = np.zeros((k, min(k, n)), R.dtype), found, np.zeros((n if full else min(k, n), n), R.dtype)
+    if comm.rank == 0 and R.xp.name != "meta":
+        found = np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)
+    return comm.share(found)[0]
+
+
+def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[DistMatrix, int, np.ndarray | None]:
+    """Collective: the least X of R X = C or, wide, R^H X = C; the rank, and the singular values where these were asked for."""
+    R = made.R
+    n = R.shape[0]
+    factors = Factors(R, ((wide, Part(wide)),))
+    if n and _regular(R) and reciprocal_condition(Factors(R, ((False, Part(False)),))) > SURE * limit:
+        return solve_by(factors, RightSide(C, None, R.dtype)), n, None
+    u, s, vh = _singular(R, True)
+    kept = s > limit * s.max(initial=0)
+    u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
+    # X = V S^-1 U^H C
+    inverse = _small(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, made)
+    return matmul(inverse, C), int(kept.sum()), s
+
+
+def _regular(R: DistMatrix) -> bool:
+    """Collective: whether no element of R's diagonal is 0, or not finite."""
+    d = R.diagonal()
+    return bool(np.isfinite(d).all() and (d != 0).all())
+
+
+def _residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
+    """Collective: the squares of the norms of the columns of A X - B."""
+    left = matmul(A, X, layout=B.layout.summed) - B
+    return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)

@@ -1,0 +1,443 @@
+"""QR factors: what users call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.checks import communicator, describe_call, flags, one_of
+from pdla.comm.agreement import agreed
+from pdla.errors import PlanError, ShapeError
+from pdla.grid import one_communicator
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr
+from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.plan.routine import Routine
+from pdla.linalg.routines.qr import QR
+from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
+from pdla.linalg.verify import Claim, run_checked, why_lost
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matrix.core import DistMatrix
+from pdla.model.machine import Machine
+
+MODES = ("reduced", "r", "raw")
+
+
+def qr(
+    A: DistMatrix, *, mode: str = "reduced", pivoting: bool = False, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
+) -> Any:
+    """Factor a matrix into orthonormal columns and a triangle: A = Q R. Collective over A's grid, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    mode : "reduced", "r" or "raw", optional
+        "reduced": Q and R; "r": R alone; "raw": the reflections and R in one matrix, as LAPACK's
+        geqrf leaves them.
+    pivoting : bool, optional
+        Whether to permute columns, the largest first, so that R's diagonal tells the rank: A[:, P] =
+        Q R. Not in mode "raw". R must fit on each rank then.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of Q and R; by default A's, with boundaries (`Cuts`) cut off where Q has fewer columns, or R
+        fewer rows.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1; of R alone R^H (R x)
+        with A^H (A x). By default as PDLA_VERIFY says.
+
+    Returns
+    -------
+    Q : DistMatrix
+        m x k, k the smaller of m and n; not in mode "r".
+    R : DistMatrix
+        k x n, zeros below the diagonal.
+    P : array
+        n numbers of columns, on every rank; with `pivoting` alone.
+    QR, tau : DistMatrix and array
+        In mode "raw", in place of Q and R: R on and above the diagonal, and below it column j of V, of
+        H_j = I - tau_j v v^H and Q = H_0 H_1 ..., v_j = 1, v_i = 0 for i < j.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    VerificationError
+        For factors that `verify` found wrong, and could not compute again.
+    ShapeError, PlanError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, and for a memory_limit that cannot be kept, on every
+        rank, as all of these.
+
+    See Also
+    --------
+    qr_words : The words that a rank receives.
+    lstsq : Least squares.
+
+    Notes
+    -----
+    Householder's reflections, right-looking with lookahead, in square blocks where A lies so, or in
+    those that `plan_qr` finds cheapest. Where a panel is cut over several ranks it is factored by a
+    tree, and its reflections are reconstructed: Ballard et al., IPDPS 2014.
+
+    A matrix of 8 rows or more for each column, and of 2048 columns at most, is tall: it is factored by
+    Cholesky factors of A^H A, twice where A is not well-conditioned (CholeskyQR2: Yamamoto et al.,
+    ETNA 44 (2015)), and by a tree of Householder factorizations where R says that A^H A has lost
+    digits (Demmel et al., SIAM J. Sci. Comput. 34 (2012)). So it is backward stable for every A.
+
+    The diagonal of R may have any signs.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[3., 1], [4, 2]]), grid, pdla.Layout("row"))
+    ...     Q, R = pdla.linalg.qr(A)
+    ...     return np.allclose((Q @ R).gather(), A.gather()), abs(R.gather()).round(2)
+    >>> pdla.run(2, program)[0]
+    (True, array([[5. , 2.2],
+           [0. , 0.4]]))
+    """
+    return _QR(
+        A, mode=mode, pivoting=pivoting, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout,
+        memory_limit=memory_limit, verify=verify,
+    )
+
+
+def plan_qr(
+    A: DistMatrix, *, mode: str = "reduced", pivoting: bool = False, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `qr` will factor matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `qr`, as all arguments are. Its elements do not matter.
+    mode : str, optional
+        What is asked for.
+    pivoting : bool, optional
+        Whether to permute columns.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of Q and R.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and factors matrices like A.
+
+    Raises
+    ------
+    ShapeError, PlanError, LayoutError, GridError, AgreementError
+        As by `qr`, on every rank.
+
+    See Also
+    --------
+    predict_qr : What it costs, from its sizes alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.random((64, 64), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     Q, R = pdla.linalg.plan_qr(A)(A)
+    ...     return R.shape
+    >>> pdla.run(4, program)[0]
+    (64, 64)
+    """
+    return _QR.plan(
+        A, mode=mode, pivoting=pivoting, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout,
+        memory_limit=memory_limit,
+    )
+
+
+def predict_qr(
+    m: int, n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+) -> FactorPrediction:
+    """Find the best grid and blocks for a QR factorization, and what it costs.
+
+    It needs no communicator. Q is not formed; for a tall matrix it is.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrix.
+    machine : Machine or str, optional
+        As for `predict_cholesky`.
+
+    Returns
+    -------
+    FactorPrediction
+        The grid, the block, and what they cost.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        As by `predict_cholesky`.
+
+    Examples
+    --------
+    >>> pdla.linalg.predict_qr(4096, 4096, 4).ranks_used
+    4
+    """
+    tall = isinstance(m, int) and isinstance(n, int) and is_tall(m, n)
+    return predict(_R, TALL_QR if tall else QR, m, n, P, dtype, machine)
+
+
+def qr_multiply(
+    A: DistMatrix, C: DistMatrix, *, mode: str = "right", conjugate: bool = False, layout: Layout | None = None
+) -> tuple[DistMatrix, DistMatrix]:
+    """Multiply a matrix by Q of A = Q R, which is not formed. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    C : DistMatrix
+        On A's communicator: of m columns (right), or of k rows (left), k the smaller of m and n.
+    mode : "right" or "left", optional
+        "right": C Q; "left": Q C.
+    conjugate : bool, optional
+        Whether Q's conjugate takes its place.
+    layout : Layout, optional
+        Of the product; by default C's.
+
+    Returns
+    -------
+    product : DistMatrix
+        C Q, of k columns; or Q C, of m rows.
+    R : DistMatrix
+        k x n, as `qr` gives it.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.random((20, 3), grid, pdla.Layout("row"))
+    ...     product, R = pdla.linalg.qr_multiply(A, A.T)
+    ...     return np.allclose(product.gather(), R.gather().T)
+    >>> pdla.run(2, program)[0]
+    True
+    """
+    comm = communicator((A, C))
+    with agreed(comm, describe_call("qr_multiply", A, C, mode=mode, conjugate=conjugate, layout=layout)):
+        one_communicator(A.grid, C.grid, "C")
+        flags(conjugate=conjugate)
+        if not one_of(mode, ("right", "left")):
+            raise ShapeError(f"qr_multiply: mode={mode!r}: 'right' for C Q, 'left' for Q C")
+        right, (m, n), k = mode == "right", A.shape, min(A.shape)
+        inner, wanted = (C.shape[1], f"{m} columns") if right else (C.shape[0], f"{k} rows")
+        if inner != (m if right else k):
+            raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: it must have {wanted}")
+        dtype, shape = checks.working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
+        checks.result(C, shape, dtype, None, layout)
+    made = FACTOR(A.astype(dtype))
+    # C Q is (Q^H C^H)^H, C conj(Q) is (Q^T C^T)^T, and Q C with the conjugate of Q is the conjugate of Q times that of C
+    if right:
+        given = (C.conj() if conjugate else C).H
+        product = made.multiply(given, True).H
+    else:
+        product = made.multiply(C.conj() if conjugate else C, False)
+    product = product.conj() if conjugate else product
+    return as_layout(product, layout or part_layout(C, shape), C.grid), as_layout(made.R, part_layout(A, (k, n)), A.grid)
+
+
+def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
+    """Give an orthonormal basis of a matrix's columns. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    rcond : float, optional
+        The rank is the number of elements on the diagonal of R, with pivoting, that are larger than
+        rcond times the largest; by default max(m, n) eps.
+    layout : Layout, optional
+        Of the basis; by default A's, where its columns can be cut so.
+
+    Returns
+    -------
+    DistMatrix
+        m x rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     return pdla.linalg.orth(pdla.ones((4, 3), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    >>> abs(pdla.run(2, program)[0])
+    array([[0.5],
+           [0.5],
+           [0.5],
+           [0.5]])
+    """
+    Q, R, _ = qr(A, pivoting=True)
+    sizes = np.abs(R[: min(R.shape), : min(R.shape)].diagonal())
+    eps = max(A.shape) * float(np.finfo(R.dtype).eps)
+    rank = int((sizes > (eps if rcond is None else rcond) * sizes.max(initial=0)).sum())
+    basis = Q[:, :rank]
+    return basis.redistribute(layout or part_layout(A, basis.shape), A.grid)
+
+
+# ---------------------------------------------------------------------------------------------- the work
+
+
+def _all(options: Options) -> None:
+    """What is read of A: all of it."""
+
+
+def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+    return (TALL_QR if is_tall(*A.shape) and options.mode != "raw" else QR,)
+
+
+def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    if not one_of(options.mode, MODES):
+        raise PlanError(f"qr: mode={options.mode!r}: one of {', '.join(map(repr, MODES))}")
+    flags(pivoting=options.pivoting)
+    if options.pivoting and options.mode == "raw":
+        raise PlanError("qr: mode='raw' has no pivoting: leave out one of them")
+    for shape in _shapes(A):
+        checks.result(A, shape, dtype, None, options.layout)
+
+
+def _shapes(A: DistMatrix) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of Q and of R."""
+    (m, n), k = A.shape, min(A.shape)
+    return (m, k), (k, n)
+
+
+def _qr(plan: FactorPlan, A: DistMatrix) -> Any:
+    """Collective, unchecked: what the mode says; checked where results are, as it is given."""
+    lost = why_lost("A", plan.overwrites("a"))
+    return run_checked(A.grid.comm, plan.dtype, lambda: _results(plan, A), lambda images: _claim(plan, A, images, lost))
+
+
+def _results(plan: FactorPlan, A: DistMatrix) -> Any:
+    made, options = factor_qr(plan, A), plan.options
+    if options.mode == "raw":
+        assert isinstance(made, Reflections)
+        return made.raw()
+    layouts = [options.layout or part_layout(A, shape) for shape in _shapes(A)]
+    if options.pivoting:
+        Q2, R, order = _pivoted(made)
+        R = as_layout(R, layouts[1], A.grid)
+        return (R, order) if options.mode == "r" else (as_layout(made.multiply(Q2, False), layouts[0], A.grid), R, order)
+    R = as_layout(made.R, layouts[1], A.grid)
+    return R if options.mode == "r" else (as_layout(made.Q(), layouts[0], A.grid), R)
+
+
+def _pivoted(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
+    """Collective: Q2, R2 and the order of R[:, P] = Q2 R2, worked out on the first rank: A[:, P] = Q Q2 R2."""
+    R, xp = made.R, made.R.xp
+    small = R.gather(root=0)
+    (k, n), comm = R.shape, R.grid.comm
+    order, factors = np.arange(n), np.zeros((k, k + n), R.dtype)
+    if comm.rank == 0 and xp.name != "meta" and k:
+        from scipy.linalg import qr as pivoted  # which takes longer to load than all of pdla
+
+        q, r, order = pivoted(xp.host(small), mode="economic", pivoting=True)
+        factors = np.hstack([q, r])
+    told = comm.bcast(xp.asarray(np.ascontiguousarray(factors)), 0).wait()
+    order = comm.share(order)[0]
+    Q2, R2 = (count_workspace(_replicated(part, R)) for part in (told[:, :k], told[:, k:]))
+    return Q2, R2, order
+
+
+def _replicated(x: Any, like: DistMatrix) -> DistMatrix:
+    """Local: x of every rank as a matrix on a grid."""
+    block = like.xp.empty(x.shape if like.grid.active else (0, 0), like.dtype)
+    if like.grid.active:
+        like.xp.copy(block, x)
+    return DistMatrix(block, x.shape, like.grid, Layout())
+
+
+def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
+    """What holds: Q (R x) + Q^H (Q x) = A x + x, R^H (R x) = A^H (A x), or that of reflections."""
+    (m, n), k, mode = A.shape, min(A.shape), plan.options.mode
+    terms = 8 * (m + n)
+    if mode == "raw":
+        return QR.claim(A, None, images, lost)
+
+    def columns(made: Any) -> np.ndarray:
+        return made[-1] if plan.options.pivoting else np.arange(n)
+
+    if mode == "r":
+        def squared(x: Pair) -> Pair:
+            return images.whole(A.H, images.whole(A, x))
+
+        def through(made: Any) -> Any:
+            R, order = (made[0], made[1]) if plan.options.pivoting else (made, np.arange(n))
+            back = np.argsort(order)
+            return (
+                lambda x: images.whole(R, (x[0][order], x[1][order])), partial(images.whole, R.H),
+                lambda x: (x[0][back], x[1][back]),
+            )
+
+        return Claim(
+            n, 4 * terms, squared, through, matrices=lambda made: (made[0] if plan.options.pivoting else made,), lost=lost,
+            control=lambda made: made[1].tolist() if plan.options.pivoting else None,
+        )
+
+    def given(x: Pair) -> Pair:
+        return _added(images.whole(A, x), (x[0][:k], x[1][:k]))
+
+    def steps(made: Any) -> Any:
+        Q, R, order = made[0], made[1], columns(made)
+
+        def product(x: Pair) -> Pair:
+            first = images.whole(Q, images.whole(R, (x[0][order], x[1][order])))
+            return _added(first, images.whole(Q.H, images.whole(Q, (x[0][:k], x[1][:k]))))
+
+        return (product,)
+
+    return Claim(
+        n, terms, given, steps, matrices=lambda made: made[:2], zeros=lambda made: ((made[1], Part(True, "none")),), lost=lost,
+        control=lambda made: made[2].tolist() if plan.options.pivoting else None,
+    )
+
+
+def _added(x: Pair, y: Pair) -> Pair:
+    """Local: x + y, of which y may have fewer rows."""
+    made = x[0].copy(), x[1].copy()
+    for total, addend in zip(made, y, strict=True):
+        total[: len(addend)] += addend
+    return made
+
+
+_QR = Call("qr", _routines, _qr, square=False, reads=_all, results=lambda A: (), check=_check)
+_R = Call("qr", _routines, factor_qr, square=False, reads=_all)
+FACTOR = _R

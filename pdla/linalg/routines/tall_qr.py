@@ -1,0 +1,157 @@
+"""QR of a tall matrix, A = Q R, whose rows are cut over all ranks: R, which is small, is on every rank.
+
+CholeskyQR2 (Yamamoto et al., ETNA 44 (2015)): G = A^H A, summed over the ranks; G = L L^H, R = L^H, Q = A R^-1; and once more
+with Q in place of A where A is not well-conditioned. If R says that G has lost A's digits, a tree of Householder
+factorizations (Demmel et al., SIAM J. Sci. Comput. 34 (2012)) takes its place, which is right for every A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import collective_section
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, timed
+from pdla.comm.workspace import Workspace, opened, within
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import Dimension, as_layout, count_workspace
+from pdla.linalg.panels.reflectors import factor_tree
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.blocking import Place
+from pdla.linalg.plan.routine import GridShape, Routine
+from pdla.linalg.verify import settle
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import cast
+
+TALL, WIDEST = 8, 2048  # rows of a tall matrix for each column, at least; columns, at most, as each rank has R
+ORTHOGONAL = 1.1  # mean condition of R up to which Q needs no second pass
+LOST = 0.1  # of the condition at which G has no digit of A's least singular value
+
+
+class TallQR(Routine):
+    """A = Q R of a tall A."""
+
+    name = "tall_qr"
+    about = "factor a random tall matrix by Cholesky factors of its Gram matrix"
+    algorithm = "CholeskyQR2"
+
+    def multiplications(self, m: int, n: int) -> float:
+        return 2 * m * n * n
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        ranks = prod(shape)
+        return 4 * n * n * (1 - 1 / ranks)
+
+    def bound(self, m: int, n: int, shape: GridShape) -> float:
+        return n * n / 2 if prod(shape) > 1 else 0.0
+
+    def price(self, step: routine.StepCost) -> float:
+        n, rows, ranks = step.task.n, step.task.m / prod(step.shape), prod(step.shape)
+        small = 2 * step.lapack(n, n, n**3 / 3)
+        sums = step.message(0, 2 * n * n * (1 - 1 / ranks)) if ranks > 1 else 0.0
+        return 2 * (step.gemm(n, n // 2, int(rows)) + small + step.gemm(int(rows), n // 2, n) + sums)
+
+    def stays(self, A: Any) -> bool:
+        """Where rows are cut over all ranks of A's grid, and columns are not cut."""
+        rows, cols = (effective(cuts, A.grid.sizes) for cuts in (A.layout.rows, A.layout.cols))
+        ranks = prod(A.grid.sizes[cut.axis] for cut in rows)
+        return not cols and not A.layout.partial and not A.transposed and not A.conjugated and ranks == A.grid.size
+
+    def blocking_of(self, A: Any) -> tuple[GridShape, int]:
+        return self.blockings(A.shape[0], A.grid.size)[0]
+
+    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+        """Rows over all ranks, a block each."""
+        return (((ranks, 1), max(1, ceil(m / ranks))),)
+
+    def factor(self, A: DistMatrix, place: Place, dtype: np.dtype) -> tuple[DistMatrix, DistMatrix]:
+        """Collective: Q, which lies as A is worked on, and R on every rank of its grid."""
+        comm = A.grid.comm
+        with collective_section(comm, "a QR factorization"), within(opened() or Workspace()):
+            X = A if A.dtype == dtype else count_workspace(cast(A, dtype))
+            X, n = as_layout(X, *place), A.shape[1]
+            axes = axes_of(effective(X.layout.rows, X.grid.sizes))
+            group = X.grid[axes] if axes else None
+            if X.grid.active:
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    Q, R = _factor(X.xp, X.stored, group)
+            else:
+                Q, R = X.stored.copy(), X.xp.empty((0, 0), dtype)
+        made = DistMatrix(Q, X.shape, X.grid, X.layout)
+        return made, DistMatrix(R, (n, n), X.grid, Layout())
+
+
+TALL_QR = TallQR()
+
+
+def is_tall(m: int, n: int) -> bool:
+    """Whether a QR factorization of an m x n matrix is TallQR's."""
+    return 0 < n <= WIDEST and m >= TALL * n
+
+
+def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
+    """Collective: Q and R of this rank's rows x."""
+    n, most = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
+    # R1 = chol(A^H A), Q1 = A R1^-1
+    L, inverse, condition = _cholesky_of_gram(xp, x, comm)
+    if not n * condition <= most:
+        return _factor_tree(xp, x, comm)
+    Q = _divide(xp, x, L, inverse, condition)
+    if condition <= ORTHOGONAL:
+        return Q, xp.reinterpret(L, True).T.copy()
+    # R2 = chol(Q1^H Q1), Q = Q1 R2^-1, R = R2 R1
+    L2, inverse, condition = _cholesky_of_gram(xp, Q, comm)
+    Q, R = _divide(xp, Q, L2, inverse, condition), xp.empty((n, n), x.dtype)
+    multiply(xp, xp.reinterpret(L2, True).T, xp.reinterpret(L, True).T, R, 1, 0)
+    return Q, R
+
+
+def _cholesky_of_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:
+    """Collective: L of x^H x = L L^H, of all ranks' rows x; L^-1; and L's mean condition, infinite where there is no L."""
+    n = x.shape[1]
+    G, inverse = buffer(xp, (n, n), x.dtype), buffer(xp, (n, n), x.dtype)
+    if x.dtype.kind != "c" and xp.squares(x.T, G):
+        with timed("syrk", flops=len(x) * n * (n + 1)):
+            xp.square(x.T, G, 1)
+    else:
+        multiply(xp, xp.reinterpret(x, True).T, x, G, 1, 0)
+    if comm is not None:
+        comm.allreduce(G).wait()
+    info, _ = kernels.potrf(xp, G)
+    if info:
+        return G, inverse, np.inf
+    xp.copy(inverse, G)
+    told = settle(comm, np.array([kernels.trtri(xp, inverse)]))
+    return G, inverse, float(told[0])
+
+
+def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
+    """Local: x L^-H, by the inverse where that loses no digits."""
+    Q = xp.empty(x.shape, x.dtype)
+    if condition <= kernels.MAX_CONDITION:
+        kernels.multiply_by_inverse(xp, x, inverse, Q)
+    else:
+        xp.copy(Q, x)
+        kernels.trsm(xp, L, Q.T, True, conjugate=True)
+    return Q
+
+
+def _factor_tree(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
+    """Collective: the same by a tree of Householder factorizations."""
+    n, Q = x.shape[1], xp.empty(x.shape, x.dtype)
+    alone = Dimension(len(x), max(1, len(x)))
+    rows = alone if comm is None else Dimension(len(x), max(1, len(x)), comm.size, comm.rank, comm)
+    heights = [len(x)] if comm is None else comm.share(len(x))
+    q, r = factor_tree(xp, rows, 0, x, heights)
+    xp.copy(Q, q)
+    R = xp.empty((n, n), x.dtype)
+    xp.scale(R, 0)
+    if rows.here == 0:
+        xp.copy(R[: len(r)], r)
+    return Q, rows.bcast(R, 0).wait()
