@@ -367,12 +367,12 @@ def geqrt(a: Meta) -> Meta:
 
 
 def larft(gram: Meta, tau: Any) -> Meta:
-    _lapack(*gram.shape, len(tau) ** 3 / 3, gram.dtype)
+    _lapack(len(tau), len(tau), len(tau) ** 3 / 3, gram.dtype)
     return Meta(gram.shape, gram.dtype)
 
 
 def orhr_col(q: Meta) -> tuple[Meta, Meta, Meta, Meta]:
-    _lapack(*q.shape, 5 * len(q) ** 3 / 3, q.dtype)
+    _lapack(len(q), len(q), 5 * len(q) ** 3 / 3, q.dtype)
     return q.copy(), q.copy(), q.copy(), Meta(q.shape[:1], q.dtype)
 
 

@@ -483,6 +483,18 @@ def _getrf(handle, m, n, A, lda, work, pivots, info, kind):
     current().ask(run)
 
 
+def _geqrf(handle, m, n, A, lda, tau, work, size, info, kind):
+    from scipy.linalg import lapack
+
+    a, said, t = _fortran(A, kind, m, n, lda), _fortran(info, "i", 1, 1, 1), _fortran(tau, kind, min(m, n), 1, min(m, n))
+    (routine,) = lapack.get_lapack_funcs(["geqrf"], dtype=kind)
+
+    def run():
+        a[...], t[:, 0], _, said[...] = routine(a)
+
+    current().ask(run)
+
+
 def _check_status(status):
     if status:
         raise CUDARuntimeError(f"status {status}")
@@ -510,9 +522,10 @@ _cublas = SimpleNamespace(
 )
 
 _cusolver = SimpleNamespace(
-    **{f"{name}{which}_bufferSize": lambda *given: 1 for name in "sdcz" for which in ("potrf", "getrf")},
+    **{f"{name}{which}_bufferSize": lambda *given: 1 for name in "sdcz" for which in ("potrf", "getrf", "geqrf")},
     **{f"{name}potrf": partial(_potrf, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
     **{f"{name}getrf": partial(_getrf, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
+    **{f"{name}geqrf": partial(_geqrf, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
 )
 
 

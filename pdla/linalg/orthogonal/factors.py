@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -11,8 +12,10 @@ import numpy as np
 
 from pdla.array.dtypes import near_one
 from pdla.comm.agreement import collective_section
+from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace, opened, within
 from pdla.cuts import Block
+from pdla.errors import LinAlgError
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels.blocks import count_workspace, dimensions, working_copy
 from pdla.linalg.plan.plan import FactorPlan
@@ -119,6 +122,20 @@ def factor_qr(plan: FactorPlan, A: DistMatrix) -> Factored:
     power = float(near_one(size, plan.dtype))
     X, tau, _, _ = compute(count_workspace(A * power), overwrite=True)
     return Reflections(X, tau, power)
+
+
+def on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
+    """Collective: what the first rank finds, the same on every rank; or its LinAlgError on every rank."""
+    found, error = None, ""
+    if comm.rank == 0:
+        try:
+            found = work()
+        except np.linalg.LinAlgError as raised:
+            error = f"{raised}"
+    found, error = comm.share((found, error))[0]
+    if error:
+        raise LinAlgError(error)
+    return found
 
 
 def largest_of(A: DistMatrix) -> float:

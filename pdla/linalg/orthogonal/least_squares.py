@@ -13,7 +13,7 @@ from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
-from pdla.linalg.orthogonal.factors import Factored
+from pdla.linalg.orthogonal.factors import Factored, on_first_rank
 from pdla.linalg.orthogonal.qr import FACTOR
 from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
 from pdla.linalg.panels.factors import Factors
@@ -160,7 +160,7 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     """
     (m, n), wide, dtype = _agree("pinv", A, rcond, layout, lambda shape: (shape[1], shape[0]))
     given = (A.H if wide else A).astype(dtype)
-    made = FACTOR(given)
+    made = FACTOR(given, check_finite=True)
     u, s, vh = _singular(made.R, True)
     kept = s > _limit(A, rcond, dtype) * s.max(initial=0)
     P = _small(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, made)
@@ -201,7 +201,7 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     1
     """
     (m, n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
-    s = _singular(FACTOR((A.H if wide else A).astype(dtype)).R, False)
+    s = _singular(FACTOR((A.H if wide else A).astype(dtype), check_finite=True).R, False)
     return int((s > (_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
 
 
@@ -238,7 +238,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
            [0.7071]])
     """
     (m, n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
-    made = FACTOR(A.astype(dtype))
+    made = FACTOR(A.astype(dtype), check_finite=True)
     _, s, vh = _singular(made.R, True, full=True)
     rank = int((s > _limit(A, rcond, dtype) * s.max(initial=0)).sum())
     basis = _small(vh[rank:].conj().T, made)
@@ -284,14 +284,15 @@ def _small(x: np.ndarray, made: Factored) -> DistMatrix:
 
 def _singular(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
     """Collective: R's singular values and, with vectors, U and V^H, found on the first rank, the same on every rank."""
-    whole = R.gather(root=0)
-    (k, n), comm = R.shape, R.grid.comm
-    found: Any = np.ones(min(k, n))
-    if vectors:
-        found = np.zeros((k, min(k, n)), R.dtype), found, np.zeros((n if full else min(k, n), n), R.dtype)
-    if comm.rank == 0 and R.xp.name != "meta":
-        found = np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)
-    return comm.share(found)[0]
+    whole, (k, n) = R.gather(root=0), R.shape
+
+    def find() -> Any:
+        if R.xp.name == "meta":
+            s = np.ones(min(k, n))
+            return (np.zeros((k, len(s)), R.dtype), s, np.zeros((n if full else len(s), n), R.dtype)) if vectors else s
+        return np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)  # type: ignore[call-overload]
+
+    return on_first_rank(R.grid.comm, find)
 
 
 def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[DistMatrix, int, np.ndarray | None]:
@@ -304,9 +305,9 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
     u, s, vh = _singular(R, True)
     kept = s > limit * s.max(initial=0)
     u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
-    # X = V S^-1 U^H C
-    inverse = _small(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, made)
-    return matmul(inverse, C), int(kept.sum()), s
+    # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose as many digits as R's condition has
+    small = matmul(_small(u[:, kept].conj().T, made), C)
+    return matmul(_small(vh[kept].conj().T / s[kept], made), small), int(kept.sum()), s
 
 
 def _regular(R: DistMatrix) -> bool:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.checks import communicator, describe_call, flags, one_of
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr
+from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, on_first_rank
 from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -259,7 +260,7 @@ def qr_multiply(
             raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: it must have {wanted}")
         dtype, shape = checks.working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
         checks.result(C, shape, dtype, None, layout)
-    made = FACTOR(A.astype(dtype))
+    made = FACTOR(A.astype(dtype), check_finite=True)
     # C Q is (Q^H C^H)^H, C conj(Q) is (Q^T C^T)^T, and Q C with the conjugate of Q is the conjugate of Q times that of C
     if right:
         given = (C.conj() if conjugate else C).H
@@ -363,17 +364,17 @@ def _results(plan: FactorPlan, A: DistMatrix) -> Any:
 def _pivoted(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
     """Collective: Q2, R2 and the order of R[:, P] = Q2 R2, worked out on the first rank: A[:, P] = Q Q2 R2."""
     R, xp = made.R, made.R.xp
-    small = R.gather(root=0)
-    (k, n), comm = R.shape, R.grid.comm
-    order, factors = np.arange(n), np.zeros((k, k + n), R.dtype)
-    if comm.rank == 0 and xp.name != "meta" and k:
+    small, (k, n) = R.gather(root=0), R.shape
+
+    def find() -> Any:
+        if xp.name == "meta" or not k:
+            return np.zeros((k, k), R.dtype), np.zeros((k, n), R.dtype), np.arange(n)
         from scipy.linalg import qr as pivoted  # which takes longer to load than all of pdla
 
-        q, r, order = pivoted(xp.host(small), mode="economic", pivoting=True)
-        factors = np.hstack([q, r])
-    told = comm.bcast(xp.asarray(np.ascontiguousarray(factors)), 0).wait()
-    order = comm.share(order)[0]
-    Q2, R2 = (count_workspace(_replicated(part, R)) for part in (told[:, :k], told[:, k:]))
+        return pivoted(xp.host(small), mode="economic", pivoting=True, check_finite=False)
+
+    *found, order = on_first_rank(R.grid.comm, find)
+    Q2, R2 = (count_workspace(_replicated(part, R)) for part in found)
     return Q2, R2, order
 
 
@@ -381,7 +382,7 @@ def _replicated(x: Any, like: DistMatrix) -> DistMatrix:
     """Local: x of every rank as a matrix on a grid."""
     block = like.xp.empty(x.shape if like.grid.active else (0, 0), like.dtype)
     if like.grid.active:
-        like.xp.copy(block, x)
+        like.xp.copy(block, like.xp.asarray(np.ascontiguousarray(x)))
     return DistMatrix(block, x.shape, like.grid, Layout())
 
 
@@ -403,7 +404,7 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
             R, order = (made[0], made[1]) if plan.options.pivoting else (made, np.arange(n))
             back = np.argsort(order)
             return (
-                lambda x: images.whole(R, (x[0][order], x[1][order])), partial(images.whole, R.H),
+                lambda x: _by_norm(images.whole(R, (x[0][order], x[1][order]))), partial(images.whole, R.H),
                 lambda x: (x[0][back], x[1][back]),
             )
 
@@ -419,8 +420,8 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
         Q, R, order = made[0], made[1], columns(made)
 
         def product(x: Pair) -> Pair:
-            first = images.whole(Q, images.whole(R, (x[0][order], x[1][order])))
-            return _added(first, images.whole(Q.H, images.whole(Q, (x[0][:k], x[1][:k]))))
+            found = images.whole(Q, _by_norm(images.whole(R, (x[0][order], x[1][order]))))
+            return _added(_by_norm(found), _by_norm(images.whole(Q.H, images.whole(Q, (x[0][:k], x[1][:k])))))
 
         return (product,)
 
@@ -428,6 +429,13 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
         n, terms, given, steps, matrices=lambda made: made[:2], zeros=lambda made: ((made[1], Part(True, "none")),), lost=lost,
         control=lambda made: made[2].tolist() if plan.options.pivoting else None,
     )
+
+
+def _by_norm(x: Pair) -> Pair:
+    """Local: with the norm of all sizes for each: rows of Q R err by their columns' norms, small rows as others."""
+    xp = namespace(x[1])
+    size = xp.host(x[1])
+    return x[0], xp.asarray(np.full_like(size, np.sqrt((size.astype(float) ** 2).sum())))
 
 
 def _added(x: Pair, y: Pair) -> Pair:

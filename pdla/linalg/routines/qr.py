@@ -41,6 +41,7 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
+WIDTH = 128  # of panels on one rank
 HEADER = 2  # the least and the largest absolute value on R's diagonal
 
 
@@ -63,6 +64,8 @@ class QRFactorization(Factorization):
 
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, _) = step.width, step.rows, step.cols, step.shape
+        if step.shape == (1, 1):
+            return step.lapack(step.task.m, step.task.n, 2 * step.task.multiplications)
         rounds = ceil(log(pr, FAN)) if pr > 1 else 0
         alone = rounds * 2 * (step.lapack(FAN * w, w, 3 * FAN * w**3) + step.message(0, w * w)) + 2 * rounds * step.calls(8)
         panel = step.lapack(rows + w, w, 3 * (rows + w) * w * w) + step.touched(3 * (rows + w) * w)
@@ -74,7 +77,7 @@ class QRFactorization(Factorization):
         return step.seconds(alone, panel, ahead, update, wire, delay)
 
     def numbers(self, m: int, n: int) -> int:
-        return HEADER + min(m, n)
+        return HEADER + 2 * min(m, n)  # tau may be complex
 
     def factor(self, X: DistMatrix) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -82,8 +85,8 @@ class QRFactorization(Factorization):
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, float, float]:
         """R and reflections in one matrix, tau, and the least and the largest of R's diagonal."""
-        least, largest = np.abs(numbers[:HEADER]).tolist()
-        return X, numbers[HEADER:].astype(X.dtype), least, largest
+        (least, largest), tau = numbers[:HEADER].tolist(), numbers[HEADER:].view(complex)
+        return X, (tau if X.dtype.kind == "c" else tau.real).astype(X.dtype), least, largest
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         """A x is Q (R x)."""
@@ -116,6 +119,8 @@ class Reflectors:
 
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
         self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
+        if rows.comm is cols.comm is None:  # all of it is here: one block
+            rows, cols = Dimension(rows.n, WIDTH), Dimension(cols.n, WIDTH)
         self.rows, self.cols, self.block = rows, cols, cols.block
         self.count = -(-self.size // self.block)
         self.row_panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
@@ -153,7 +158,7 @@ class FlatQR(Reflectors):
                 taus.append(self.xp.host_or(self.xp.picked(panel.T, at, at), np.ones(len(at))).copy())
                 sizes.append(panel.row.slots.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
         each = np.array(sizes)
-        return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *taus])
+        return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
 
     def factor_panel(self, k: int, last: QRPanel | None) -> QRPanel:
         """Collective: update block column k by the panel before it, factor it, and start sending V and T along the grid rows."""

@@ -1,0 +1,75 @@
+"""Least squares, pseudo-inverses, ranks and null spaces: NumPy's and SciPy's, of full rank and below, tall and wide."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from helpers.systems import BLOCKS, WAYS, drawn, on, raised
+
+import pdla
+from pdla import Layout
+from pdla.linalg import lstsq, matrix_rank, null_space, pinv
+
+SHAPES = [(40, 40), (33, 20), (20, 33), (80, 4), (4, 80), (7, 3), (1, 1), (0, 4), (4, 0)]
+GRIDS = [("blocks", (2, 2), 1), ("cyclic", (1, 3), 0), ("columns", (1, 2), 0), ("cyclic", (3, 1), 1), ("adjoint", (2, 2), 0)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rank", [99, 3, 0])
+def test_numpy_s(dtype, shape, rank):
+    inner = min(rank, *shape)
+    a = drawn((shape[0], inner), dtype) @ drawn((inner, shape[1]), dtype, 1)
+    b, close = drawn((shape[0], 3), dtype, 2), 1e4 * np.finfo(dtype).eps
+    limit = max(shape) * np.finfo(dtype).eps
+    x, residuals, found, s = np.linalg.lstsq(a, b, rcond=limit)
+
+    def program(comm, way, grid):
+        A, B = WAYS[way](grid, a, comm), on(grid, b, BLOCKS, comm)
+        X, left, r, values = lstsq(A, B)
+        assert r == found and np.allclose(X.gather(), x, atol=close) and X.dtype == a.dtype and X.layout == B.layout
+        assert left.shape == residuals.shape and np.allclose(left, residuals, rtol=1e-3, atol=close)
+        assert values is None or np.allclose(values, s, atol=close)
+        y, *_ = lstsq(A, b[:, 0].copy())
+        assert np.allclose(y, x[:, 0], atol=close)
+        assert np.allclose(pinv(A).gather(), np.linalg.pinv(a, rcond=limit), atol=close)
+        assert matrix_rank(A) == found
+        N = null_space(A).gather()
+        assert N.shape == (shape[1], shape[1] - found)
+        assert np.allclose(a @ N, 0, atol=close) and np.allclose(N.conj().T @ N, np.eye(N.shape[1]), atol=close)
+
+    for way, grid, idle in GRIDS[:: 1 if dtype == "float64" else 2]:
+        pdla.run(grid[0] * grid[1] + idle, program, way, grid)
+
+
+def test_a_limit_of_one_s_own():
+    a = np.diag([1.0, 1e-3, 1e-9])
+
+    def program(comm):
+        A, B = (on((2, 1), x, Layout("row"), comm) for x in (a, np.ones((3, 1))))
+        ranks = [lstsq(A, B, rcond=rcond)[2] for rcond in (None, 1e-6, 0.1)]
+        return ranks, matrix_rank(A, tol=1e-2), matrix_rank(A, rtol=1e-4), null_space(A, rcond=1e-6).shape, pinv(A, rcond=0.5).trace()
+
+    assert pdla.run(2, program)[0] == ([3, 2, 1], 1, 2, (3, 1), 1.0)
+
+
+@pytest.mark.parametrize("m", [40, 400])
+def test_fits_where_the_normal_equations_fail(m):
+    """A polynomial of degree 30 in powers: fitted values are as near as SciPy's, the normal equations lose all digits."""
+    t = np.linspace(-1, 1, m)
+    a, b = np.vander(t, 31), np.cos(5 * t)
+
+    def program(comm):
+        A = on((comm.size, 1), a, Layout("row"), comm)
+        return lstsq(A, b)[0]
+
+    x = pdla.run(3, program)[0]
+    expected = scipy.linalg.lstsq(a, b, cond=m * np.finfo(float).eps)[0]
+    assert np.abs(a @ x - b).max() < 2 * np.abs(a @ expected - b).max() + 1e-12
+
+
+def test_faults_are_told_alike_on_every_rank():
+    a = drawn((6, 4), "float64")
+    for text, b, options in (("5 rows", np.ones(5), {}), ("rcond=2", np.ones(6), {"rcond": 2}), ("B has shape", np.ones((6, 1)), {})):
+        assert text in raised(lambda comm, b=b, options=options: lstsq(on((2, 1), a, BLOCKS, comm), b, **options))[1]
+    assert "has inf" in raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.full(6, np.inf)), 3)[1]
+    assert "A has nan" in raised(lambda comm: pinv(on((2, 1), a * np.nan, BLOCKS, comm)))[1]
