@@ -200,7 +200,7 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     >>> pdla.run(2, program)[0]
     1
     """
-    (m, n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
+    (_m, _n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
     s = _singular(FACTOR((A.H if wide else A).astype(dtype), check_finite=True).R, False)
     return int((s > (_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
 
@@ -237,7 +237,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     array([[0.7071],
            [0.7071]])
     """
-    (m, n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
+    (_m, _n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
     made = FACTOR(A.astype(dtype), check_finite=True)
     _, s, vh = _singular(made.R, True, full=True)
     rank = int((s > _limit(A, rcond, dtype) * s.max(initial=0)).sum())

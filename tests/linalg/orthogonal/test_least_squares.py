@@ -47,7 +47,8 @@ def test_a_limit_of_one_s_own():
     def program(comm):
         A, B = (on((2, 1), x, Layout("row"), comm) for x in (a, np.ones((3, 1))))
         ranks = [lstsq(A, B, rcond=rcond)[2] for rcond in (None, 1e-6, 0.1)]
-        return ranks, matrix_rank(A, tol=1e-2), matrix_rank(A, rtol=1e-4), null_space(A, rcond=1e-6).shape, pinv(A, rcond=0.5).trace()
+        trace = pinv(A, rcond=0.5).trace()
+        return ranks, matrix_rank(A, tol=1e-2), matrix_rank(A, rtol=1e-4), null_space(A, rcond=1e-6).shape, trace
 
     assert pdla.run(2, program)[0] == ([3, 2, 1], 1, 2, (3, 1), 1.0)
 
@@ -69,7 +70,8 @@ def test_fits_where_the_normal_equations_fail(m):
 
 def test_faults_are_told_alike_on_every_rank():
     a = drawn((6, 4), "float64")
-    for text, b, options in (("5 rows", np.ones(5), {}), ("rcond=2", np.ones(6), {"rcond": 2}), ("B has shape", np.ones((6, 1)), {})):
+    cases = ("5 rows", np.ones(5), {}), ("rcond=2", np.ones(6), {"rcond": 2}), ("B has shape", np.ones((6, 1)), {})
+    for text, b, options in cases:
         assert text in raised(lambda comm, b=b, options=options: lstsq(on((2, 1), a, BLOCKS, comm), b, **options))[1]
     assert "has inf" in raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.full(6, np.inf)), 3)[1]
     assert "A has nan" in raised(lambda comm: pinv(on((2, 1), a * np.nan, BLOCKS, comm)))[1]

@@ -192,5 +192,5 @@ def test_nan_that_nobody_looks_for_stays_nan():
     a = drawn((40, 4), "float64")
     a[3, 1] = np.nan
     for shape in (a, a[:8], a[:4]):
-        q, r = factors(shape, "blocks", (2, 1), check_finite=False)
+        _q, r = factors(shape, "blocks", (2, 1), check_finite=False)
         assert np.isnan(r).any()

@@ -1,0 +1,1 @@
+"""Functions of matrices: the polar factor, the sign, the exponential, roots."""

@@ -1,0 +1,122 @@
+"""The polar factor, the sign, the exponential and roots: SciPy's, in any layout, for matrices of every condition."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised
+
+import pdla
+from pdla import Layout
+from pdla.errors import LinAlgError
+from pdla.linalg import expm, inverse_root, newton_schulz, polar, signm, sqrtm
+
+WAYS = [((1, 1), BLOCKS, 0), ((3, 1), Layout("row"), 0), ((2, 2), BLOCKS, 1), ((2, 2), cyclic(3), 0)]
+
+
+def everywhere(program, ways=WAYS):
+    for grid, layout, idle in ways:
+        pdla.run(grid[0] * grid[1] + idle, lambda comm, grid=grid, layout=layout: program(lambda a: on(grid, a, layout, comm)))
+
+
+def of_condition(shape, condition, dtype):
+    """Singular values from 1 / condition to 1; condition 0: all are 0."""
+    k = min(shape)
+    u, v = np.linalg.qr(drawn((shape[0], k), dtype))[0], np.linalg.qr(drawn((shape[1], k), dtype, 1))[0]
+    return ((u * (np.geomspace(1, 1 / condition, k) if condition else np.zeros(k))) @ v.conj().T).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("condition", [1.5, 1e3, 1e8, 1e15, 0])
+@pytest.mark.parametrize("shape", [(24, 24), (27, 16), (16, 27), (1, 1), (0, 0)])
+def test_polar_factors(shape, condition, dtype):
+    a, right = of_condition(shape, condition, dtype), shape[0] >= shape[1]
+
+    def program(on):
+        U, H = (X.gather() for X in polar(on(a), side="right" if right else "left"))
+        assert np.allclose(U @ H if right else H @ U, a, atol=1e-14 * 30)
+        gram = U.conj().T @ U if right else U @ U.conj().T
+        assert np.allclose(gram, np.eye(min(shape)), atol=1e-13) and np.array_equal(H, H.conj().T)
+        assert np.linalg.eigvalsh(H).min(initial=0) > -1e-14
+        if condition and condition < 1e4:
+            assert np.allclose(U, scipy.linalg.polar(a, "right" if right else "left")[0], atol=1e-10)
+
+    everywhere(program, WAYS if condition in (1e3, 1e15) else WAYS[2:3])
+
+
+@pytest.mark.parametrize("power", [1e-300, 1e300])
+def test_a_polar_factor_near_the_ends_of_the_range(power):
+    a = of_condition((16, 16), 1e3, "float64")
+
+    def program(on):
+        U, H = polar(on(a * power))
+        assert np.allclose(U.gather(), scipy.linalg.polar(a)[0], atol=1e-10) and np.isfinite(H.gather()).all()
+
+    everywhere(program, WAYS[2:3])
+
+
+@pytest.mark.parametrize(("coefficients", "steps", "least", "most"), [
+    ("jordan", 5, 0.67, 1.14), ("polar_express", 5, 0.86, 1.13), ("polar_express", 8, 0.999, 1.001),
+    ("newton_schulz", None, 1 - 1e-12, 1 + 1e-12),
+    (((1.5, -0.5, 0.0),) * 25, 25, 1 - 1e-9, 1 + 1e-12),
+])
+@pytest.mark.parametrize("shape", [(20, 12), (12, 20)])
+def test_singular_values_after_newton_schulz(coefficients, steps, least, most, shape):
+    """From 0.01 to 1 of the Frobenius norm, as the sources of the coefficients tell them."""
+    a = of_condition(shape, 25, "float64")
+
+    def program(on):
+        A = on(a)
+        U = newton_schulz(A, coefficients=coefficients, steps=steps)
+        s = np.linalg.svd(U.gather(), compute_uv=False)
+        assert least < s.min() and s.max() < most and U.layout == A.layout
+
+    everywhere(program, WAYS[1:3])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("size", [0, 1e-3, 0.1, 0.5, 2, 5, 300])
+def test_exponentials(dtype, size):
+    a = drawn((20, 20), dtype)
+    a *= np.float32(size / np.abs(a).sum(0).max())
+    expected = scipy.linalg.expm(a.astype("complex128"))
+
+    def program(on):
+        X = expm(on(a))
+        bound = 100 * np.finfo(dtype).eps * max(1, size) * np.abs(expected).max()
+        assert np.abs(X.gather() - expected).max() < bound and X.dtype == a.dtype
+
+    everywhere(program, WAYS[1:3])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_signs_and_roots(dtype):
+    a, s = positive(18, dtype, 1e4), drawn((18, 18), dtype)
+    s = s @ np.diag([1.0, -2] * 9) @ np.linalg.inv(s)
+
+    def program(on):
+        R = sqrtm(on(a)).gather()
+        assert np.allclose(R @ R, a, atol=1e-13) and np.array_equal(R, R.conj().T)
+        for p in (1, 2, 4):
+            X = inverse_root(on(a), p).gather()
+            assert np.allclose(np.linalg.matrix_power(X, p) @ a, np.eye(18), atol=1e-8)
+        S = signm(on(s)).gather()
+        assert np.allclose(S @ S, np.eye(18), atol=1e-8) and np.allclose(S, scipy.linalg.signm(s), atol=1e-8)
+
+    everywhere(program, WAYS[1:3])
+
+
+def test_faults_are_told_alike_on_every_rank():
+    a = np.eye(4)
+    a[1, 1] = -1
+    cases = [
+        ("no convergence", lambda A: inverse_root(A, 2), a), ("p=0", lambda A: inverse_root(A, 0), a),
+        ("A has nan", expm, a * np.nan),
+        ("leaves the range", expm, a * 1e4), ("must be square", signm, np.ones((4, 3))), ("side=", lambda A: polar(A, side=2), a),
+        ("one of 'jordan'", lambda A: newton_schulz(A, coefficients="x"), a), ("steps=9", lambda A: newton_schulz(A, steps=9), a),
+        ("side='left'", polar, np.ones((3, 4))),
+    ]
+    for text, call, given in cases:
+        _kind, said = raised(lambda comm, call=call, given=given: call(on((2, 1), given, BLOCKS, comm)), 3)
+        assert text in said, said
+    turn = np.array([[0.0, 1], [-1, 0]])  # eigenvalues i and -i
+    assert raised(lambda comm: signm(on((2, 1), turn, BLOCKS, comm)))[0] is LinAlgError
