@@ -25,7 +25,7 @@ from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix.keys import Origin, index_of
+from pdla.matrix.keys import Origin, in_words, index_of
 
 
 class DistMatrix:
@@ -282,7 +282,11 @@ class DistMatrix:
         [0. 5. 5. 0.]
         1.0
         """
-        rows, cols = index_of(key, self.shape)
+        try:
+            rows, cols = index_of(key, self.shape)
+        except IndexError as error:  # of a number: the other ranks come, too
+            agree(self.grid.comm, f"A[{in_words(key)}] of A={self.described}", error)
+            raise
         if isinstance(rows, int) or isinstance(cols, int):
             from pdla.matrix.elements import elements
 

@@ -66,6 +66,8 @@ def test_what_is_not_there_is_one_error_on_all_ranks():
         A = pdla.ones((4, 3))
         with pytest.raises(IndexError, match=r"index 4 is out of bounds for axis 0 with size 4"):
             A[4]
+        with pytest.raises(IndexError, match=r"rank 1: index 3 is out of bounds for axis 1 with size 3"):
+            A[0, 2 + comm.rank]
         with pytest.raises(IndexError, match=r"index -4 is out of bounds for axis 1 with size 3"):
             A[0, -4] = 1
         with pytest.raises(LayoutError, match="partial sums"):
