@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
@@ -72,15 +72,27 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 
+def vector(path: Path, dataset: str) -> np.ndarray:
+    """A short array that this rank reads whole, as a vector."""
+    with _opened(path) as archive, archive.open(_member(archive, dataset)) as file:
+        found = _read(file)
+    return found.ravel().astype(found.dtype.newbyteorder("="))
+
+
+def _read(file: IO[bytes]) -> np.ndarray:
+    found = fields(file)
+    found.pop("offset")
+    return np.ndarray(buffer=file.read(), **found)
+
+
 def _array(path: Path, dataset: str | None) -> np.ndarray:
     """The array: where it is stored as it is, a memory map."""
     with ZipFile(path) as archive:
         info = _member(archive, dataset)
         with archive.open(info) as file:
-            found: dict[str, Any] = fields(file)
             if info.compress_type != ZIP_STORED:
-                found.pop("offset")
-                return np.ndarray(buffer=file.read(), **found)
+                return _read(file)
+            found = fields(file)
     with path.open("rb") as whole:
         whole.seek(info.header_offset)
         begin = info.header_offset + LOCAL.size + sum(LOCAL.unpack(whole.read(LOCAL.size)))

@@ -3,6 +3,7 @@
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky, plan_cholesky, predict_cholesky
 from pdla.linalg.condition import cond, norm
 from pdla.linalg.determinant import det, slogdet
+from pdla.linalg.factor_files import load_factors, save_factors
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu, lu_factor, lu_solve, plan_lu, predict_lu
 from pdla.linalg.orthogonal.least_squares import lstsq, matrix_rank, null_space, pinv
@@ -24,9 +25,9 @@ from pdla.linalg.triangular import plan_solve_triangular, predict_solve_triangul
 
 __all__ = [
     "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det",
-    "einsum", "hemm", "her2k", "herk", "inv", "lstsq", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power",
+    "einsum", "hemm", "her2k", "herk", "inv", "load_factors", "lstsq", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power",
     "matrix_rank", "matvec", "matvec_words", "multi_dot", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_lu",
     "plan_qr", "plan_solve", "plan_solve_triangular", "predict_cholesky", "predict_lu", "predict_qr",
-    "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "slogdet", "solve", "solve_triangular", "stack", "symm",
-    "syr2k", "syrk", "syrk_words", "trmm", "trsm",
+    "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "slogdet", "solve", "solve_triangular",
+    "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]
