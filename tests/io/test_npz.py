@@ -35,25 +35,26 @@ def test_bfloat16_is_written_as_by_numpy(tmp_path):
     assert same_bits(np.load(tmp_path / "x.npz")["matrix"].view(BITS.dtype), BITS)
 
 
-@pytest.mark.parametrize("at", ["write", "close"])
+@pytest.mark.parametrize("at", [("write",), ("close",), ("write", "close")])
 def test_a_failure_half_way(tmp_path, monkeypatch, at):
-    """On rank 0 alone, amid the rows or at the end: it is told on all, once, and the old file stays."""
+    """On rank 0 alone, amid the rows, at the end, or at both: it is told on all, once, and the old file stays."""
     path, old, true_open = tmp_path / "x.npz", numbers((8, 3)), ZipFile.open
     write(path, old)
     monkeypatch.setattr(files, "PANEL", 50)
 
+    def failing(true_call, left):
+        def call(*args):
+            true_call(*args)
+            if not next(calls):
+                raise OSError(28, "No space left on device")
+
+        calls = iter([*[True] * left, *[False] * 9])
+        return call
+
     def opened(archive, name, mode="r", **options):
         file = true_open(archive, name, mode, **options)
-        if mode == "w":
-            true_call, left = getattr(file, at), [3 if at == "write" else 0]
-
-            def failing(*args):
-                true_call(*args)
-                left[0] -= 1
-                if left[0] < 0:
-                    raise OSError(28, "No space left on device")
-
-            setattr(file, at, failing)
+        for method in at if mode == "w" else ():
+            setattr(file, method, failing(getattr(file, method), 3 if method == "write" else 0))
         return file
 
     monkeypatch.setattr(ZipFile, "open", opened)

@@ -81,7 +81,9 @@ def test_scipy_reads_them_and_writes_them(tmp_path):
     np.savez_compressed(tmp_path / "scipy.npz", LU=made, pivots=pivots.astype(">i4"))
 
     def program(comm):
-        return linalg.lu_solve(linalg.load_factors(tmp_path / "scipy.npz", ProcessGrid(2), Layout("row")), b)
+        factors = linalg.load_factors(tmp_path / "scipy.npz", ProcessGrid(2), Layout("row"))
+        assert factors[1].dtype.isnative
+        return linalg.lu_solve(factors, b)
 
     np.testing.assert_allclose(pdla.run(2, program)[0], np.linalg.solve(a, b), rtol=1e-12)
 
