@@ -22,6 +22,7 @@ templates_path = ["_templates"]
 default_role = "py:obj"  # a link where the reference has a page of that name, else as code
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ["torch"]  # pdla.torch needs it, its page does not
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_param = False  # parameters that are described together stay so

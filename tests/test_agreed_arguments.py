@@ -173,6 +173,15 @@ def stored(here):
     return here.folder / "a.h5", here.folder / "b.h5"
 
 
+def stored_factors(here):
+    """Files of a matrix's factors, and of another's."""
+    for name, scale in (("a.npz", 1), ("b.npz", 2)):
+        if here.comm.rank == 0:
+            np.savez(here.folder / name, LU=scale * np.eye(4), pivots=np.arange(4))
+    here.comm.barrier()
+    return here.folder / "a.npz", here.folder / "b.npz"
+
+
 both = (True, False)
 VALUES = {  # by name of the argument, what all ranks give, and then what one rank gives instead
     "A": Here.matrices, "B": Here.matrices, "C": Here.matrices, "other": Here.matrices, "out": Here.matrices,
@@ -291,6 +300,10 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     "from_global of a root": {"root": lambda here: (0, 1, None)},
     "native_layouts": {"algorithm": lambda here: ("auto", "3d")},
     "load": {"path": stored},
+    "load_factors": {"path": stored_factors},
+    "save_factors": {
+        "path": lambda here: (here.folder / "a.npz", here.folder / "b.npz"), "factors": lambda here: VALUES["lu_and_piv"](here)
+    },
     "save": {"path": lambda here: (here.folder / "a.npy", here.folder / "b.npy")},
     "from_descriptor": {
         "desc": lambda here: ([1, 0, 4, 4, 2, 2, 0, 0, 4], [1, 0, 4, 4, 4, 2, 0, 0, 4]),
@@ -470,7 +483,9 @@ def test_an_argument_that_is_wrong_on_one_rank(name, argument, tmp_path):
         first, *rest = reaching(name, usual)
         whole = usual[argument]
         if several(whole):
-            return [type(whole)([*whole[:at], wrong, *whole[at + 1 :]]) for wrong in wrongs(here) for at in {0, len(whole) - 1}]
+            last = len(whole) - 1
+            places = {0, last} if rest or isinstance(whole[last], REACH) else {last}  # else whole[0] alone reaches the others
+            return [type(whole)([*whole[:at], wrong, *whole[at + 1 :]]) for wrong in wrongs(here) for at in places]
         if argument == "self" or (argument == first and not rest):
             return []
         return wrongs(here)

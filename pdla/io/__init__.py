@@ -29,7 +29,7 @@ FORMATS = {
     ".npz": npz, ".mat": foreign, ".nc": foreign,
 }
 NAMED = (hdf5, npz, foreign)  # files of several matrices, which have names
-READ_ONLY = (npz, foreign)
+READ_ONLY = (foreign,)
 
 
 def load(
@@ -140,10 +140,11 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
           precision; long doubles are refused.
         * ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks where h5py is
           built with MPI. The file's other datasets stay, and the attributes of this one.
+        * ``.npz``: written by rank 0, a few rows at a time; the file has this matrix alone.
     A : DistMatrix
         The matrix; partial sums are added up first.
     dataset : str, optional
-        HDF5 only: the name of the matrix in the file.
+        Of HDF5 and ``.npz``: the name of the matrix in the file.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         if form in READ_ONLY:
             others = [ending for ending, other in FORMATS.items() if other not in READ_ONLY]
             raise FileError(f"{path}: {path.suffix} is read only; save to {', '.join(others)}")
-        if form is hdf5 and not (isinstance(dataset, str) and dataset.strip("/") and "\0" not in dataset):
+        if form in NAMED and not (isinstance(dataset, str) and dataset.strip("/") and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name that it is to have in the file, as 'matrix'")
     with together(comm, path):
         check_dtype(A.dtype)

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection
+from pdla.indices import Selection
 from pdla.io.bfloat16 import dtype_in, for_h5py, get, has_dtype, put
 from pdla.io.elsewhere import check_sources
-from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
+from pdla.io.files import PANEL, check_matrix, filled, panels, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
@@ -129,7 +128,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
         with together(comm, path), h5py.File(part, "r+", driver="mpio", comm=comm.mpi) as file:
             write_own(A, lambda block, rows, cols: _write(file[dataset], block, rows, cols))
         return
-    for rows, panel in _panels(A):
+    for rows, panel in panels(A):
         with together(comm, path):
             if comm.rank == 0:
                 with h5py.File(part, "r+") as file:
@@ -203,36 +202,3 @@ def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
     for here, there in _strips(rows, block.shape[0]):
         for across, columns in _strips(cols, block.shape[1]):
             put(x, there, columns, block[here, across])
-
-
-def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
-    """Collective: A, a few whole rows at a time: (which rows, their elements on rank 0 and None on others)."""
-    (m, n), grid = A.shape, A.grid
-    if grid.comm.rank == 0:
-        places = (dict(zip(grid.axes, place, strict=True)) for place in np.ndindex(grid.shape))
-        known = {grid.rank_of(coords): to_write(A, coords) for coords in places}
-    else:
-        known = {grid.comm.rank: to_write(A, grid.coords)}
-    held = {rank: share for rank, share in known.items() if share}
-    height = max(1, PANEL // max(1, n * A.dtype.itemsize))
-    for lo in range(0, m, height):
-        rows = IndexSet.interval(lo, min(lo + height, m))
-        yield slice(lo, lo + len(rows)), _panel(A, held, rows)
-
-
-def _panel(A: DistMatrix, held: dict[int, tuple[IndexSet, IndexSet]], rows: IndexSet) -> Any:
-    """Collective: these rows of A on rank 0. held: on rank 0 what each rank has to give; on another rank what it has itself."""
-    comm, xp = A.grid.comm, A.xp
-    meetings = {rank: (*mine.overlay(rows), cols) for rank, (mine, cols) in held.items()}
-    here, _, count, _ = meetings.get(comm.rank, (slice(0, 0), None, 0, None))
-    own = {0: xp.reinterpret(xp.take(A.stored, here, slice(None)), A.conjugated)} if count else {}
-    if comm.rank:
-        comm.alltoall(own, {}).wait()
-        return None
-    pieces = {r: buffer(xp, (k, len(cols)), A.dtype) for r, (_, _, k, cols) in meetings.items() if k and r}
-    comm.alltoall({}, pieces).wait()
-    panel = buffer(xp, (len(rows), A.shape[1]), A.dtype)
-    for rank, piece in (own | pieces).items():
-        _, there, _, cols = meetings[rank]
-        xp.put(panel, there, cols.selection, piece)
-    return panel

@@ -1,21 +1,24 @@
-"""NumPy's .npz, read only: a zip archive of .npy files, of which `dataset` names one.
+"""NumPy's .npz: a zip archive of .npy files, of which `dataset` names one.
 
 What np.savez has stored as it is, every rank maps into memory, as an .npy file; what
-np.savez_compressed has packed, rank 0 unpacks.
+np.savez_compressed has packed, rank 0 unpacks. Rank 0 writes, a few rows at a time, as a zip archive
+has checksums.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
-from pdla.io.files import check_matrix, filled
+from pdla.io.files import check_matrix, filled, panels, together
 from pdla.io.npy import fields, read_part
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -25,17 +28,31 @@ LOCAL = struct.Struct("<26x2H")  # of the header before a member: the lengths of
 
 
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
+    with _opened(path) as archive, archive.open(_member(archive, dataset)) as file:
+        found = fields(file)
+    return check_matrix(found["shape"], found["dtype"])
+
+
+def names(path: Path) -> list[str]:
+    """The arrays in an archive."""
+    with _opened(path) as archive:
+        return [*_members(archive)]
+
+
+def _opened(path: Path) -> ZipFile:
     try:
-        with ZipFile(path) as archive, archive.open(_member(archive, dataset)) as file:
-            found = fields(file)
+        return ZipFile(path)
     except BadZipFile as error:
         raise ValueError(f"no .npz archive: {error}") from None
-    return check_matrix(found["shape"], found["dtype"])
+
+
+def _members(archive: ZipFile) -> dict[str, ZipInfo]:
+    return {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
 
 
 def _member(archive: ZipFile, name: str | None) -> ZipInfo:
     """The array of this name, or for None the only one in the archive; else ValueError, which lists all."""
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")}
+    members = _members(archive)
     if name is None and len(members) == 1:
         return next(iter(members.values()))
     if name in members:
@@ -55,16 +72,64 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 
+def vector(path: Path, dataset: str) -> np.ndarray:
+    """A short array that this rank reads whole, as a vector."""
+    with _opened(path) as archive, archive.open(_member(archive, dataset)) as file:
+        found = _read(file)
+    return found.ravel().astype(found.dtype.newbyteorder("="))
+
+
+def _read(file: IO[bytes]) -> np.ndarray:
+    found = fields(file)
+    found.pop("offset")
+    return np.ndarray(buffer=file.read(), **found)
+
+
 def _array(path: Path, dataset: str | None) -> np.ndarray:
     """The array: where it is stored as it is, a memory map."""
     with ZipFile(path) as archive:
         info = _member(archive, dataset)
         with archive.open(info) as file:
-            found: dict[str, Any] = fields(file)
             if info.compress_type != ZIP_STORED:
-                found.pop("offset")
-                return np.ndarray(buffer=file.read(), **found)
+                return _read(file)
+            found = fields(file)
     with path.open("rb") as whole:
         whole.seek(info.header_offset)
         begin = info.header_offset + LOCAL.size + sum(LOCAL.unpack(whole.read(LOCAL.size)))
     return np.memmap(path, mode="r", **(found | {"offset": begin + found["offset"]}))
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
+    """A after the arrays that are in `part` already, if there are any."""
+    comm, opened, file = A.grid.comm, ExitStack(), None
+    try:
+        with together(comm, path):
+            if comm.rank == 0:
+                file = opened.enter_context(_appended(part, dataset, A.shape, A.dtype))
+        for _, panel in panels(A):
+            with together(comm, path):
+                if file is not None:
+                    file.write(A.xp.host(panel).reshape(-1).view(np.uint8))
+        with together(comm, path):
+            opened.close()
+    finally:
+        with suppress(Exception):  # after an error, of which all ranks know
+            opened.close()
+
+
+def append(part: Path, dataset: str, x: np.ndarray) -> None:
+    """Local: write an array of one rank's after those that are in an archive already."""
+    with _appended(part, dataset, x.shape, x.dtype) as file:
+        file.write(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
+
+
+@contextmanager
+def _appended(part: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
+    """What the elements of a new array in an archive, in C order, are written to."""
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with ZipFile(part, "a") as archive, archive.open(f"{dataset}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array_header_1_0(file, described)
+        yield file

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import blas, namespace
+from pdla.array.dlpack import view_foreign
 from pdla.array.draw import TILE, Draw
 from pdla.array.dtypes import check_numbers, has_fractions
 from pdla.array.numpy import significant
@@ -80,7 +81,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     Parameters
     ----------
     local : 2-D array
-        This rank's block, with any strides; on idle ranks of size 0, or None. In a dry run its
+        This rank's block, with any strides: NumPy's, CuPy's, or another library's that has
+        `__dlpack__`, such as PyTorch and JAX; on idle ranks of size 0, or None. In a dry run its
         shape and dtype alone are kept.
     shape : tuple of int
         Rows and columns of the whole matrix.
@@ -105,6 +107,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
 
     Notes
     -----
+    A block that is read-only, as JAX's are, may be multiplied, but not be written to.
+
     A block stored by columns is sent as it is. Where it is stored by rows on some ranks and by
     columns, or with gaps within rows, on others, copies of its products, and of what is added to it
     as `out`, may differ in their last bits: BLAS adds in another order.
@@ -124,7 +128,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
-        block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
+        given = np.empty((0, 0)) if local is None else view_foreign("from_local", local, grid.comm.xp)
+        block = namespace(given).asarray(given)
         check_numbers("from_local", block.dtype, namespace(block))
         _check_unmasked("from_local", local)
         if grid.active and block.shape != expected:
@@ -133,7 +138,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
                 "rows or columns each rank has, where they are not cut evenly"
             )
         if grid.active:
-            _check_place(block, local, grid.comm.xp)
+            _check_place(block, given, grid.comm.xp)
     mine = (block.dtype, _order(block), (_gaps(block), _gaps(block.T))) if grid.active else None
     blocks = [theirs for theirs in grid.comm.share(mine) if theirs is not None]
     if not blocks:
@@ -158,7 +163,7 @@ def _gaps(block: Any) -> int:
     return 1 if how == b"N" else 2
 
 
-def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
+def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
     """DeviceError unless a block is where matrices are.
 
     No kernel reads other memory, and `block` would be a mere copy of what the caller has on another
@@ -170,7 +175,7 @@ def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
             f"from_local: the block is an array of {here.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
             f"bring it there before, or set PDLA_ARRAY={here.name}"
         )
-    if here.name == "cupy" and block is not local:
+    if here.name == "cupy" and block is not given:
         raise DeviceError("from_local: the block lies on another GPU than this rank's matrices: make it after the first grid")
 
 

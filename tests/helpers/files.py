@@ -16,7 +16,7 @@ from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.errors import DeadlockError, FileError, RemoteError
 from pdla.io import load, save
 
-ENDINGS = (".npy", ".mtx", ".mtx.gz", ".mtx.bz2", ".h5", ".hdf5")
+ENDINGS = (".npy", ".npz", ".mtx", ".mtx.gz", ".mtx.bz2", ".h5", ".hdf5")
 LAYOUTS = {
     "blocks": Layout("row", "col"),
     "swapped": Layout("col", "row"),
@@ -42,6 +42,8 @@ def write(path, x):
     """What other programs would have written."""
     if path.suffix == ".npy":
         np.save(path, x)
+    elif path.suffix == ".npz":
+        np.savez(path, matrix=x)
     elif path.suffix in (".h5", ".hdf5"):
         with h5py.File(path, "w") as file:
             file["matrix"] = x
@@ -58,6 +60,8 @@ def read(path):
     """What other programs would read."""
     if path.suffix == ".npy":
         return np.load(path)
+    if path.suffix == ".npz":
+        return np.load(path)["matrix"]
     if path.suffix in (".h5", ".hdf5"):
         with h5py.File(path, "r") as file:
             return file["matrix"][...]

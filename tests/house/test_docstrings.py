@@ -4,6 +4,8 @@ import doctest
 import inspect
 import re
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 import numpy as np
@@ -26,7 +28,9 @@ GIVEN = (  # not in an __all__, but what a user is given, or finds in the refere
     AllRanks, Cost, Event, IndexSet, Native, Path, Pending, Prediction, Step,
     FactorPrediction, config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
-FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate)
+FACES = [pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate]
+if find_spec("torch"):  # pdla.torch is for who has PyTorch
+    FACES.append(import_module("pdla.torch"))
 CALLED = ("__call__", "__getitem__", "__setitem__")  # special methods that are described on their own
 
 SECTIONS = ("Parameters", "Returns", "Yields", "Attributes", "Raises", "See Also", "Notes", "Examples")

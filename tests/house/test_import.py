@@ -11,7 +11,7 @@ import pytest
 import pdla
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ["scipy.linalg", "rich", "jsonschema", "h5py", "mpi4py", "cupy", "threadpoolctl"]
+HEAVY = ["scipy.linalg", "rich", "jsonschema", "h5py", "mpi4py", "cupy", "threadpoolctl", "torch"]
 
 
 def test_import_loads_nothing_heavy():

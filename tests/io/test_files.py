@@ -10,7 +10,7 @@ from helpers.files import ENDINGS, LAYOUTS, errors, load_error, loaded, numbers,
 
 import pdla
 from pdla import Layout, ProcessGrid
-from pdla.io import files, hdf5, load, mtx, npy
+from pdla.io import files, hdf5, load, mtx, npy, npz
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -123,7 +123,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, endin
         pdla.world().share(None)
         return true_filled(path, *rest)
 
-    for form in (npy, mtx, hdf5):
+    for form in (npy, npz, mtx, hdf5):
         monkeypatch.setattr(form, "filled", filled)
     assert str(path) in load_error(path)
     write(path, other)
@@ -144,6 +144,6 @@ def test_a_file_that_is_written_to_while_it_is_loaded(tmp_path, monkeypatch, end
                 file.write(content)
         return true_filled(path, *rest)
 
-    for form in (npy, mtx, hdf5):
+    for form in (npy, npz, mtx, hdf5):
         monkeypatch.setattr(form, "filled", filled)
     assert load_error(path) == f"{path}: written to, or replaced, while it was loaded"

@@ -11,13 +11,14 @@ from helpers.files import LAYOUTS, load_error, loaded, numbers, read, same, save
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.io import hdf5, load, save
+from pdla.io import files, hdf5, load, save
 
 
 @pytest.mark.parametrize("panel", [20, 250])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_hdf5_in_many_panels(tmp_path, name, panel, monkeypatch):
-    monkeypatch.setattr(hdf5, "PANEL", panel)
+    for module in (hdf5, files):
+        monkeypatch.setattr(module, "PANEL", panel)
     path, x = tmp_path / "x.h5", numbers((23, 13))
     saved(6, path, x, LAYOUTS[name])
     assert same(read(path), x)
@@ -27,7 +28,8 @@ def test_hdf5_in_many_panels(tmp_path, name, panel, monkeypatch):
 @pytest.mark.parametrize("panel", [250, 2**20])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_hdf5_in_chunks(tmp_path, name, panel, monkeypatch):
-    monkeypatch.setattr(hdf5, "PANEL", panel)
+    for module in (hdf5, files):
+        monkeypatch.setattr(module, "PANEL", panel)
     path, x = tmp_path / "x.h5", numbers((23, 13))
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=x, chunks=(5, 4), compression="gzip")
@@ -226,7 +228,8 @@ def test_a_full_disk_is_seen_before_hdf5_needs_more_for_what_it_has(tmp_path, mo
 def test_a_failure_half_way_through_hdf5(tmp_path, monkeypatch):
     path, old, true_setitem = tmp_path / "x.h5", numbers((8, 3)), h5py.Dataset.__setitem__
     write(path, old)
-    monkeypatch.setattr(hdf5, "PANEL", 50)
+    for module in (hdf5, files):
+        monkeypatch.setattr(module, "PANEL", 50)
 
     def setitem(self, rows, value):
         if rows[0].start > 2:

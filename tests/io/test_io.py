@@ -15,7 +15,7 @@ DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "fl
 # ---------------------------------------------------------------------------------------------- round trips
 
 
-@pytest.mark.parametrize("ending", (".npy", ".mtx", ".h5"))
+@pytest.mark.parametrize("ending", (".npy", ".npz", ".mtx", ".h5"))
 @pytest.mark.parametrize("P", GRIDS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_round_trip(tmp_path, ending, P, name):
@@ -27,7 +27,7 @@ def test_round_trip(tmp_path, ending, P, name):
     assert same(read(out), x)
 
 
-@pytest.mark.parametrize("ending", (".npy", ".h5"))
+@pytest.mark.parametrize("ending", (".npy", ".npz", ".h5"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(tmp_path, ending, dtype):
     path, x = tmp_path / f"x{ending}", numbers((6, 7), dtype)
@@ -58,7 +58,8 @@ def test_byte_orders(tmp_path, ending, dtype):
 
 
 @pytest.mark.parametrize(
-    ("ending", "dtype"), [(".npy", ">f8"), (".npy", ">i4"), (".mtx", ">f8"), (".mtx.gz", ">c16"), (".h5", ">c8"), (".h5", ">c32")]
+    ("ending", "dtype"),
+    [(".npy", ">f8"), (".npz", ">f8"), (".npy", ">i4"), (".mtx", ">f8"), (".mtx.gz", ">c16"), (".h5", ">c8"), (".h5", ">c32")],
 )
 def test_blocks_in_another_byte_order_are_saved_as_the_numbers_that_they_are(tmp_path, ending, dtype):
     path, x = tmp_path / f"x{ending}", (numbers((6, 4), dtype) / 4).astype(dtype)

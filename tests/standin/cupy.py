@@ -117,6 +117,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(self, *args, **kwargs):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
+    def __dlpack__(self, **options):
+        return self._x.__dlpack__(**options)
+
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
         if out is not None:
             kwargs["out"] = tuple(map(_down, out))
@@ -214,6 +217,10 @@ def _down_key(key):
 
 def empty(shape, dtype=float):
     return ndarray(shape, dtype)
+
+
+def from_dlpack(x):
+    return ndarray._of(np.from_dlpack(x))
 
 
 def asarray(x):

@@ -92,6 +92,11 @@ def asarray(x: Any) -> Any:
     return cupy.asarray(x)
 
 
+def from_dlpack(x: Any) -> Any:
+    """Another library's array on a GPU as one of CuPy's over the same memory."""
+    return cupy.from_dlpack(x)
+
+
 def host(x: Any) -> np.ndarray:
     return cupy.asnumpy(x)
 

@@ -334,6 +334,21 @@ def test_a_block_that_lies_elsewhere_than_matrices_is_refused(array, says):
         pdla.run(2, program)
 
 
+def test_a_block_of_another_library_on_the_device():
+    """As PyTorch's: what it hands on by DLPack is a matrix's memory."""
+
+    def program(comm):
+        x = there(np.full((2, 4), comm.rank))
+        block = SimpleNamespace(__dlpack__=x.__dlpack__, __dlpack_device__=lambda: (2, 0))
+        A = pdla.from_local(block, (4, 4), pdla.ProcessGrid(2), Layout("row"))
+        A *= 10
+        return x
+
+    with config.override(array="cupy"):
+        for rank, found in enumerate(pdla.run(2, program)):
+            same(found, np.full((2, 4), 10 * rank))
+
+
 MAKERS = {
     "zeros": lambda dtype, *on: pdla.zeros((4, 4), *on, dtype=dtype),
     "eye": lambda dtype, *on: pdla.eye(4, *on, dtype=dtype),

@@ -14,7 +14,7 @@ from pdla.io import load, save
 
 pytestmark = pytest.mark.mpi
 
-ENDINGS = (".npy", ".mtx.gz", ".h5")
+ENDINGS = (".npy", ".npz", ".mtx.gz", ".h5")
 LAYOUTS = {
     "blocks": Layout("row", "col"),
     "nested": Layout(rows=("col", "row")),

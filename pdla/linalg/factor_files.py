@@ -1,0 +1,181 @@
+"""Factors in files: what lu_factor and cho_factor give, for solutions on another day and on other ranks.
+
+An archive of NumPy's has an array "LU" and its "pivots", or a Cholesky factor named "L" or "U".
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdla.checks import communicator, describe, digest
+from pdla.comm.agreement import agreed
+from pdla.errors import FileError, LayoutError, ShapeError, kind_of
+from pdla.grid import ProcessGrid, communicator_of, in_layout
+from pdla.io import known, load, npz
+from pdla.io.files import check_dtype, together
+from pdla.io.replace import replacing, version
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.matrix.core import DistMatrix
+
+NAMES = ("LU", "L", "U")
+
+
+def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.ndarray | bool]) -> None:
+    """Write LU or Cholesky factors into a file. Collective, idle ranks included.
+
+    The file appears, or replaces an old one, only when all of it has been written. A dry run writes
+    nothing.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        It ends with ``.npz``.
+    factors : tuple
+        As `lu_factor` or `cho_factor` gives them, in any layout.
+
+    Raises
+    ------
+    FileError
+        Where the file cannot be written.
+    ShapeError, LayoutError, AgreementError
+        For what are no factors, on every rank, as all of these.
+
+    See Also
+    --------
+    load_factors : Read them, on any number of ranks.
+
+    Notes
+    -----
+    Rank 0 writes, a few rows at a time. To NumPy and SciPy the file is an archive: of "LU" and
+    "pivots", as ``scipy.linalg.lu_solve((f["LU"], f["pivots"]), b)`` takes them, or of "L" or "U".
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> def program(comm, path):
+    ...     a, grid = np.array([[1, 2], [4, 4]]), pdla.ProcessGrid(2)
+    ...     A = pdla.from_global(a, grid, pdla.Layout("row"))
+    ...     pdla.linalg.save_factors(path, pdla.linalg.lu_factor(A))
+    >>> def resumed(comm, path):
+    ...     factors = pdla.linalg.load_factors(path, pdla.ProcessGrid(3), pdla.Layout("row"))
+    ...     return pdla.linalg.lu_solve(factors, np.array([5.0, 12]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "lu.npz")
+    ...     _ = pdla.run(2, program, path)
+    ...     print(pdla.run(3, resumed, path)[0])
+    [1. 2.]
+    """
+    X, which = factors if isinstance(factors, (tuple, list)) and len(factors) == 2 else (factors, None)
+    comm = communicator([X], "factors")
+    told = digest(which) if isinstance(which, np.ndarray) else which
+    with agreed(comm, f"save_factors({path!r}, {describe(X)}, {told})"):
+        target = _archive(path)
+        name = _check(X, which)
+    if X.xp.name == "meta":
+        return
+    with replacing(comm, target) as part:
+        npz.save(part, target, name, X)
+        with together(comm, target):
+            if comm.rank == 0 and isinstance(which, np.ndarray):
+                npz.append(part, "pivots", which)
+
+
+def load_factors(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout) -> tuple[DistMatrix, Any]:
+    """Read factors that `save_factors` wrote. Collective over the grid's communicator.
+
+    Every rank must see the file, and reads its own block.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file.
+    grid : ProcessGrid
+        What the factors are cut over: of any number of ranks.
+    layout : Layout
+        How they are cut. In square blocks, as ``Layout(Cyclic("row", 64), Cyclic("col", 64))``,
+        they are solved with where they lie; from others each solution moves them.
+
+    Returns
+    -------
+    factors : tuple
+        As `lu_factor` or `cho_factor` gave it: for `lu_solve` or `cho_solve`, `det` and `cond`.
+
+    Raises
+    ------
+    FileError
+        For a file that is missing, damaged or written to meanwhile, or has no factors, on every
+        rank.
+    LayoutError, AgreementError
+        As by `load`.
+
+    See Also
+    --------
+    save_factors : Write them; with an example.
+
+    Examples
+    --------
+    >>> import os, tempfile, scipy.linalg
+    >>> def program(comm, path):
+    ...     square = pdla.Layout(pdla.Cyclic("row", 1), pdla.Cyclic("col", 1))
+    ...     C, lower = pdla.linalg.load_factors(path, pdla.ProcessGrid((2, 2)), square)
+    ...     return pdla.linalg.det((C, lower)), lower
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "cholesky.npz")
+    ...     np.savez(path, L=scipy.linalg.cholesky(4 * np.eye(3), lower=True))
+    ...     pdla.run(4, program, path)[0]
+    (np.float64(64.0), True)
+    """
+    comm = communicator_of("load_factors", grid)
+    with agreed(comm, f"load_factors({path!r}, {grid!r}, {layout!r})"):
+        target = _archive(path)
+        in_layout("load_factors", layout)
+    with together(comm, target):
+        before = version(target)
+        name = _name(npz.names(target))
+    X = load(target, grid, layout, dataset=name)
+    with together(comm, target):
+        which = npz.vector(target, "pivots") if name == "LU" else name == "L"
+        try:
+            _check(X, which)
+        except ShapeError as error:
+            raise FileError(f"{target}: {error}") from None
+        if version(target) != before:
+            raise FileError(f"{target}: written to, or replaced, while it was loaded")
+    return X, which
+
+
+def _archive(path: Any) -> Path:
+    found, form = known(path)
+    if form is not npz:
+        raise FileError(f"{found}: factors are saved to .npz")
+    return found
+
+
+def _name(names: list[str]) -> str:
+    """Of the one array that has factors; ValueError unless there is one, and its pivots."""
+    found = [name for name in names if name in NAMES]
+    if len(found) != 1 or (found == ["LU"] and "pivots" not in names):
+        raise ValueError(f"no factors: the file has {', '.join(names) or 'nothing'}, save_factors writes LU and pivots, L, or U")
+    return found[0]
+
+
+def _check(X: Any, which: Any) -> str:
+    """The name under which these factors are saved; ShapeError where they are none."""
+    checks.matrix(X, "factors[0]")
+    check_dtype(X.dtype)
+    if X.layout.partial:
+        raise LayoutError(f"factors in {X.layout!r}: redistribute partial sums first")
+    if isinstance(which, (bool, np.bool_)):
+        checks.square("factors", X)
+        return "L" if which else "U"
+    m, k = X.shape[0], min(X.shape)
+    if not (isinstance(which, np.ndarray) and which.dtype.kind in "iu" and which.shape == (k,)):
+        raise ShapeError(f"factors[1] is {kind_of(which)}: the {k} pivots of lu_factor, or cho_factor's True or False")
+    if k and not 0 <= which.min() <= which.max() < m:
+        raise ShapeError(f"pivots from {which.min()} to {which.max()}: rows have the numbers from 0 to {m - 1}")
+    return "LU"
