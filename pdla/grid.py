@@ -142,7 +142,8 @@ def on_grid(call: str, grid: Any) -> None:
 
 
 def _no_grid(call: str, grid: Any) -> GridError:
-    return GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
+    named = "a layout goes to layout=, a dtype to dtype=" if isinstance(grid, (Layout, type, np.dtype, str)) else ""
+    return GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid{named and f'; {named}'}")
 
 
 def communicator_of(call: str, grid: Any) -> Communicator:
@@ -174,8 +175,23 @@ def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: st
         )
 
 
+def place(call: str, grid: Any, layout: Any) -> tuple[ProcessGrid, Any]:
+    """Where a new matrix goes: what is None is the default grid, and the grid's default layout.
+
+    GridError, on every rank that this one knows, unless the other thing given is a grid. Collective
+    where `ProcessGrid.default` is.
+    """
+    grid = ProcessGrid.default() if grid is None else grid
+    communicator_of(call, grid)
+    return grid, grid.default_layout if layout is None else layout
+
+
 def in_layout(call: str, layout: Any) -> None:
     """LayoutError unless this is a layout."""
+    if layout is None:
+        raise LayoutError(
+            f"{call}: no layout, and grids of three or four axes have no default: give a pdla.Layout, as Layout('row', 'col')"
+        )
     if not isinstance(layout, Layout):
         raise LayoutError(f"{call}: layout={layout!r} is {kind_of(layout)}: give a pdla.Layout, as Layout('row', 'col')")
 
@@ -248,8 +264,6 @@ class ProcessGrid:
             if self.ranks.size and self.ranks.max() >= self.comm.size:
                 raise GridError(f"order={order!r} names rank {self.ranks.max()}; there are {self.comm.size}")
         self._place()
-        self._listed = True
-        know(self.comm)
         _family(self.comm).enter(self)
 
     @classmethod
@@ -300,6 +314,36 @@ class ProcessGrid:
             The same one at each call.
         """
         return cached(comm, ProcessGrid.everyone, lambda: ProcessGrid.trusted((comm.size,), comm, None))
+
+    @staticmethod
+    def default(comm: Any = None) -> ProcessGrid:
+        """Give the grid on which matrices are made where none is given.
+
+        All ranks, in `balanced_shape`. Local, but for the first `world` under MPI.
+
+        Parameters
+        ----------
+        comm : Communicator or mpi4py.MPI.Comm, optional
+            The world by default.
+
+        Returns
+        -------
+        ProcessGrid
+            The same one at each call, until it is closed, or its communicator is.
+
+        Raises
+        ------
+        GridError
+            For what is no communicator, on this rank.
+        NoMPIError
+            For None, where there is no MPI and no world of `run`.
+
+        Examples
+        --------
+        >>> pdla.run(6, lambda comm: pdla.ProcessGrid.default())[0]
+        ProcessGrid(row=2, col=3)
+        """
+        return _family(as_communicator(comm)).default()
 
     def over(self, comm: Communicator) -> ProcessGrid:
         """Give the same grid over another communicator of as many ranks. Local.
@@ -359,6 +403,14 @@ class ProcessGrid:
     def active(self) -> bool:
         """Whether this rank has a place in the grid."""
         return self.coords is not None
+
+    @cached_property
+    def default_layout(self) -> Layout | None:
+        """The layout of matrices that are given none: rows cut along the first axis, columns along the second.
+
+        None for a grid of more axes.
+        """
+        return Layout(*self.axes) if len(self.axes) <= 2 else None
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -528,7 +580,7 @@ class ProcessGrid:
 
 
 class Families:
-    """The sub-communicators of one communicator, made together by all its ranks and kept for reuse.
+    """A communicator's default grid, and its sub-communicators, made together by all its ranks and kept for reuse.
 
     An MPI has some two thousand communicators, and grids are garbage-collected at different moments
     on different ranks. So the garbage collector closes none of them: when there are too many, the
@@ -540,9 +592,19 @@ class Families:
         self.comm = comm
         self.kept: dict[tuple, Communicator | None] = {}
         self.open: Counter[tuple] = Counter()
+        self._default: ProcessGrid | None = None
         comm.ending.append(self._end)
 
+    def default(self) -> ProcessGrid:
+        if self._default is None or self._default.closed:
+            self._default = ProcessGrid.trusted(balanced_shape(self.comm.size), self.comm, None)
+            self.enter(self._default)
+        return self._default
+
     def enter(self, grid: ProcessGrid) -> None:
+        """List a grid that a user has."""
+        know(self.comm)
+        grid._listed = True
         self.open[grid._key] += 1
 
     def leave(self, grid: ProcessGrid) -> None:
@@ -566,7 +628,9 @@ class Families:
         return made
 
     def _end(self) -> None:
-        """Close what is left: the communicators of grids that no user has closed, and of those that products make."""
+        """Close what is left: the default grid, and the communicators of grids that no user has closed or that products make."""
+        if self._default is not None:
+            self._default.closed = True
         for key in [*self.kept]:
             self._drop(key)
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from pdla.array.dtypes import check_numbers
 from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.errors import FileError, LayoutError, kind_of
-from pdla.grid import ProcessGrid, communicator_of, in_layout
+from pdla.grid import ProcessGrid, in_layout, place
 from pdla.io import foreign, hdf5, mtx, npy, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
@@ -32,7 +32,9 @@ NAMED = (hdf5, npz, foreign)  # files of several matrices, which have names
 READ_ONLY = (npz, foreign)
 
 
-def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dataset: str | None = None) -> DistMatrix:
+def load(
+    path: str | os.PathLike[str], grid: ProcessGrid | None = None, layout: Layout | None = None, *, dataset: str | None = None
+) -> DistMatrix:
     """Read a matrix from a file, in the byte order of this machine.
 
     Collective over the grid's communicator, idle ranks included. Every rank must see the file. In a
@@ -54,10 +56,10 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
           are HDF5 files, too.
 
         A vector is a column. Pairs named real and imag are complex numbers.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut, without partial sums.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut, without partial sums; by default rows along the grid's first axis, columns along its second.
     dataset : str, optional
         Of HDF5 and ``.npz``: the name of the dataset; by default the only one in the file.
 
@@ -94,7 +96,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     ...     print(pdla.run(4, program, os.path.join(folder, "eye.npy"))[0])
     4.0
     """
-    comm = communicator_of("load", grid)
+    grid, layout = place("load", grid, layout)
+    comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         in_layout("load", layout)
         path, form = known(path)

@@ -19,7 +19,7 @@ from pdla.array.numpy import significant
 from pdla.comm.agreement import agree, agreed, collective_section, in_words
 from pdla.comm.communicator import Communicator
 from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, communicator_of, in_layout
+from pdla.grid import ProcessGrid, in_layout, place
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -29,9 +29,10 @@ LARGEST = float_info.max
 FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
 
 
-def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
-    """Collective: a shape, layout and dtype that fit, the same on every rank."""
-    with agreed(communicator_of(call, grid), f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
+    """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
+    grid, layout = place(call, grid, layout)
+    with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
@@ -39,7 +40,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         check_numbers(call, kind, grid.comm.xp)
         if grid.comm.xp.name != "meta":
             check_room(call, local_shape(whole, layout, grid), kind)
-    return whole, kind
+    return whole, grid, layout, kind
 
 
 def whole_shape(call: str, shape: Any) -> Shape:
@@ -71,7 +72,7 @@ def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
         raise ShapeError(f"{call}: {kind_of(given)} that is no array: {error}") from None
 
 
-def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout: Layout | None = None) -> DistMatrix:
     """Make a matrix over the caller's own blocks, without a copy.
 
     Each sees what the other writes. Collective over the grid's communicator.
@@ -83,10 +84,10 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         shape and dtype alone are kept.
     shape : tuple of int
         Rows and columns of the whole matrix.
-    grid : ProcessGrid
-        What it is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What it is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
 
     Returns
     -------
@@ -117,7 +118,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     >>> pdla.run(2, program)[0]
     array([0, 0, 1, 1])
     """
-    with agreed(communicator_of("from_local", grid), f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
+    grid, layout = place("from_local", grid, layout)
+    with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
@@ -178,17 +180,19 @@ def _order(block: Any) -> str:
     return "F" if abs(down) < abs(across) else "C" if down else ""
 
 
-def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
+def from_global(
+    array: Any, grid: ProcessGrid | None = None, layout: Layout | None = None, root: int | None = None
+) -> DistMatrix:
     """Make a matrix of a whole array. Collective over the grid's communicator.
 
     Parameters
     ----------
     array : 2-D array
         The same on all ranks (16 MiB of it are compared), or used on `root` only.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut, without partial sums.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut, without partial sums; by default rows along the grid's first axis, columns along its second.
     root : int, optional
         The rank that has the array and sends the blocks out; by default every rank has it and
         copies its block.
@@ -216,7 +220,8 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     array([[ 6,  7,  8],
            [ 9, 10, 11]])
     """
-    comm = communicator_of("from_global", grid)
+    grid, layout = place("from_global", grid, layout)
+    comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
         in_layout("from_global", layout)
         check_root(comm, root)
@@ -296,7 +301,7 @@ def _made(
 
 
 def from_function(
-    f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
+    f: Callable[..., Any], shape: Shape, grid: ProcessGrid | None = None, layout: Layout | None = None, *, dtype: Any = np.float64
 ) -> DistMatrix:
     """Make a matrix whose element (i, j) is f(i, j). Collective over the grid's communicator.
 
@@ -307,10 +312,10 @@ def from_function(
         column indices.
     shape : tuple of int
         Rows and columns.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
     dtype : dtype, optional
         Of the matrix.
 
@@ -339,7 +344,7 @@ def from_function(
     array([[20, 21, 22],
            [30, 31, 32]])
     """
-    shape, kind = _checked(shape, grid, layout, dtype, "from_function")
+    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "from_function")
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         i, j = rows.indices()[:, None], cols.indices()[None, :]
@@ -383,17 +388,19 @@ def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
     return numbers
 
 
-def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+def zeros(
+    shape: Shape, grid: ProcessGrid | None = None, layout: Layout | None = None, *, dtype: Any = np.float64
+) -> DistMatrix:
     """Make a matrix of zeros. Collective over the grid's communicator.
 
     Parameters
     ----------
     shape : tuple of int
         Rows and columns.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
     dtype : dtype, optional
         Of the matrix.
 
@@ -414,21 +421,23 @@ def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.fl
     >>> pdla.run(2, program)
     [(3, 3), (2, 3)]
     """
-    shape, kind = _checked(shape, grid, layout, dtype, "zeros")
+    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "zeros")
     return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
 
 
-def ones(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+def ones(
+    shape: Shape, grid: ProcessGrid | None = None, layout: Layout | None = None, *, dtype: Any = np.float64
+) -> DistMatrix:
     """Make a matrix of ones. Collective over the grid's communicator.
 
     Parameters
     ----------
     shape : tuple of int
         Rows and columns.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
     dtype : dtype, optional
         Of the matrix.
 
@@ -450,11 +459,13 @@ def ones(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.flo
     >>> pdla.run(2, program)
     [array([[1, 1]]), array([[1, 1]])]
     """
-    shape, kind = _checked(shape, grid, layout, dtype, "ones")
+    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "ones")
     return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
 
 
-def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+def eye(
+    shape: Shape | int, grid: ProcessGrid | None = None, layout: Layout | None = None, *, dtype: Any = np.float64
+) -> DistMatrix:
     """Make a matrix of ones on the diagonal, zeros elsewhere.
 
     Collective over the grid's communicator.
@@ -463,10 +474,10 @@ def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = n
     ----------
     shape : tuple of int, or int
         Rows and columns; an int makes a square one.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
     dtype : dtype, optional
         Of the matrix.
 
@@ -489,7 +500,7 @@ def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = n
     [array([[1, 0]]), array([[0, 1]])]
     """
     square = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
-    square, kind = _checked(square, grid, layout, dtype, "eye")
+    square, grid, layout, kind = _checked(square, grid, layout, dtype, "eye")
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         block.fill(0)
@@ -503,8 +514,8 @@ def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = n
 
 def random(
     shape: Shape,
-    grid: ProcessGrid,
-    layout: Layout,
+    grid: ProcessGrid | None = None,
+    layout: Layout | None = None,
     *,
     dtype: Any = np.float64,
     seed: int = 0,
@@ -520,10 +531,10 @@ def random(
     ----------
     shape : tuple of int
         Rows and columns.
-    grid : ProcessGrid
-        What the matrix is cut over.
-    layout : Layout
-        How it is cut.
+    grid : ProcessGrid, optional
+        What the matrix is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        How it is cut; by default rows along the grid's first axis, columns along its second.
     dtype : dtype, optional
         Of the matrix. Complex numbers have both parts drawn.
     seed : int, optional
@@ -560,7 +571,7 @@ def random(
     >>> np.array_equal(pdla.run(1, program)[0], pdla.run(3, program)[0])
     True
     """
-    shape, kind = _checked(shape, grid, layout, dtype, "random")
+    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):
         if not (isinstance(distribution, str) and distribution in ("uniform", "integers", "normal")):
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")

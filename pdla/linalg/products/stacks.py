@@ -18,7 +18,7 @@ from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, communicator_of, meeting, one_communicator
+from pdla.grid import ProcessGrid, in_layout, meeting, one_communicator, place
 from pdla.layout import Layout
 from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
@@ -221,17 +221,18 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
     return ProcessGrid.trusted(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
 
 
-def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None) -> Stack:
+def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:
     """Cut a whole three-dimensional array, equal on every rank. Collective, idle ranks included.
 
     Parameters
     ----------
     array : array
         (batch, m, n).
-    grid : ProcessGrid
-        What it is cut over.
-    layout : Layout
-        Of each matrix, over the other axes than `axis`.
+    grid : ProcessGrid, optional
+        What it is cut over; by default `ProcessGrid.default`.
+    layout : Layout, optional
+        Of each matrix, over the other axes than `axis`; by default rows along the grid's first
+        axis, columns along its second.
     axis : str, optional
         Of the grid, along which the batch is cut; where it does not divide evenly, the first layers
         hold one matrix more. By default every rank holds its block of every matrix.
@@ -255,11 +256,13 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
     array([[4, 5],
            [6, 7]])
     """
-    comm = communicator_of("stack", grid)
+    grid, layout = place("stack", grid, layout)
+    comm = grid.comm
     with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
         whole = whole_array("stack", comm, array)
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
+        in_layout("stack", layout)
         _check_layout(layout, whole.shape[1:], grid, axis)
     agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
