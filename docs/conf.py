@@ -40,7 +40,7 @@ MEMBERS = {
     "pdla.simulate.Transformer": "flops, lower_bound, grown, fastest",
     "pdla.simulate.Found": "not_looked_at, words",
     "pdla.simulate.Point": "rate",
-    "pdla.ProcessGrid": "__getitem__, size, active, order, rank_of, coords_of, holders, group, close",
+    "pdla.ProcessGrid": "default, default_layout, __getitem__, size, active, order, rank_of, coords_of, holders, group, close",
     "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts",
     "pdla.indices.IndexSet": "indices, overlay, select",
     "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, ndim, size, indices, T, H, conj, real, imag, copy, astype, "

@@ -1,14 +1,13 @@
 """pdla: distributed dense linear algebra over MPI, over threads of one process, and dry.
 
 import pdla
-grid = pdla.ProcessGrid((2, 2))
-A = pdla.random((1000, 800), grid, pdla.Layout(rows="row", cols="col"))
+A = pdla.random((1000, 800))
 C = A @ A.T
 
-`import pdla` sends no message and does not start MPI: the first grid does.
+`import pdla` sends no message and does not start MPI: the first grid, or the first matrix, does.
 """
 
-from pdla import errors, nn, scalapack
+from pdla import errors, linalg, nn, scalapack
 from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record, tagged
@@ -44,9 +43,15 @@ __all__ = [
     "Balanced", "Communicator", "Cuts", "Cyclic", "DistMatrix", "Layout", "Ledger", "Machine", "Plan", "ProcessGrid", "Stack",
     "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "block", "dry_run",
     "dry_run_all", "einsum", "errors", "eye", "fill_diagonal", "from_function", "from_global", "from_local", "gemm", "hemm",
-    "herk", "hstack", "load", "matmul", "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones",
-    "plan_matmul", "predict_matmul", "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk", "syrk_words",
-    "tagged", "tiled_order", "tril", "triu", "vstack", "world", "zeros",
+    "herk", "hstack", "linalg", "load", "matmul", "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn",
+    "ones", "plan_matmul", "predict_matmul", "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk",
+    "syrk_words", "tagged", "tiled_order", "tril", "triu", "vstack", "world", "zeros",
 ]
 
 __version__ = "0.1.0"
+
+import pdla.called  # noqa: F401  (all packages are there now)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -142,7 +142,7 @@ class Block:
         """
         return Block(axis, self.unit)
 
-    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+    def part(self, n: int, parts: int, start: int, stop: int, step: int = 1) -> Cuts:
         """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
 
         Parameters
@@ -153,15 +153,17 @@ class Block:
             Ranks along the axis.
         start, stop : int
             The part: from `start` up to, not including, `stop`.
+        step : int, optional
+            Each step-th of these alone.
 
         Returns
         -------
         Cuts
-            The cut of stop - start indices.
+            The cut of the part's indices.
         """
         shares = [self.share(n, parts, i) for i in range(parts)]
         ends = [0, *(int(held.stops[-1]) if len(held) else n for held in shares)]
-        return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop)
+        return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop, step)
 
 
 @dataclass(frozen=True, repr=False)
@@ -294,7 +296,7 @@ class Cyclic:
         """
         return Cyclic(axis, self.block)
 
-    def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
+    def part(self, n: int, parts: int, start: int, stop: int, step: int = 1) -> Cyclic:
         """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
 
         Parameters
@@ -305,14 +307,16 @@ class Cyclic:
             Ranks along the axis.
         start, stop : int
             The part: from `start` up to, not including, `stop`.
+        step : int, optional
+            Each step-th of these alone; it divides `block`.
 
         Returns
         -------
         Cyclic
-            The cut of stop - start indices.
+            The cut of the part's indices.
         """
         turn, done = divmod(start + self.missing, self.block)
-        return Cyclic(self.axis, self.block, (self.source + turn) % parts, self.block - done)
+        return Cyclic(self.axis, self.block // step, (self.source + turn) % parts, -(-(self.block - done) // step))
 
 
 @dataclass(frozen=True)
@@ -408,7 +412,7 @@ class Cuts:
         firsts, lasts = (searched(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
         return between(firsts, lasts)
 
-    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+    def part(self, n: int, parts: int, start: int, stop: int, step: int = 1) -> Cuts:
         """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
 
         Parameters
@@ -419,13 +423,15 @@ class Cuts:
             Ranks along the axis.
         start, stop : int
             The part: from `start` up to, not including, `stop`.
+        step : int, optional
+            Each step-th of these alone.
 
         Returns
         -------
         Cuts
-            The cut of stop - start indices.
+            The cut of the part's indices.
         """
-        return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
+        return Cuts(self.axis, tuple(-((start - min(max(end, start), stop)) // step) for end in self.boundaries))
 
     def along(self, axis: str) -> Block:
         """Give a cut along another axis, which may have another number of ranks.

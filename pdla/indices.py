@@ -182,6 +182,28 @@ class IndexSet:
         return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
 
 
+    def positions(self, some: range) -> slice:
+        """Find where the indices of a range lie in this set.
+
+        Parameters
+        ----------
+        some : range
+            Ascending. Runs of this set that begin within it are as many of its steps long, but for
+            the first and the last.
+
+        Returns
+        -------
+        slice
+            Their local positions.
+        """
+        here, _, size = self.overlay(IndexSet.interval(some.start, some.stop))
+        assert isinstance(here, slice)  # as all indices between two of this set are
+        if some.step == 1 or not size:
+            return here
+        first = int(self.select(IndexSet.interval(here.start, here.start + 1)).starts[0])
+        return slice(min(here.start + (some.start - first) % some.step, here.stop), here.stop, some.step)
+
+
 def joined(parts: Sequence[IndexSet]) -> IndexSet:
     """The indices of all parts (disjoint ones)."""
     starts, stops = (np.sort(np.concatenate([getattr(part, end) for part in parts])) for end in ("starts", "stops"))

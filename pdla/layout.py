@@ -354,7 +354,7 @@ class Layout:
             self.check(shape, sizes)
             raise
 
-    def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
+    def part(self, shape: Shape, sizes: Mapping[str, int], rows: range, cols: range) -> Layout:
         """Give the layout of some rows and columns alone, each element where it is.
 
         Parameters
@@ -363,8 +363,8 @@ class Layout:
             Rows and columns of the matrix.
         sizes : mapping of str to int
             Ranks along each axis, `ProcessGrid.sizes`.
-        rows, cols : tuple of int
-            (start, stop) of the part.
+        rows, cols : range
+            Those of the part, ascending.
 
         Returns
         -------
@@ -375,21 +375,24 @@ class Layout:
         ------
         LayoutError
             For part of a dimension that is cut along several axes, as no nested cuts describe where
-            it lies: but of the first indices of cyclic ones these do.
+            it lies: but of the first indices of cyclic ones these do. For steps that do not divide
+            the length of cyclic blocks.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
-        made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
+        made = [self._part(name, n, cuts, sizes, some) for name, n, cuts, some in faces]
         return Layout(made[0], made[1], self.partial)
 
-    def _part(
-        self, name: str, n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], start: int, stop: int
-    ) -> tuple[Cut, ...]:
-        if (start, stop) == (0, n):
+    def _part(self, name: str, n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], some: range) -> tuple[Cut, ...]:
+        if some == range(n):
             return cuts
-        cuts = effective(cuts, sizes)
-        if len(cuts) > 1 and (start or not all(isinstance(cut, Cyclic) for cut in cuts)):
-            raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
-        return tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts)
+        cuts, step = effective(cuts, sizes), some.step
+        told = f"{name} {some.start} to {some.stop} of {n}{f' in steps of {step}' if step > 1 else ''} in {self!r}"
+        cyclic = [cut for cut in cuts if isinstance(cut, Cyclic)]
+        if len(cuts) > 1 and (some.start or step > 1 or len(cyclic) < len(cuts)):
+            raise LayoutError(f"{told}: cut along several axes; redistribute first")
+        if any(cut.block % step for cut in cyclic):
+            raise LayoutError(f"{told}: steps must divide cyclic blocks; redistribute to other blocks first")
+        return tuple(cut.part(n, sizes[cut.axis], some.start, some.stop, step) for cut in cuts)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
         """Find the ranks that hold an element.

@@ -245,7 +245,7 @@ PARTS = [None, "col", Cyclic("col", 2), Cyclic("col", 4, source=1, first=3), Cut
 @pytest.mark.parametrize("spec", PARTS, ids=str)
 def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
     for start, stop in ((a, b) for a in range(14) for b in range(a, 14)):
-        part = Layout(spec).part((13, 1), SIZES, (start, stop), (0, 1))
+        part = Layout(spec).part((13, 1), SIZES, range(start, stop), range(1))
         part.check((stop - start, 1), SIZES)
         for where in places(("col",)):
             kept = [index - start for index in held(spec, 13, where) if start <= index < stop]
@@ -258,19 +258,19 @@ def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
 def test_the_first_indices_of_cyclic_cuts_lie_as_all_do(cuts):
     axes = tuple(cut.axis for cut in cuts)
     for n in range(17):
-        part = Layout(cuts).part((16, 1), SIZES, (0, n), (0, 1))
+        part = Layout(cuts).part((16, 1), SIZES, range(n), range(1))
         for where in places(axes):
             kept = [index for index in held(cuts, 16, where) if index < n]
             assert part.indices((n, 1), SIZES, where)[0].indices().tolist() == kept
     with pytest.raises(LayoutError, match="cut along several axes"):
-        Layout(cuts).part((16, 1), SIZES, (1, 16), (0, 1))
+        Layout(cuts).part((16, 1), SIZES, range(1, 16), range(1))
 
 
 def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():
     layout = Layout(("row", "col"), "depth")
-    assert layout.part((12, 9), SIZES, (0, 12), (2, 4)).rows == layout.rows
+    assert layout.part((12, 9), SIZES, range(12), range(2, 4)).rows == layout.rows
     with pytest.raises(LayoutError, match=r"rows 1 to 12 of 12 in .* cut along several axes"):
-        layout.part((12, 9), SIZES, (1, 12), (0, 9))
+        layout.part((12, 9), SIZES, range(1, 12), range(9))
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from pdla.array.dtypes import (
     promoted,
     sum_alike,
 )
-from pdla.comm.agreement import agreed
+from pdla.comm.agreement import agree, agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
+from pdla.matrix.keys import Origin, index_of
 
 
 class DistMatrix:
@@ -53,13 +54,16 @@ class DistMatrix:
         Of `base`, the worst on any rank: 0: none; 1: between its rows; 2: within rows, too.
     common : array, optional
         The whole matrix, stored as `base` is, in memory that all ranks see.
+    origin : Origin, optional
+        What it is a part of, for texts.
 
     Raises
     ------
     OverflowError
         By an operator, for a number too large for the dtype; infinity and NaN are taken.
-    ShapeError, LayoutError
-        By an operator, for matrices that do not go together, on this rank.
+    ShapeError, GridError, LayoutError
+        By an operator, for matrices that do not go together: of other shapes, over other
+        communicators, or of partial sums that lie otherwise; on this rank.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class DistMatrix:
     layout: Layout
     transposed: bool
     conjugated: bool
+    origin: Origin | None  # of a part A[i:j, k:l]: errors tell of A and of these indices, not of the cuts that follow
     xp: Any
 
     def __init__(
@@ -95,10 +100,11 @@ class DistMatrix:
         conjugated: bool = False,
         gaps: int = 0,
         common: Any = None,
+        origin: Origin | None = None,
     ) -> None:
         vars(self).update(
             base=base, common=common, gaps=gaps, shape=shape, grid=grid, layout=layout, transposed=transposed,
-            conjugated=conjugated and base.dtype.kind == "c", xp=namespace(base),
+            conjugated=conjugated and base.dtype.kind == "c", origin=origin, xp=namespace(base),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -159,7 +165,8 @@ class DistMatrix:
         shared = ", shared" * (self.common is not None)
         gaps = ("", ", with gaps", ", with gaps in rows")[self.gaps]
         lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
-        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
+        part, layout = ("", self.layout) if self.origin is None else (f", {self.origin}", self.origin.layout)
+        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}{part}, {layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
@@ -194,7 +201,9 @@ class DistMatrix:
     @property
     def T(self) -> DistMatrix:
         """The transpose, a view."""
-        return self._like(self.base, shape=self.shape[::-1], layout=self.layout.T, transposed=not self.transposed)
+        origin = None if self.origin is None else self.origin.T
+        turned = {"shape": self.shape[::-1], "layout": self.layout.T, "transposed": not self.transposed}
+        return self._like(self.base, origin=origin, **turned)
 
     @property
     def H(self) -> DistMatrix:
@@ -209,86 +218,118 @@ class DistMatrix:
         DistMatrix
             The complex conjugate; of a real matrix itself.
         """
-        return self._like(self.base, conjugated=not self.conjugated)
+        return self._like(self.base, conjugated=not self.conjugated, origin=self.origin)
 
     @property
     def real(self) -> DistMatrix:
         """The real parts, a view; of a real matrix itself."""
-        return self._like(self.base.real, conjugated=False, gaps=2) if self.dtype.kind == "c" else self
+        return self._like(self.base.real, conjugated=False, gaps=2, origin=self.origin) if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> DistMatrix:
         """The imaginary parts, a view; of a conjugate view, and of a real matrix, a new matrix."""
         if self.dtype.kind != "c":
             return self._new(self.xp.filled(self.stored.shape, self.dtype, lambda x: x.fill(0)))
-        return -self.conj().imag if self.conjugated else self._like(self.base.imag, gaps=2)
+        return -self.conj().imag if self.conjugated else self._like(self.base.imag, gaps=2, origin=self.origin)
 
-    def __getitem__(self, key: Any) -> DistMatrix:
-        """Give A[i:j, k:l], a view: what is written to it is written to A. Local; nothing moves.
+    def __getitem__(self, key: Any) -> Any:
+        """Give a part: by slices a view, a matrix; by numbers an element, a row or a column.
+
+        Local for slices: nothing moves, and what is written to ``A[i:j, k:l]`` is written to A.
+        Collective for numbers, over the grid's communicator: ``A[i, j]`` is a number, ``A[i]`` and
+        ``A[:, j]`` are vectors, and every rank gets all of it. Numbers and ends of slices count
+        from the end where they are negative.
 
         Parameters
         ----------
-        key : tuple of two slices
-            Rows and columns: NumPy's slices without a step.
+        key : int, slice, or tuple of two of them
+            Rows and columns; all columns, where only rows are given. Steps are 1 or more.
 
         Returns
         -------
-        DistMatrix
-            The part, each element on the rank where it is in A.
+        DistMatrix, number or numpy.ndarray
+            Of slices the part, each element on the rank where it is in A. A number, or a vector in
+            memory of its own, has A's dtype.
 
         Raises
         ------
+        IndexError
+            For a number outside the matrix, on every rank.
         ShapeError
-            For any other index.
+            For any other index, on this rank.
         LayoutError
-            For a part of a dimension that is cut along several axes, unless the cuts are cyclic and
-            it begins with the first index.
+            For a number, where A has partial sums, on every rank. For a slice of a dimension that
+            is cut along several axes, unless the cuts are cyclic and it begins with the first index
+            and has no step; for steps that do not divide the length of cyclic blocks; on this rank.
 
         Examples
         --------
         >>> def program(comm):
-        ...     A = pdla.eye(4, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+        ...     A = pdla.eye(4)
         ...     A[1:3, 1:3] = 5
-        ...     return A[:3, :2].gather()
-        >>> pdla.run(4, program)[0]
-        array([[1., 0.],
-               [0., 5.],
-               [0., 5.]])
+        ...     return A[:3, :2].gather(), A[::2, :].gather(), A[2], A[-1, -1]
+        >>> for part in pdla.run(4, program)[0]:
+        ...     print(part)
+        [[1. 0.]
+         [0. 5.]
+         [0. 5.]]
+        [[1. 0. 0. 0.]
+         [0. 5. 5. 0.]]
+        [0. 5. 5. 0.]
+        1.0
         """
-        rows, cols = (_ends(self, name, part) for name, part in zip(("rows", "columns"), _two(self, key), strict=True))
+        rows, cols = index_of(key, self.shape)
+        if isinstance(rows, int) or isinstance(cols, int):
+            from pdla.matrix.elements import elements
+
+            return elements(self, (rows, cols))
+        return self._part(rows, cols)
+
+    def _part(self, rows: range, cols: range) -> DistMatrix:
         layout = self.layout.part(self.shape, self.grid.sizes, rows, cols)
-        mine = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
-        stored = self.xp.take(self.stored, *mine)
-        shape = (rows[1] - rows[0], cols[1] - cols[0])
-        along = int(not self.transposed)  # elements are adjacent in memory along this dimension: all of it has no new gaps
-        gaps = self.gaps if shape[along] == self.shape[along] else max(self.gaps, 1)
-        part = [slice(*ends) for ends in ((cols, rows) if self.transposed else (rows, cols))]
-        common = None if self.common is None else self.common[part[0], part[1]]
-        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps, common=common)
+        stored = self.xp.take(self.stored, *(held.positions(part) for held, part in zip(self.indices, (rows, cols), strict=True)))
+        lines, along = (cols, rows) if self.transposed else (rows, cols)  # elements are adjacent in memory along the latter
+        gaps, common = self.gaps, None
+        if lines.step > 1 or len(along) < self.shape[not self.transposed]:
+            gaps = max(gaps, 1 if along.step == 1 else 2)
+        if self.common is not None and lines.step == along.step == 1:
+            common = self.common[lines.start : lines.stop, along.start : along.stop]
+        base = stored.T if self.transposed else stored
+        shape, origin = (len(rows), len(cols)), self.origin
+        if shape != self.shape:
+            origin = (origin or Origin(self.shape, self.layout, *map(range, self.shape))).part(rows, cols)
+        return self._like(base, shape=shape, layout=layout, gaps=gaps, common=common, origin=origin)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Write to A[i:j, k:l]. Local.
+        """Write to a part, as ``A[i:j, k:l] = B`` or ``A[i, j] = 5``.
+
+        Local, but collective for a matrix that does not lie as the part does, which `redistribute`
+        brings there, as an operator does.
 
         Parameters
         ----------
-        key : tuple of two slices
-            Rows and columns: NumPy's slices without a step.
+        key : int, slice, or tuple of two of them
+            Rows and columns, as of `__getitem__`. All ranks give the same.
         value : number or DistMatrix
-            A matrix has that part's shape, grid and layout.
+            A matrix has that part's shape; one row, or one column, where the key has a number.
 
         Raises
         ------
+        IndexError
+            For a number outside the matrix. This and all others are raised on this rank.
         ShapeError
             For another index or value.
         LayoutError
-            For a matrix that lies otherwise, a part of a dimension that is cut along several axes,
-            a number that A's dtype does not have, and partial sums.
+            For a part that `__getitem__` refuses, a number that A's dtype does not have, and
+            partial sums.
+        GridError
+            For a matrix over another communicator.
         TypeError
             For a dtype that NumPy would not cast to A's in place.
         """
-        part = self[key]
+        part = self._part(*(range(i, i + 1) if isinstance(i, int) else i for i in index_of(key, self.shape)))
         if isinstance(value, DistMatrix):
-            part._match(value, "assignment")
+            value = part._alike(value, "assignment")
             value._keep_addends(self.dtype)
             part._write(value.local)
             return
@@ -363,8 +404,8 @@ class DistMatrix:
         """
         operands = [self]
         if isinstance(other, DistMatrix):
-            self._match(other, operation.__name__)
             promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
+            other = self._alike(other, operation.__name__)
             operands, other, by_addend = [self, other], other.local, operation in ADDING
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
@@ -408,15 +449,22 @@ class DistMatrix:
             self.xp.copy(base, block)
         return self._like(base, transposed=False, conjugated=False)
 
-    def _match(self, other: DistMatrix, operation: str) -> None:
+    def _alike(self, other: DistMatrix, operation: str) -> DistMatrix:
+        """The other matrix in this one's layout: itself, if it has that; else redistributed, which is collective."""
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
-        if self.grid != other.grid or not self.lies_as(other.layout):
-            one_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
+        if self.grid == other.grid and self.lies_as(other.layout):
+            return other
+        one_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
+        if self.layout.partial:
             raise LayoutError(
-                f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
-                "redistribute one to the other's layout first"
+                f"{operation} of A={self.described} and B={other.described}: A has partial sums, B does not lie as they do: "
+                "redistribute A to a layout without them first"
             )
+        from pdla.matrix.redistribute import converted
+
+        agree(self.grid.comm, f"{operation} of {self.described} and {other.described}")
+        return converted(other, self.layout, self.grid)
 
     def lies_as(self, layout: Layout) -> bool:
         """Tell whether ranks would hold the same in another layout, however it is written. Local.
@@ -805,17 +853,3 @@ def _foreign(other: Any) -> Any:
             "DistMatrix with pdla.from_global(X, A.grid, layout)"
         )
     return NotImplemented
-
-
-def _two(X: DistMatrix, key: Any) -> tuple[Any, Any]:
-    if isinstance(key, tuple) and len(key) == 2:
-        return key
-    raise ShapeError(f"A[{key!r}] of a matrix of shape {X.shape}: give rows and columns, as A[i:j, k:l]")
-
-
-def _ends(X: DistMatrix, name: str, part: Any) -> tuple[int, int]:
-    """[start, stop) of a slice of the rows or the columns."""
-    if not isinstance(part, slice) or part.step not in (None, 1):
-        raise ShapeError(f"{name} {part!r} of a matrix of shape {X.shape}: give a slice without a step, as A[i:j, k:l]")
-    start, stop, _ = part.indices(X.shape[name == "columns"])
-    return start, max(start, stop)

@@ -126,7 +126,7 @@ class Window:
     def of(call: Call, i: int, grid: ProcessGrid) -> Window:
         desc, (row, col), (m, n) = call.descriptors[i], call.corners[i], call.shapes[i]
         whole = desc.layout(grid.axes)
-        layout = whole.part(desc.shape, grid.sizes, (row - 1, row - 1 + m), (col - 1, col - 1 + n))
+        layout = whole.part(desc.shape, grid.sizes, range(row - 1, row - 1 + m), range(col - 1, col - 1 + n))
         first = whole.local_shape((row - 1, col - 1), grid.sizes, grid.coords)  # of what lies above, and to the left
         nothing = np.broadcast_to(np.zeros((), call.dtype), local_shape((m, n), layout, grid)[::-1])
         return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), first)
