@@ -245,6 +245,37 @@ def test_a_closed_grid_gives_no_communicators():
     on_ranks(4, program)
 
 
+@pytest.mark.parametrize(("ranks", "shape"), [(1, (1, 1)), (2, (1, 2)), (3, (1, 3)), (4, (2, 2)), (6, (2, 3))])
+def test_a_communicator_keeps_one_default_grid_until_either_is_closed(ranks, shape):
+    def program(comm):
+        grid = ProcessGrid.default()
+        assert grid is ProcessGrid.default(comm) and grid.shape == shape and grid == ProcessGrid(shape)
+        with ProcessGrid(shape):
+            row = grid["row"]
+        assert grid["row"] is row  # not closed with one that is equal
+        half = comm.split([comm.rank], "alone")
+        alone = ProcessGrid.default(half)
+        assert alone.shape == (1, 1) and alone is ProcessGrid.default(half)
+        half.close()
+        assert alone.closed and not grid.closed
+        grid.close()
+        assert ProcessGrid.default() is not grid and not ProcessGrid.default().closed
+        return True
+
+    assert all(on_ranks(ranks, program))
+    assert pdla.dry_run(ranks, program)[0]
+
+
+def test_default_layouts():
+    def program(comm):
+        return [ProcessGrid(shape, axes).default_layout for shape, axes in (
+            (4, None), (4, "x"), ((2, 2), None), ((2, 2), ("x", "y")), ((1, 2, 2), None),
+        )]
+
+    expected = [Layout("row"), Layout("x"), Layout("row", "col"), Layout("x", "y"), None]
+    assert on_ranks(4, program) == [expected] * 4
+
+
 def test_a_grid_that_is_closed_leaves_others_their_communicators_and_plans():
     def program(comm):
         ours, other = ProcessGrid((2, 2)), ProcessGrid((1, 4))

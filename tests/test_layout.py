@@ -252,6 +252,25 @@ def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
             assert part.indices((stop - start, 1), SIZES, where)[0].indices().tolist() == kept
 
 
+@pytest.mark.parametrize("spec", [*PARTS, Cyclic("col", 6, 2, 1)], ids=str)
+@pytest.mark.parametrize("step", [2, 3, 20])
+def test_steps_through_a_layout_leave_every_index_where_it_is(spec, step):
+    block = spec.block if isinstance(spec, Cyclic) else step
+    for start, stop in ((a, b) for a in range(0, 14, 3) for b in range(a, 14)):
+        some = range(start, stop, step)
+        if block % step and some != range(13):
+            with pytest.raises(LayoutError, match=f"rows {start} to {stop} of 13 in steps of {step} in .* divide cyclic blocks"):
+                Layout(spec).part((13, 1), SIZES, some, range(1))
+            continue
+        part = Layout(spec).part((13, 1), SIZES, some, range(1))
+        part.check((len(some), 1), SIZES)
+        for where in places(("col",)):
+            whole = Layout(spec).indices((13, 1), SIZES, where)[0]
+            kept = [some.index(index) for index in whole.indices().tolist() if index in some]
+            assert part.indices((len(some), 1), SIZES, where)[0].indices().tolist() == kept
+            assert whole.indices()[whole.positions(some)].tolist() == [some[i] for i in kept]
+
+
 @pytest.mark.parametrize("cuts", [
     (Cyclic("row", 4), Cyclic("col", 2)), (Cyclic("row", 3, 1, 2), Cyclic("col", 2, 1), Cyclic("depth", 1)),
 ])
@@ -264,6 +283,8 @@ def test_the_first_indices_of_cyclic_cuts_lie_as_all_do(cuts):
             assert part.indices((n, 1), SIZES, where)[0].indices().tolist() == kept
     with pytest.raises(LayoutError, match="cut along several axes"):
         Layout(cuts).part((16, 1), SIZES, range(1, 16), range(1))
+    with pytest.raises(LayoutError, match="cut along several axes"):
+        Layout(cuts).part((16, 1), SIZES, range(0, 16, 2), range(1))
 
 
 def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():

@@ -32,6 +32,83 @@ def whole_of(make, ranks, shape, layout):
     return wholes[0]
 
 
+# ---------------------------------------------------------------------------------------------- where none is given
+
+MAKERS = {
+    "zeros": lambda **at: pdla.zeros((5, 3), **at),
+    "ones": lambda **at: pdla.ones((5, 3), **at),
+    "eye": lambda **at: pdla.eye((5, 3), **at),
+    "random": lambda **at: pdla.random((5, 3), **at),
+    "from_function": lambda **at: pdla.from_function(lambda i, j: i - j, (5, 3), **at),
+    "from_global": lambda **at: pdla.from_global(np.arange(15).reshape(5, 3), **at),
+    "from_global of a root": lambda **at: pdla.from_global(np.arange(15).reshape(5, 3), root=0, **at),
+    "load": lambda **at: pdla.load("A.npy", **at),
+}
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", np.arange(15).reshape(5, 3))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
+def test_matrices_lie_on_the_default_grid(ranks, stored):
+    shape = pdla.balanced_shape(ranks)
+
+    def program(comm, gathers=True):
+        line = ProcessGrid(ranks, "x")
+        for make in MAKERS.values():
+            A = make()
+            assert A.grid is ProcessGrid.default() and A.layout == Layout("row", "col")
+            assert make(layout=Layout("col")).layout == Layout("col")
+            assert make(grid=line).layout == Layout("x")
+            if gathers:
+                np.testing.assert_array_equal(A.gather(), make(grid=ProcessGrid(shape), layout=Layout("row", "col")).gather())
+        return A.grid.shape
+
+    assert pdla.run(ranks, program) == [shape] * ranks
+    assert pdla.dry_run(ranks, program, False)[0] == shape
+
+
+def test_the_rest_lies_on_the_default_grid():
+    def program(comm):
+        grid = ProcessGrid.default()
+        block = np.full(Layout("row", "col").local_shape((5, 3), grid.sizes, grid.coords), comm.rank)
+        A, S = pdla.from_local(block, (5, 3)), pdla.stack(np.ones((2, 4, 4)))
+        assert A.grid is S.grid is grid and A.layout == S.layout == Layout("row", "col")
+        empty = pdla.zeros((0, 3))
+        assert empty.grid is grid and (empty.T @ empty).gather().tolist() == np.zeros((3, 3)).tolist()
+
+    pdla.run(4, program)
+    clock = pdla.Machine(latency=1e-6, bandwidth=1e9, flops=1e9)
+    assert pdla.dry_run_all(4, lambda comm: (pdla.ones((8, 8)) @ pdla.ones((8, 8))).grid.shape, machine=clock).results == [(2, 2)] * 4
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_no_layout_is_guessed_for_three_axes(make, stored):
+    def program(comm):
+        with pytest.raises(LayoutError, match="grids of three or four axes have no default: give a pdla.Layout"):
+            make(grid=ProcessGrid((1, 2, 1)))
+
+    pdla.run(2, program)
+
+
+@pytest.mark.parametrize("second", [float, np.dtype(int), "float32", Layout("row")], ids=str)
+def test_what_stands_where_the_grid_should_is_told_its_place(second):
+    with pytest.raises(GridError, match=r"ones: grid=.* a layout goes to layout=, a dtype to dtype="):
+        pdla.run(1, lambda comm: pdla.ones((2, 2), second))
+
+
+def test_a_default_and_another_layout_on_one_rank_are_told_apart():
+    def program(comm):
+        with pytest.raises(AgreementError, match=r"rank 0: zeros\(.*Layout\(rows='row', cols='col'\).*; rank 1: zeros\(.*'col'\)"):
+            pdla.zeros((4, 4), layout=Layout(cols="col") if comm.rank else None)
+        pdla.zeros((4, 4), layout=Layout("row", "col") if comm.rank else None)  # what the default is
+
+    pdla.run(2, program)
+
+
 # ---------------------------------------------------------------------------------------------- at random
 
 
