@@ -537,11 +537,11 @@ def test_what_is_not_taken_says_what_is(kind, text, call):
     lambda grid, layout: pdla.from_global(np.ones((4, 4)), grid, layout),
     lambda grid, layout: pdla.load("x.npy", grid, layout),
 ])
-def test_no_layout_on_one_rank_is_an_error_on_all(call):
+def test_what_is_no_layout_on_one_rank_is_an_error_on_all(call):
     def program(comm):
         grid = ProcessGrid((2, 2), comm=comm)
-        with pytest.raises(LayoutError, match=r"rank 2: .*layout=None is a NoneType: give a pdla.Layout") as caught:
-            call(grid, None if comm.rank == 2 else Layout("row", "col"))
+        with pytest.raises(LayoutError, match=r"rank 2: .*layout='row' is a str: give a pdla.Layout") as caught:
+            call(grid, "row" if comm.rank == 2 else Layout("row", "col"))
         return str(caught.value)
 
     assert len(set(pdla.run(4, program))) == 1

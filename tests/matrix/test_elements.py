@@ -34,12 +34,12 @@ def test_elements_are_numpy_s(ranks, dtype):
 @given(st.data())
 def test_elements_of_any_layout(data):
     ranks, m, n = (data.draw(st.integers(1, most)) for most in (6, 9, 9))
-    shape, layout = data.draw(grids(ranks)), None
-    layout = data.draw(layouts((m, n), shape))
+    shape, axes, order = grid = data.draw(grids(ranks))
+    layout = data.draw(layouts((m, n), grid))
     i, j, whole = data.draw(st.integers(-m, m - 1)), data.draw(st.integers(-n, n - 1)), numbers((m, n))
 
     def program(comm):
-        A = spread(whole, ProcessGrid(*shape), layout)
+        A = spread(whole, ProcessGrid(shape, axes, order=order), layout)
         return A[i, j], A[i], A[:, j]
 
     for element, row, column in pdla.run(ranks, program):
