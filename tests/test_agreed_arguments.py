@@ -30,13 +30,10 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         cholesky_words lu_words predict_matmul record syrk_words tagged tiled_order to_descriptor
         predict_cholesky predict_lu predict_solve_triangular
-        DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
-        DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
-        DistMatrix.__abs__ DistMatrix.__pow__ DistMatrix.__ipow__ DistMatrix.__rpow__ DistMatrix.__rtruediv__
+        DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
+        DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
         fill_diagonal tril triu
-        DistMatrix.__setitem__ DistMatrix.__sub__ DistMatrix.__truediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy
-        DistMatrix.lies_as
-        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders ProcessGrid.over
+        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders ProcessGrid.over
         ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
@@ -44,6 +41,11 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         Runner.kept_bytes Linear.layouts Conv2d.layouts Optimizer.step Parameter
         Scheme.activation Scheme.linear Scheme.residual Scheme.table
         TiedHead.__init__ like
+    """,
+    "it sends nothing, but for a matrix that lies otherwise, and for numbers that ask for an element (tests/matrix)": """
+        DistMatrix.__add__ DistMatrix.__sub__ DistMatrix.__mul__ DistMatrix.__truediv__ DistMatrix.__pow__
+        DistMatrix.__iadd__ DistMatrix.__isub__ DistMatrix.__imul__ DistMatrix.__itruediv__ DistMatrix.__ipow__
+        DistMatrix.__getitem__ DistMatrix.__setitem__
     """,
     "it is where ranks begin": "abort_on_exception as_communicator dry_run dry_run_all run world",
     "its verbs are the messages, by which others agree": "Communicator Group",
@@ -439,6 +441,10 @@ def several(value):
     return isinstance(value, (list, tuple)) and isinstance(value[0], REACH)
 
 
+def default(name, argument):
+    return inspect.signature(CALLS[name]).parameters[argument].default
+
+
 def reaching(name, usual):
     """The arguments by which a rank reaches the others: grids, matrices, layers, and what has them. A layer's is its scheme."""
     found = [x for x, value in usual.items() if isinstance(value, REACH) or several(value)]
@@ -458,7 +464,7 @@ def test_an_argument_that_is_wrong_on_one_rank(name, argument, tmp_path):
 
     def check(here, usual, value, rank):
         error = told(here, name, usual, argument, value, rank)
-        assert error is not None or value is usual[argument] or f"{name}({argument})" in OWN
+        assert error is not None or value is usual[argument] or value is default(name, argument) or f"{name}({argument})" in OWN
 
     def given(here, usual):
         first, *rest = reaching(name, usual)
@@ -502,7 +508,8 @@ def test_nothing_that_reaches_the_others_is_an_error_on_every_rank_of_the_only_c
         reach = [x for x in reaching(name, usual) if not isinstance(usual[x], pdla.Communicator)]
         if "self" in reach or name == "from_descriptor":  # of the latter None is the world
             return
-        for wrong, odd in product(wrongs if reach else [], range(comm.size)):
+        some = [wrong for wrong in wrongs for x in reach[:1] if wrong is not None or default(name, x) is not None]  # the default grid
+        for wrong, odd in product(some, range(comm.size)):
             given = usual | dict.fromkeys(reach, wrong) if comm.rank == odd else usual
             said = comm.share(outcome(name, given))
             assert said == said[:1] * comm.size and said[0] is not None, (wrong, odd, said)
@@ -550,8 +557,9 @@ def test_operators_send_nothing(name):
         for rank, wrong in product(range(comm.size), [] if usual is None else wrongs(here)):
             if comm.rank == rank:
                 apply(A, usual)
+                number = name == "__getitem__" and isinstance(wrong, int)  # by which all ranks get a row
                 with suppress(PdlaError, TypeError, AttributeError, KeyError):
-                    apply(A, wrong)
+                    apply(A, usual if number else wrong)
             A.norm()
         if comm.rank == 0:
             apply(A, *([] if usual is None else [usual]))

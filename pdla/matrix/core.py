@@ -32,9 +32,13 @@ class DistMatrix:
     """A matrix cut over a grid as a layout says; this rank holds the block `local`.
 
     Make one with `from_global`, `from_local`, `from_function`, `zeros`, `ones`, `eye`, `random` or
-    `load`. Operators give new matrices; in-place ones, as ``A *= 2``, write to A's memory.
-    Elementwise operators are local: both matrices have the same grid and layout, and dtypes promote
-    as NumPy's do. ``A @ B`` is `matmul`, and collective.
+    `load`. Operators give new matrices; in-place ones, as ``A *= 2``, write to A's memory. Dtypes
+    promote as NumPy's do. ``A @ B`` is `matmul`, and collective.
+
+    Elementwise operators are local for a number, and for two matrices of the same grid and layout.
+    Otherwise they are collective: `redistribute` brings the right matrix to the left one's layout.
+    A rank receives at most as many elements as it has of the left one, and addends of partial sums
+    besides.
 
     Parameters
     ----------
@@ -350,7 +354,7 @@ class DistMatrix:
             )
         self.xp.copy(self.stored, block, self.conjugated)
 
-    # ------------------------------------------------------------------ elementwise, local
+    # ------------------------------------------------------------------ elementwise
 
     def copy(self) -> DistMatrix:
         """Copy the matrix. Local.

@@ -166,3 +166,19 @@ def test_what_a_rank_was_dealt_when_it_failed_is_not_taken_for_the_next(comm, mo
         deal(1.0)
     with pytest.raises(PdlaError, match="rank 1: went on after an error amid from_global") if comm.size > 1 else nullcontext():
         deal(2.0)
+
+
+def test_the_default_grid_and_what_goes_on_it(comm):
+    whole = np.arange(23.0 * 23).reshape(23, 23)
+    A = pdla.from_global(whole)
+    assert A.grid is ProcessGrid.default() is pdla.zeros((2, 3)).grid and A.grid.shape == balanced_shape(comm.size)
+    for made, expected in (
+        (A + A.T, whole + whole.T), (A * A.T, whole * whole.T),
+        (A[::2, :] @ A[:, 1::3], whole[::2] @ whole[:, 1::3]),
+    ):
+        assert np.array_equal(made.gather(), expected)
+    assert A[-1, 3] == whole[-1, 3] and np.array_equal(A[4], whole[4]) and np.array_equal(A.T[1:9, 4], whole[4, 1:9])
+    with pytest.raises(IndexError, match="out of bounds"):
+        A[23, 0]
+    A -= A.T
+    assert np.array_equal(A.gather(), whole - whole.T)
