@@ -186,12 +186,10 @@ def place(call: str, grid: Any, layout: Any) -> tuple[ProcessGrid, Any]:
     return grid, grid.default_layout if layout is None else layout
 
 
-def in_layout(call: str, layout: Any) -> None:
-    """LayoutError unless this is a layout."""
-    if layout is None:
-        raise LayoutError(
-            f"{call}: no layout, and grids of three or four axes have no default: give a pdla.Layout, as Layout('row', 'col')"
-        )
+def in_layout(call: str, layout: Any, grid: ProcessGrid | None = None) -> None:
+    """LayoutError unless this is a layout. grid: whose default it would be."""
+    if layout is None and grid is not None:
+        raise LayoutError(f"{call}: {grid!r} has no default layout: give a pdla.Layout, as Layout('row', 'col')")
     if not isinstance(layout, Layout):
         raise LayoutError(f"{call}: layout={layout!r} is {kind_of(layout)}: give a pdla.Layout, as Layout('row', 'col')")
 
@@ -406,9 +404,9 @@ class ProcessGrid:
 
     @cached_property
     def default_layout(self) -> Layout | None:
-        """The layout of matrices that are given none: rows cut along the first axis, columns along the second.
+        """The layout of matrices that are given none; None where there are more than two axes.
 
-        None for a grid of more axes.
+        Rows are cut along the first axis, columns along the second.
         """
         return Layout(*self.axes) if len(self.axes) <= 2 else None
 

@@ -59,7 +59,7 @@ def load(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut, without partial sums; by default rows along the grid's first axis, columns along its second.
+        How it is cut, without partial sums; by default the grid's `default_layout`.
     dataset : str, optional
         Of HDF5 and ``.npz``: the name of the dataset; by default the only one in the file.
 
@@ -99,7 +99,7 @@ def load(
     grid, layout = place("load", grid, layout)
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
-        in_layout("load", layout)
+        in_layout("load", layout, grid)
         path, form = known(path)
         if dataset is not None and form not in NAMED:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files and .npz; this one holds one matrix")

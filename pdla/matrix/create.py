@@ -33,7 +33,7 @@ def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple
     """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
     grid, layout = place(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
-        in_layout(call, layout)
+        in_layout(call, layout, grid)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
@@ -87,7 +87,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     grid : ProcessGrid, optional
         What it is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     """
     grid, layout = place("from_local", grid, layout)
     with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
-        in_layout("from_local", layout)
+        in_layout("from_local", layout, grid)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
@@ -192,7 +192,7 @@ def from_global(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut, without partial sums; by default rows along the grid's first axis, columns along its second.
+        How it is cut, without partial sums; by default the grid's `default_layout`.
     root : int, optional
         The rank that has the array and sends the blocks out; by default every rank has it and
         copies its block.
@@ -223,7 +223,7 @@ def from_global(
     grid, layout = place("from_global", grid, layout)
     comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
-        in_layout("from_global", layout)
+        in_layout("from_global", layout, grid)
         check_root(comm, root)
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
@@ -315,7 +315,7 @@ def from_function(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix.
 
@@ -400,7 +400,7 @@ def zeros(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix.
 
@@ -437,7 +437,7 @@ def ones(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix.
 
@@ -477,7 +477,7 @@ def eye(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix.
 
@@ -534,7 +534,7 @@ def random(
     grid : ProcessGrid, optional
         What the matrix is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        How it is cut; by default rows along the grid's first axis, columns along its second.
+        How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix. Complex numbers have both parts drawn.
     seed : int, optional

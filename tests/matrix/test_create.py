@@ -88,7 +88,7 @@ def test_the_rest_lies_on_the_default_grid():
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_no_layout_is_guessed_for_three_axes(make, stored):
     def program(comm):
-        with pytest.raises(LayoutError, match="grids of three or four axes have no default: give a pdla.Layout"):
+        with pytest.raises(LayoutError, match=r"ProcessGrid\(row=1, col=2, depth=1\) has no default layout: give a pdla.Layout"):
             make(grid=ProcessGrid((1, 2, 1)))
 
     pdla.run(2, program)

@@ -231,8 +231,8 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
     grid : ProcessGrid, optional
         What it is cut over; by default `ProcessGrid.default`.
     layout : Layout, optional
-        Of each matrix, over the other axes than `axis`; by default rows along the grid's first
-        axis, columns along its second.
+        Of each matrix, over the other axes than `axis`; by default the grid's
+        `default_layout`.
     axis : str, optional
         Of the grid, along which the batch is cut; where it does not divide evenly, the first layers
         hold one matrix more. By default every rank holds its block of every matrix.
@@ -262,7 +262,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
         whole = whole_array("stack", comm, array)
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
-        in_layout("stack", layout)
+        in_layout("stack", layout, grid)
         _check_layout(layout, whole.shape[1:], grid, axis)
     agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
