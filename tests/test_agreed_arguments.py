@@ -33,8 +33,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
         DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
         fill_diagonal tril triu
-        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders ProcessGrid.over
-        ProcessGrid.rank_of
+        ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders
+        ProcessGrid.over ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
         Node.all_layers Node.all_parameters Node.gradients Node.named_layers Node.named_parameters Node.parameters
@@ -508,7 +508,7 @@ def test_nothing_that_reaches_the_others_is_an_error_on_every_rank_of_the_only_c
         reach = [x for x in reaching(name, usual) if not isinstance(usual[x], pdla.Communicator)]
         if "self" in reach or name == "from_descriptor":  # of the latter None is the world
             return
-        some = [wrong for wrong in wrongs for x in reach[:1] if wrong is not None or default(name, x) is not None]  # the default grid
+        some = [wrong for wrong in wrongs for x in reach[:1] if wrong is not None or default(name, x) is not None]  # None: a default
         for wrong, odd in product(some, range(comm.size)):
             given = usual | dict.fromkeys(reach, wrong) if comm.rank == odd else usual
             said = comm.share(outcome(name, given))

@@ -74,8 +74,11 @@ def test_parts_that_overlap_are_no_operand_and_result():
 STEPS = [np.s_[::2], np.s_[1::3, ::2], np.s_[:, 1:4:2], np.s_[2:6], np.s_[..., 1:3], np.s_[::6, 5:], np.s_[3:3:2, :]]
 
 
+STEPPED = [Layout(), Layout("row", "col"), Layout("col"), Layout(Cyclic("col", 6), Cyclic("row", 6))]
+
+
 @pytest.mark.parametrize("part", STEPS, ids=str)
-@pytest.mark.parametrize("layout", [Layout(), Layout("row", "col"), Layout("col"), Layout(Cyclic("col", 6), Cyclic("row", 6))], ids=repr)
+@pytest.mark.parametrize("layout", STEPPED, ids=repr)
 def test_a_part_in_steps_is_a_view(layout, part):
     whole = numbers((13, 11), dtype="complex128")
     other = numbers(whole[part].shape, seed=1)
@@ -113,9 +116,9 @@ def test_a_part_is_told_by_the_matrix_that_it_is_part_of():
             assert "3 x 3, float64, [3:9:2, 1:4] of 10 x 8, Layout(rows='row', cols='col') on ProcessGrid" in repr(X)
         assert "[1:4, 3:9:2] of 8 x 10, Layout(rows='col', cols='row')" in repr(B.T) and "[:, :3]" not in repr(A[:, :])
         assert "[5:, :]" not in repr(A[5:, :] + A[:5, :]) and "[5:10, :] of 10 x 8" in repr(A[5:, :])
-        with pytest.raises(LayoutError, match=r"fill_diagonal of 3 x 3, float64, \[3:9:2, 1:4\] of 10 x 8, Layout\(rows='row', cols='col'\)"):
+        with pytest.raises(LayoutError, match=r"fill_diagonal of 3 x 3, float64, \[3:9:2, 1:4\] of 10 x 8, Layout\(rows='row'"):
             pdla.fill_diagonal(B, 1j)
-        with pytest.raises(AgreementError, match=r"rank 0: norm of .*\[0:3, :\] of 10 x 8.*; rank 1: norm of .*\[1:4, :\] of 10 x 8"):
+        with pytest.raises(AgreementError, match=r"rank 0: norm of .*\[0:3, :\] of 10 x 8.*; rank 1: .*\[1:4, :\] of 10 x 8"):
             A[comm.rank : comm.rank + 3].norm()
 
     pdla.run(2, program)

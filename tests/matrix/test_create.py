@@ -82,7 +82,8 @@ def test_the_rest_lies_on_the_default_grid():
 
     pdla.run(4, program)
     clock = pdla.Machine(latency=1e-6, bandwidth=1e9, flops=1e9)
-    assert pdla.dry_run_all(4, lambda comm: (pdla.ones((8, 8)) @ pdla.ones((8, 8))).grid.shape, machine=clock).results == [(2, 2)] * 4
+    product = pdla.dry_run_all(4, lambda comm: (pdla.ones((8, 8)) @ pdla.ones((8, 8))).grid.shape, machine=clock)
+    assert product.results == [(2, 2)] * 4
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

@@ -11,9 +11,9 @@ EVERY = range(7), range(5)
 
 
 @pytest.mark.parametrize(("key", "index"), [
-    (3, (3, EVERY[1])), (np.int8(-1), (6, EVERY[1])), ((0, -5), (0, 0)), (np.s_[:, 2], (EVERY[0], 2)), (np.s_[..., 2], (EVERY[0], 2)),
-    (np.s_[2, ...], (2, EVERY[1])), (np.s_[1, ..., 2], (1, 2)), (..., EVERY), ((), EVERY), (np.s_[5:2, -3:], (range(5, 5), range(2, 5))),
-    (np.s_[::3, 1:99:2], (range(0, 7, 3), range(1, 5, 2))),
+    (3, (3, EVERY[1])), (np.int8(-1), (6, EVERY[1])), ((0, -5), (0, 0)), (np.s_[:, 2], (EVERY[0], 2)),
+    (np.s_[..., 2], (EVERY[0], 2)), (np.s_[2, ...], (2, EVERY[1])), (np.s_[1, ..., 2], (1, 2)), (..., EVERY), ((), EVERY),
+    (np.s_[5:2, -3:], (range(5, 5), range(2, 5))), (np.s_[::3, 1:99:2], (range(0, 7, 3), range(1, 5, 2))),
 ], ids=str)
 def test_keys(key, index):
     assert index_of(key, (7, 5)) == index
