@@ -508,7 +508,7 @@ def test_nothing_that_reaches_the_others_is_an_error_on_every_rank_of_the_only_c
         reach = [x for x in reaching(name, usual) if not isinstance(usual[x], pdla.Communicator)]
         if "self" in reach or name == "from_descriptor":  # of the latter None is the world
             return
-        some = [wrong for wrong in wrongs for x in reach[:1] if wrong is not None or default(name, x) is not None]  # None: a default
+        some = [wrong for wrong in wrongs for x in reach[:1] if wrong is not None or default(name, x) is not None]  # a default
         for wrong, odd in product(some, range(comm.size)):
             given = usual | dict.fromkeys(reach, wrong) if comm.rank == odd else usual
             said = comm.share(outcome(name, given))

@@ -115,6 +115,8 @@ def test_a_part_is_told_by_the_matrix_that_it_is_part_of():
         for X in (B, B.T.H, B.T.T):
             assert "3 x 3, float64, [3:9:2, 1:4] of 10 x 8, Layout(rows='row', cols='col') on ProcessGrid" in repr(X)
         assert "[1:4, 3:9:2] of 8 x 10, Layout(rows='col', cols='row')" in repr(B.T) and "[:, :3]" not in repr(A[:, :])
+        assert "with gaps in rows" in repr(A[:, ::2]) and "with gaps in rows" in repr(A.T[::2])
+        assert "with gaps," in repr(A[::2]) and "with gaps," in repr(A.T[:, ::2])
         assert "[5:, :]" not in repr(A[5:, :] + A[:5, :]) and "[5:10, :] of 10 x 8" in repr(A[5:, :])
         with pytest.raises(LayoutError, match=r"fill_diagonal of 3 x 3, float64, \[3:9:2, 1:4\] of 10 x 8, Layout\(rows='row'"):
             pdla.fill_diagonal(B, 1j)

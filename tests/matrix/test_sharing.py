@@ -41,6 +41,16 @@ def test_bitwise(shape):
     pdla.run(8, program)
 
 
+def test_of_a_part_in_steps_ranks_see_their_own_blocks_alone():
+    def program(comm):
+        A = pdla.random((12, 9), distribution="integers", high=9).shared()
+        for part in (A[1:, 2:], A[::2], A[:, ::2], A[1::3, ::4].T):
+            assert (part.common is None) == (part.shape != (11, 7))
+            assert np.array_equal((part @ part.T).gather(), part.gather() @ part.gather().T)
+
+    pdla.run(4, program)
+
+
 def test_what_a_rank_reads_is_counted_and_takes_no_workspace():
     """From any blocks, whichever the grid of the product."""
 
