@@ -8,8 +8,9 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import notebooks
 import pdla
 
 project = "pdla"
@@ -202,6 +203,13 @@ def see_also(app, what, name, obj, options, lines):
         lines[:] = f"{text[:place]}{heading}{', '.join(others)}\n\n{text[place:]}".split("\n")
 
 
+def as_notebook(app, docname, source):
+    """A page that is a notebook, too, offers it below its title."""
+    if docname.startswith("notebooks/"):
+        name = docname.removeprefix("notebooks/")
+        source[0] = source[0].replace("\n\n", f"\n\n{{download}}`Download as a Jupyter notebook <{name}.ipynb>`\n\n", 1)
+
+
 def mathematics(self, node):
     self.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
     raise nodes.SkipNode
@@ -209,6 +217,8 @@ def mathematics(self, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (mathematics, None), (mathematics, None))
+    notebooks.write()
+    app.connect("source-read", as_notebook)
     app.connect("autodoc-process-signature", as_called)
     for changed in (as_given, see_also):
         app.connect("autodoc-process-docstring", changed, priority=300)

@@ -82,6 +82,12 @@ def test_the_reference_has_all_that_is_exported(module):
     assert {name for name in module.__all__ if callable(getattr(module, name))} <= told
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_examples_fit_a_page(path):
+    blocks = [block[2] for block in BLOCK.finditer(path.read_text()) if block[1] == "python"]
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 88] == []
+
+
 def test_the_table_of_settings_has_them_all():
     page = (ROOT / "docs" / "launch.md").read_text()
     assert not [name for name in map(str.upper, Settings.__annotations__) if f"`PDLA_{name}`" not in page]
