@@ -94,11 +94,12 @@ def test_the_table_of_settings_has_them_all():
 
 
 def test_names_in_tables_are_names_of_the_code():
-    """Of files, and of all else: a name that has gone from the code stands in no table either."""
+    """Of files, and of all else: a name that has gone from the code stands in no table either. Other packages' names may."""
     sources = [file for folder in ("pdla", "bench", "cuda", "tests") for file in (ROOT / folder).rglob("*.*")]
     code = " ".join(file.read_text() for file in sources if file.suffix in (".py", ".c", ".cu", ".h", ".f90", ".toml"))
     known = set(re.findall(r"[A-Za-z_]\w+", code + (ROOT / "Makefile").read_text())) | {"mpichversion", "libmpi_gtl_cuda"}
-    rows = [(path.name, line) for path in PAGES for line in path.read_text().splitlines() if line.startswith("|")]
+    rows = [(path.name, line) for path in PAGES if path.stem != "coming_from" for line in path.read_text().splitlines()
+            if line.startswith("|")]
     assert len(rows) > 100
     for page, line in rows:
         for name in re.findall(r"`([A-Za-z_]\w{3,})(?:\(\))?`", line):
