@@ -7,11 +7,10 @@ from pathlib import Path
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import notebooks
 import pdla
+from docs import notebooks
 
 project = "pdla"
 version = release = pdla.__version__
@@ -193,7 +192,8 @@ def as_called(app, what, name, obj, options, signature, returned):
 
 def see_also(app, what, name, obj, options, lines):
     """The others of its families: after those that the docstring itself names, or else before the notes and examples."""
-    others = [other for family in map(str.split, FAMILIES.strip().split("\n")) if name in family for other in family if other != name]
+    families = [family.split() for family in FAMILIES.strip().split("\n")]
+    others = [other for family in families if name in family for other in family if other != name]
     text = "\n".join(lines) + "\n"
     told = re.search(r"^See Also\n-+\n(.+\n)+", text, re.MULTILINE)
     others = [other for other in dict.fromkeys(others) if not told or other.rpartition(".")[2] not in told[0].split()]

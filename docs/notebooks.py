@@ -1,6 +1,7 @@
 """Notebooks of the pages in docs/notebooks: `make docs` writes docs/notebooks/*.ipynb beside them.
 
-A python block is a code cell, a text block after it what the cell prints, all else text.
+A python block is a code cell, a text block after it what the cell prints, all else text. One that begins with `# name.py` is put
+into that file.
 """
 
 import json
@@ -21,7 +22,8 @@ def cells(page):
         if text:
             yield {"cell_type": "markdown", "metadata": {}, "source": text}
         if block and block[1] == "python":
-            code = {"cell_type": "code", "metadata": {}, "execution_count": None, "source": block[2].strip(), "outputs": []}
+            source = re.sub(r"^# (\w+\.py)$", r"%%writefile \1", block[2].strip(), count=1, flags=re.MULTILINE)
+            code = {"cell_type": "code", "metadata": {}, "execution_count": None, "source": source, "outputs": []}
             yield code
         elif block:
             code["outputs"].append({"output_type": "stream", "name": "stdout", "text": block[2]})

@@ -17,6 +17,7 @@ import pytest
 from helpers.jobs import LONGEST, mpirun
 
 import pdla
+from docs.notebooks import notebook
 from pdla.config import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,19 @@ def test_examples(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     Page(path, tmp_path, capsys).run()
+
+
+def test_a_notebook_has_the_examples_of_its_page():
+    """In order, and what they print; what draws is a cell, its picture on the page is none."""
+    for path in (ROOT / "docs" / "notebooks").glob("*.md"):
+        page = path.read_text()
+        cells = notebook(page)["cells"]
+        code = [cell["source"].replace("%%writefile ", "# ") for cell in cells if cell["cell_type"] == "code"]
+        said = [output["text"] for cell in cells for output in cell.get("outputs", [])]
+        words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+        assert code == [block[2].strip() for block in BLOCK.finditer(page) if block[1] == "python"]
+        assert said == [block[2] for block in BLOCK.finditer(page) if block[1] == "text"]
+        assert "](../" not in words and ".md)" not in words, path.name
 
 
 @pytest.mark.parametrize("module", [pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate], ids=lambda module: module.__name__)
