@@ -116,8 +116,11 @@ FAMILIES = """
     pdla.linalg.lu pdla.linalg.lu_factor pdla.linalg.lu_solve pdla.linalg.plan_lu pdla.linalg.predict_lu
     pdla.linalg.solve pdla.linalg.plan_solve
     pdla.linalg.solve_triangular pdla.linalg.trsm pdla.linalg.trmm pdla.linalg.plan_solve_triangular
-    pdla.linalg.predict_cholesky pdla.linalg.predict_lu pdla.linalg.predict_solve_triangular
-    pdla.linalg.cholesky_words pdla.linalg.lu_words
+    pdla.linalg.qr pdla.linalg.qr_multiply pdla.linalg.orth pdla.linalg.plan_qr pdla.linalg.predict_qr
+    pdla.linalg.lstsq pdla.linalg.pinv pdla.linalg.solve pdla.linalg.qr
+    pdla.linalg.orth pdla.linalg.null_space pdla.linalg.matrix_rank
+    pdla.linalg.predict_cholesky pdla.linalg.predict_lu pdla.linalg.predict_qr pdla.linalg.predict_solve_triangular
+    pdla.linalg.cholesky_words pdla.linalg.lu_words pdla.linalg.qr_words
     pdla.linalg.det pdla.linalg.slogdet
     pdla.linalg.norm pdla.linalg.cond
     pdla.scalapack.from_descriptor pdla.scalapack.to_descriptor pdla.scalapack.Descriptor
