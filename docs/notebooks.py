@@ -22,7 +22,7 @@ def cells(page):
         if text:
             yield {"cell_type": "markdown", "metadata": {}, "source": text}
         if block and block[1] == "python":
-            source = re.sub(r"^# (\w+\.py)$", r"%%writefile \1", block[2].strip(), count=1, flags=re.MULTILINE)
+            source = re.sub(r"\A# (\w+\.py)$", r"%%writefile \1", block[2].strip(), count=1, flags=re.MULTILINE)
             code = {"cell_type": "code", "metadata": {}, "execution_count": None, "source": source, "outputs": []}
             yield code
         elif block:
