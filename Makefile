@@ -80,12 +80,12 @@ lint: $(READY)-lint  ## check style, types, and which modules import which
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-docs: $(READY)-docs  ## build docs/_build/index.html
+docs: $(READY)-docs  ## build docs/_build/index.html, and the notebooks docs/notebooks/*.ipynb
 	rm -rf docs/generated
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system .venv-lowest build docs/_build docs/generated *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venv-system .venv-lowest build docs/_build docs/generated docs/notebooks/*.ipynb *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):

@@ -228,7 +228,8 @@ def trsm(
     >>> def program(comm):
     ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
     ...     A = pdla.from_global(np.array([[2., 0], [1, 4]]), grid, layout)
-    ...     return pdla.linalg.trsm(A, pdla.eye(2, grid, layout), lower=True, side="right").gather()
+    ...     I = pdla.eye(2, grid, layout)
+    ...     return pdla.linalg.trsm(A, I, lower=True, side="right").gather()
     >>> pdla.run(2, program)[0]
     array([[ 0.5  ,  0.   ],
            [-0.125,  0.25 ]])

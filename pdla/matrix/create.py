@@ -220,7 +220,8 @@ def from_global(
     --------
     >>> def program(comm):
     ...     x = np.arange(12).reshape(4, 3)
-    ...     return pdla.from_global(x, pdla.ProcessGrid(comm.size), pdla.Layout("row")).local
+    ...     grid = pdla.ProcessGrid(comm.size)
+    ...     return pdla.from_global(x, grid, pdla.Layout("row")).local
     >>> pdla.run(2, program)[1]
     array([[ 6,  7,  8],
            [ 9, 10, 11]])
@@ -422,7 +423,8 @@ def zeros(
     Examples
     --------
     >>> def program(comm):
-    ...     return pdla.zeros((5, 3), pdla.ProcessGrid(comm.size), pdla.Layout("row")).local.shape
+    ...     grid = pdla.ProcessGrid(comm.size)
+    ...     return pdla.zeros((5, 3), grid, pdla.Layout("row")).local.shape
     >>> pdla.run(2, program)
     [(3, 3), (2, 3)]
     """

@@ -35,7 +35,8 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
     Examples
     --------
     >>> def program(comm):
-    ...     x = pdla.ones((4, 6), pdla.ProcessGrid((2,), comm=comm), pdla.Layout(cols="row"))
+    ...     grid = pdla.ProcessGrid((2,), comm=comm)
+    ...     x = pdla.ones((4, 6), grid, pdla.Layout(cols="row"))
     ...     pairs = x.local.repeat(2, axis=1)  # each feature twice
     ...     return pdla.nn.like(x, pairs, features=12, unit=2).shape
     >>> pdla.run(2, program)

@@ -55,7 +55,8 @@ class Parameter:
     Examples
     --------
     >>> def program(comm):
-    ...     value = pdla.ones((1, 6), pdla.ProcessGrid((2,), comm=comm), pdla.Layout(cols="row"))
+    ...     grid = pdla.ProcessGrid((2,), comm=comm)
+    ...     value = pdla.ones((1, 6), grid, pdla.Layout(cols="row"))
     ...     return pdla.nn.Parameter(value).value.local.shape
     >>> pdla.run(2, program)
     [(1, 3), (1, 3)]

@@ -185,7 +185,8 @@ class Scheme:
     --------
     >>> def program(comm):
     ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
-    ...     return isinstance(scheme, pdla.nn.Scheme), scheme.shard(np.ones((8, 6))).local.shape
+    ...     x = scheme.shard(np.ones((8, 6)))
+    ...     return isinstance(scheme, pdla.nn.Scheme), x.local.shape
     >>> pdla.run(2, program)[0]
     (True, (4, 6))
     """

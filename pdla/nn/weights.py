@@ -101,7 +101,8 @@ def feature_vector(
     --------
     >>> def program(comm):
     ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
-    ...     return pdla.nn.feature_vector(scheme, 6, scheme.first.X, fill=1).value.local.tolist()
+    ...     gain = pdla.nn.feature_vector(scheme, 6, scheme.first.X, fill=1)
+    ...     return gain.value.local.tolist()
     >>> pdla.run(2, program)
     [[[1.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]]
     """

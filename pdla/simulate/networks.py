@@ -50,7 +50,8 @@ class Transformer:
 
     Examples
     --------
-    >>> gpt = pdla.simulate.Transformer(hidden=2048, heads=8, sequence=256, batch=16, layers=2)
+    >>> sizes = dict(hidden=2048, heads=8, sequence=256, batch=16, layers=2)
+    >>> gpt = pdla.simulate.Transformer(**sizes)
     >>> [str(step.choice) for step in gpt.fastest(4, "a100x4", count=2).best]
     ['Megatron1D data=2 row=2, sequence_parallel=True', 'Megatron1D row=4, sequence_parallel=True']
     """

@@ -17,10 +17,11 @@ import pytest
 from helpers.jobs import LONGEST, mpirun
 
 import pdla
+from docs.notebooks import notebook
 from pdla.config import Settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # ranks outnumber cores, and idle BLAS threads spin
@@ -76,12 +77,31 @@ def test_examples(path, tmp_path, capsys, monkeypatch):
     Page(path, tmp_path, capsys).run()
 
 
+def test_a_notebook_has_the_examples_of_its_page():
+    """In order, and what they print; what draws is a cell, its picture on the page is none."""
+    for path in (ROOT / "docs" / "notebooks").glob("*.md"):
+        page = path.read_text()
+        cells = notebook(page)["cells"]
+        code = [cell["source"].replace("%%writefile ", "# ") for cell in cells if cell["cell_type"] == "code"]
+        said = [output["text"] for cell in cells for output in cell.get("outputs", [])]
+        words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+        assert code == [block[2].strip() for block in BLOCK.finditer(page) if block[1] == "python"]
+        assert said == [block[2] for block in BLOCK.finditer(page) if block[1] == "text"]
+        assert "](../" not in words and ".md)" not in words, path.name
+
+
 @pytest.mark.parametrize("module", [pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate], ids=lambda module: module.__name__)
 def test_the_reference_has_all_that_is_exported(module):
-    page = (ROOT / "docs" / "reference.md").read_text()
+    page = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     lists = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   [~.\w]+\n)+)", page, re.MULTILINE)
     told = {*" ".join(lists).split(), *re.findall(r"auto(?:class|function):: (?:pdla\.nn\.)?(\w+)$", page, re.MULTILINE)}
     assert {name for name in module.__all__ if callable(getattr(module, name))} <= told
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_examples_fit_a_page(path):
+    blocks = [block[2] for block in BLOCK.finditer(path.read_text()) if block[1] == "python"]
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 88] == []
 
 
 def test_the_table_of_settings_has_them_all():
@@ -90,11 +110,12 @@ def test_the_table_of_settings_has_them_all():
 
 
 def test_names_in_tables_are_names_of_the_code():
-    """Of files, and of all else: a name that has gone from the code stands in no table either."""
+    """Of files, and of all else: a name that has gone from the code stands in no table either. Other packages' names may."""
     sources = [file for folder in ("pdla", "bench", "cuda", "tests") for file in (ROOT / folder).rglob("*.*")]
     code = " ".join(file.read_text() for file in sources if file.suffix in (".py", ".c", ".cu", ".h", ".f90", ".toml"))
     known = set(re.findall(r"[A-Za-z_]\w+", code + (ROOT / "Makefile").read_text())) | {"mpichversion", "libmpi_gtl_cuda"}
-    rows = [(path.name, line) for path in PAGES for line in path.read_text().splitlines() if line.startswith("|")]
+    rows = [(path.name, line) for path in PAGES if path.stem != "coming_from" for line in path.read_text().splitlines()
+            if line.startswith("|")]
     assert len(rows) > 100
     for page, line in rows:
         for name in re.findall(r"`([A-Za-z_]\w{3,})(?:\(\))?`", line):
@@ -108,7 +129,7 @@ def test_a_link_into_a_page_finds_its_heading():
     config = (ROOT / "docs" / "conf.py").read_text()
     depth = max(map(int, re.findall(r"^myst_heading_anchors = (\d)", config, re.MULTILINE)), default=0)
     for path in PAGES:
-        for page, anchor in re.findall(r"\]\(([\w/]*\.md)#([\w-]+)\)", path.read_text()):
+        for page, anchor in re.findall(r"\]\(([\w./]*\.md)#([\w-]+)\)", path.read_text()):
             titles = re.findall(rf"^#{{1,{depth}}} (.*)$", (path.parent / page).read_text(), re.MULTILINE) if depth else []
             anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
             assert anchor in anchors, f"{path.name}: {page}#{anchor}"

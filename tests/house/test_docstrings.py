@@ -142,9 +142,10 @@ def fitting(doc, given, returned):
 
 
 def too_long(inside):
-    """Lines that are longer than 100 columns where they stand."""
+    """Lines that are longer than 100 columns where they stand, and examples of more than 88."""
     indent = 4 * (inside.__qualname__.count(".") + 1)
-    return [line for line in inspect.cleandoc(inside.__doc__ or "").splitlines() if indent + len(line) > 100]
+    lines = inspect.cleandoc(inside.__doc__ or "").splitlines()
+    return [line for line in lines if indent + len(line) > 100 or (line.startswith((">>>", "...")) and len(line) > 88)]
 
 
 @EVERY

@@ -86,7 +86,7 @@ def expm(A: DistMatrix) -> DistMatrix:
 def _approximant(A: DistMatrix, b: tuple[Any, ...]) -> tuple[DistMatrix, DistMatrix]:
     """Collective: the odd and the even terms of the numerator, U and V."""
     layout = A.layout
-    powers = [None, matmul(A, A, layout=layout)]  # of A^2
+    powers: list[Any] = [None, matmul(A, A, layout=layout)]  # of A^2
     while len(powers) < min(4, len(b) // 2):
         powers.append(matmul(powers[-1], powers[1], layout=layout))
     if len(b) == 14:

@@ -53,8 +53,8 @@ def lstsq(
     X : DistMatrix or array
         n x c, or n numbers, as B is.
     residuals : array
-        Of each column the square of |A X - B|, on every rank; empty where the rank is below n, or m
-        is at most n, as by NumPy.
+        Of each column the square of the norm of A X - B, on every rank; empty where the rank is
+        below n, or m is at most n, as by NumPy.
     rank : int
         Of A.
     s : array or None

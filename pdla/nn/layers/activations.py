@@ -35,7 +35,8 @@ class GeLU(Layer):
     --------
     >>> def program(comm):
     ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
-    ...     return pdla.nn.GeLU(scheme).forward(scheme.shard(np.eye(2))).gather().round(3).tolist()
+    ...     y = pdla.nn.GeLU(scheme).forward(scheme.shard(np.eye(2)))
+    ...     return y.gather().round(3).tolist()
     >>> pdla.run(2, program)[0]
     [[0.841, 0.0], [0.0, 0.841]]
     """
@@ -129,7 +130,8 @@ class ReLU(Layer):
     --------
     >>> def program(comm):
     ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
-    ...     return pdla.nn.ReLU(scheme).forward(scheme.shard([[-1.0, 2.0]])).gather().tolist()
+    ...     y = pdla.nn.ReLU(scheme).forward(scheme.shard([[-1.0, 2.0]]))
+    ...     return y.gather().tolist()
     >>> pdla.run(2, program)[0]
     [[0.0, 2.0]]
     """

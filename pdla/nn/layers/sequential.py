@@ -61,7 +61,8 @@ class Sequential(Layer):
     ...     first = pdla.nn.Linear(scheme, 8, 8)
     ...     second = pdla.nn.Linear(scheme, 8, 8, kind="second")
     ...     model = pdla.nn.Sequential(scheme, [first, pdla.nn.ReLU(scheme), second])
-    ...     return model.forward(scheme.shard(np.ones((4, 8)))).shape, list(model.parameters())
+    ...     y = model.forward(scheme.shard(np.ones((4, 8))))
+    ...     return y.shape, list(model.parameters())
     >>> pdla.run(2, program)[0]
     ((4, 8), ['layers.0.weight', 'layers.0.bias', 'layers.2.weight', 'layers.2.bias'])
     """

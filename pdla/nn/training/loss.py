@@ -45,7 +45,8 @@ class CrossEntropy:
     ...     grid = pdla.ProcessGrid((2,), comm=comm)
     ...     logits = pdla.zeros((3, 4), grid, pdla.Layout(cols="row"))
     ...     loss = pdla.nn.CrossEntropy()
-    ...     return round(loss.forward(logits, np.array([0, 3, 1])), 3), loss.backward().shape
+    ...     mean = loss.forward(logits, np.array([0, 3, 1]))
+    ...     return round(mean, 3), loss.backward().shape
     >>> pdla.run(2, program)[0]
     (1.386, (3, 4))
     """
