@@ -14,7 +14,7 @@ import numpy as np
 from pdla.checks import communicator, describe, digest
 from pdla.comm.agreement import agreed
 from pdla.errors import FileError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, communicator_of, in_layout
+from pdla.grid import ProcessGrid, in_layout, place
 from pdla.io import known, load, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
@@ -59,10 +59,10 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
     >>> import os, tempfile
     >>> def program(comm, path):
     ...     a, grid = np.array([[1, 2], [4, 4]]), pdla.ProcessGrid(2)
-    ...     A = pdla.from_global(a, grid, pdla.Layout("row"))
+    ...     A = pdla.from_global(a)
     ...     pdla.linalg.save_factors(path, pdla.linalg.lu_factor(A))
     >>> def resumed(comm, path):
-    ...     factors = pdla.linalg.load_factors(path, pdla.ProcessGrid(3), pdla.Layout("row"))
+    ...     factors = pdla.linalg.load_factors(path)
     ...     return pdla.linalg.lu_solve(factors, np.array([5.0, 12]))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "lu.npz")
@@ -85,7 +85,9 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
                 npz.append(part, "pivots", which)
 
 
-def load_factors(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout) -> tuple[DistMatrix, Any]:
+def load_factors(
+    path: str | os.PathLike[str], grid: ProcessGrid | None = None, layout: Layout | None = None
+) -> tuple[DistMatrix, Any]:
     """Read factors that `save_factors` wrote. Collective over the grid's communicator.
 
     Every rank must see the file, and reads its own block.
@@ -94,9 +96,9 @@ def load_factors(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout
     ----------
     path : str or os.PathLike
         The file.
-    grid : ProcessGrid
-        What the factors are cut over: of any number of ranks.
-    layout : Layout
+    grid : ProcessGrid, optional
+        What the factors are cut over: of any number of ranks; by default as for `load`.
+    layout : Layout, optional
         How they are cut. In square blocks, as ``Layout(Cyclic("row", 64), Cyclic("col", 64))``,
         they are solved with where they lie; from others each solution moves them.
 
@@ -130,10 +132,11 @@ def load_factors(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout
     ...     pdla.run(4, program, path)[0]
     (np.float64(64.0), True)
     """
-    comm = communicator_of("load_factors", grid)
+    grid, layout = place("load_factors", grid, layout)
+    comm = grid.comm
     with agreed(comm, f"load_factors({path!r}, {grid!r}, {layout!r})"):
         target = _archive(path)
-        in_layout("load_factors", layout)
+        in_layout("load_factors", layout, grid)
     with together(comm, target):
         before = version(target)
         name = _name(npz.names(target))

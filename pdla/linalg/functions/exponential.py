@@ -51,14 +51,14 @@ def expm(A: DistMatrix) -> DistMatrix:
 
     Notes
     -----
-    Scaling and squaring with Pade approximants of degree 3 to 13: Higham, SIAM J. Matrix Anal. Appl.
-    26 (2005), algorithm 2.3. Up to 6 products, a system of n right-hand sides, and a product for each
-    squaring.
+    Scaling and squaring with Pade approximants of degree 3 to 13: Higham, SIAM J. Matrix Anal.
+    Appl. 26 (2005), algorithm 2.3. Up to 6 products, a system of n right-hand sides, and a product
+    for each squaring.
 
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[0., np.pi], [-np.pi, 0]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[0., np.pi], [-np.pi, 0]]))
     ...     return pdla.linalg.expm(A).gather().round(12) + 0.0
     >>> pdla.run(2, program)[0]
     array([[-1.,  0.],

@@ -70,14 +70,14 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
 
     Notes
     -----
-    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). At most 6 steps, of which the
-    first may take a QR factorization, and later ones a Cholesky factorization each. How many follows
-    from a lower bound of the least singular value, by the estimated condition number.
+    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). At most 6 steps, of which
+    the first may take a QR factorization, and later ones a Cholesky factorization each. How many
+    follows from a lower bound of the least singular value, by the estimated condition number.
 
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[0., -2], [3, 0]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[0., -2], [3, 0]]))
     ...     U, H = pdla.linalg.polar(A)
     ...     return U.gather().round(12) + 0.0, H.gather().round(12) + 0.0
     >>> pdla.run(2, program)[0]
@@ -105,7 +105,7 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
 def newton_schulz(
     A: DistMatrix, *, coefficients: str | tuple[tuple[float, float, float], ...] = "polar_express", steps: int | None = None
 ) -> DistMatrix:
-    """Bring a matrix's singular values near 1, by products alone. Collective over A's grid, idle ranks included.
+    """Bring a matrix's singular values near 1, by products alone. Collective, idle ranks included.
 
     Parameters
     ----------
@@ -135,11 +135,11 @@ def newton_schulz(
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.random((6, 4), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.random((6, 4))
     ...     U = pdla.linalg.newton_schulz(A).gather()
-    ...     return abs(U.T @ U - np.eye(4)).max() < 0.1
+    ...     return np.linalg.svd(U)[1].round(2).tolist()
     >>> pdla.run(2, program)[0]
-    True
+    [1.0, 1.0, 1.0, 1.0]
     """
     with agreed(communicator((A,)), describe_call("newton_schulz", A, coefficients=coefficients, steps=steps)):
         checks.working_dtype("newton_schulz", A.dtype)

@@ -21,9 +21,10 @@ NEAR = 1e-2  # relative change below which Newton's steps are not scaled any mor
 
 
 def signm(A: DistMatrix) -> DistMatrix:
-    """Give the sign of a matrix without purely imaginary eigenvalues. Collective over A's grid, idle ranks included.
+    """Give the sign of a matrix. Collective over A's grid, idle ranks included.
 
-    It has A's eigenvectors, and 1 in place of eigenvalues with a positive real part, -1 in place of others.
+    A has no purely imaginary eigenvalues. Its sign has A's eigenvectors, and 1 in place of
+    eigenvalues with a positive real part, -1 in place of others.
 
     Parameters
     ----------
@@ -44,13 +45,13 @@ def signm(A: DistMatrix) -> DistMatrix:
 
     Notes
     -----
-    Newton's iteration, X = (c X + (c X)^-1) / 2, scaled by norms: Higham, Functions of Matrices (2008),
-    section 5.3 to 5.5.
+    Newton's iteration, X = (c X + (c X)^-1) / 2, scaled by norms: Higham, Functions of Matrices
+    (2008), section 5.3 to 5.5.
 
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[2., 5], [0, -3]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[2., 5], [0, -3]]))
     ...     return pdla.linalg.signm(A).gather().round(12) + 0.0
     >>> pdla.run(2, program)[0]
     array([[ 1.,  2.],
@@ -101,7 +102,7 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.diag([16., 81]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.diag([16., 81]))
     ...     return pdla.linalg.inverse_root(A, 4).gather().round(12)
     >>> pdla.run(2, program)[0]
     array([[0.5       , 0.        ],
@@ -128,7 +129,7 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
 
 
 def sqrtm(A: DistMatrix) -> DistMatrix:
-    """Give the square root of a positive definite matrix. Collective over A's grid, idle ranks included.
+    """Give the square root of a positive definite matrix. Collective, idle ranks included.
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[5., 4], [4, 5]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[5., 4], [4, 5]]))
     ...     return pdla.linalg.sqrtm(A).gather().round(12)
     >>> pdla.run(2, program)[0]
     array([[2., 1.],

@@ -31,7 +31,9 @@ def lstsq(
     A: DistMatrix, B: Any, *, rcond: float | None = None, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None,
 ) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
-    """Find the X of least norm that minimizes the norm of each column of A X - B. Collective, idle ranks included.
+    """Find the X that minimizes the norms of A X - B. Collective, idle ranks included.
+
+    Of several X of one column it is the least.
 
     Parameters
     ----------
@@ -80,7 +82,7 @@ def lstsq(
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[1., 0], [1, 1], [1, 2]]), pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[1., 0], [1, 1], [1, 2]]))
     ...     x, residuals, rank, _ = pdla.linalg.lstsq(A, np.array([1., 3, 5]))
     ...     return x.round(12), rank
     >>> pdla.run(2, program)[0]
@@ -153,7 +155,7 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     Examples
     --------
     >>> def program(comm):
-    ...     return pdla.linalg.pinv(pdla.ones((4, 2), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    ...     return pdla.linalg.pinv(pdla.ones((4, 2))).gather()
     >>> pdla.run(2, program)[0].round(12)
     array([[0.125, 0.125, 0.125, 0.125],
            [0.125, 0.125, 0.125, 0.125]])
@@ -196,7 +198,7 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     Examples
     --------
     >>> def program(comm):
-    ...     return pdla.linalg.matrix_rank(pdla.ones((4, 3), pdla.ProcessGrid((2,)), pdla.Layout("row")))
+    ...     return pdla.linalg.matrix_rank(pdla.ones((4, 3)))
     >>> pdla.run(2, program)[0]
     1
     """
@@ -206,7 +208,7 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
 
 
 def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
-    """Give an orthonormal basis of the vectors x for which A x is 0. Collective, idle ranks included.
+    """Give an orthonormal basis of the x for which A x is 0. Collective, idle ranks included.
 
     Parameters
     ----------
@@ -232,7 +234,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     Examples
     --------
     >>> def program(comm):
-    ...     return pdla.linalg.null_space(pdla.ones((4, 2), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    ...     return pdla.linalg.null_space(pdla.ones((4, 2))).gather()
     >>> abs(pdla.run(2, program)[0]).round(4)
     array([[0.7071],
            [0.7071]])

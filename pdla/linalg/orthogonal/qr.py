@@ -35,7 +35,9 @@ def qr(
     A: DistMatrix, *, mode: str = "reduced", pivoting: bool = False, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> Any:
-    """Factor a matrix into orthonormal columns and a triangle: A = Q R. Collective over A's grid, idle ranks included.
+    """Factor a matrix into orthonormal columns and a triangle: A = Q R. Collective.
+
+    Idle ranks of A's grid take part.
 
     Parameters
     ----------
@@ -45,8 +47,8 @@ def qr(
         "reduced": Q and R; "r": R alone; "raw": the reflections and R in one matrix, as LAPACK's
         geqrf leaves them.
     pivoting : bool, optional
-        Whether to permute columns, the largest first, so that R's diagonal tells the rank: A[:, P] =
-        Q R. Not in mode "raw". R must fit on each rank then.
+        Whether to permute columns, the largest first, so that R's diagonal tells the rank: A[:, P]
+        = Q R. Not in mode "raw". R must fit on each rank then.
     overwrite_a : bool, optional
         Whether A may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
@@ -57,8 +59,8 @@ def qr(
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1; of R alone R^H (R x)
-        with A^H (A x). By default as PDLA_VERIFY says.
+        Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1; of R alone R^H (R
+        x) with A^H (A x). By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -69,8 +71,8 @@ def qr(
     P : array
         n numbers of columns, on every rank; with `pivoting` alone.
     QR, tau : DistMatrix and array
-        In mode "raw", in place of Q and R: R on and above the diagonal, and below it column j of V, of
-        H_j = I - tau_j v v^H and Q = H_0 H_1 ..., v_j = 1, v_i = 0 for i < j.
+        In mode "raw", in place of Q and R: R on and above the diagonal, and below it column j of V,
+        of H_j = I - tau_j v v^H and Q = H_0 H_1 ..., v_j = 1, v_i = 0 for i < j.
 
     Raises
     ------
@@ -93,18 +95,18 @@ def qr(
     those that `plan_qr` finds cheapest. Where a panel is cut over several ranks it is factored by a
     tree, and its reflections are reconstructed: Ballard et al., IPDPS 2014.
 
-    A matrix of 8 rows or more for each column, and of 2048 columns at most, is tall: it is factored by
-    Cholesky factors of A^H A, twice where A is not well-conditioned (CholeskyQR2: Yamamoto et al.,
-    ETNA 44 (2015)), and by a tree of Householder factorizations where R says that A^H A has lost
-    digits (Demmel et al., SIAM J. Sci. Comput. 34 (2012)). So it is backward stable for every A.
+    A matrix of 8 rows or more for each column, and of 2048 columns at most, is tall: it is factored
+    by Cholesky factors of A^H A, twice where A is not well-conditioned (CholeskyQR2: Yamamoto et
+    al., ETNA 44 (2015)), and by a tree of Householder factorizations where R says that A^H A has
+    lost digits (Demmel et al., SIAM J. Sci. Comput. 34 (2012)). So it is backward stable for every
+    A.
 
     The diagonal of R may have any signs.
 
     Examples
     --------
     >>> def program(comm):
-    ...     grid = pdla.ProcessGrid((2,))
-    ...     A = pdla.from_global(np.array([[3., 1], [4, 2]]), grid, pdla.Layout("row"))
+    ...     A = pdla.from_global(np.array([[3., 1], [4, 2]]))
     ...     Q, R = pdla.linalg.qr(A)
     ...     return np.allclose((Q @ R).gather(), A.gather()), abs(R.gather()).round(2)
     >>> pdla.run(2, program)[0]
@@ -157,7 +159,7 @@ def plan_qr(
     Examples
     --------
     >>> def program(comm):
-    ...     A = pdla.random((64, 64), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     A = pdla.random((64, 64))
     ...     Q, R = pdla.linalg.plan_qr(A)(A)
     ...     return R.shape
     >>> pdla.run(4, program)[0]
@@ -241,8 +243,7 @@ def qr_multiply(
     Examples
     --------
     >>> def program(comm):
-    ...     grid = pdla.ProcessGrid((2,))
-    ...     A = pdla.random((20, 3), grid, pdla.Layout("row"))
+    ...     A = pdla.random((20, 3))
     ...     product, R = pdla.linalg.qr_multiply(A, A.T)
     ...     return np.allclose(product.gather(), R.gather().T)
     >>> pdla.run(2, program)[0]
@@ -299,7 +300,7 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     Examples
     --------
     >>> def program(comm):
-    ...     return pdla.linalg.orth(pdla.ones((4, 3), pdla.ProcessGrid((2,)), pdla.Layout("row"))).gather()
+    ...     return pdla.linalg.orth(pdla.ones((4, 3))).gather()
     >>> abs(pdla.run(2, program)[0])
     array([[0.5],
            [0.5],

@@ -261,13 +261,14 @@ def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
 
     Notes
     -----
-    Of an n x n matrix about n^2 / 2 (1/pr - 1/P) for panels, and n^2 / P (pr - 1) for sums along grid
-    columns, P = pr pc. The tree of a panel that is cut adds 4 (pr - 1) w^2 for each panel of w columns.
+    Of an n x n matrix about n^2 / 2 (1/pr - 1/P) for panels, and n^2 / P (pr - 1) for sums along
+    grid columns, P = pr pc. The tree of a panel that is cut adds 4 (pr - 1) w^2 for each panel of w
+    columns.
 
     Examples
     --------
     >>> pdla.linalg.qr_words(1024, 1024, (1, 4), 64)
-    442416.0
+    466968.0
     """
     checks.formula(grid, (2,), block, m=m, n=n)
     pr, pc = grid
