@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 import time
@@ -31,7 +32,7 @@ class Screen:
 
     def tell(self, *lines: str, style: str = "") -> None:
         """Print prose, of which long lines take several."""
-        self.say(*(part for line in lines for part in _wrapped(line)), style=style)
+        self.say(*(part for text in lines for line in text.splitlines() or [""] for part in _wrapped(line)), style=style)
 
     def at(self, what: str, done: int = 0, total: int = 0) -> None:
         """Say where the command is: a bar on a terminal; elsewhere a line, after SILENCE.
@@ -104,6 +105,7 @@ def _painted(line: str, style: str) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line in lines that fit; further ones are indented by two more columns than the first."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    """A line in lines that fit; further ones stand below its words, beside the name before them if there is one."""
+    name = re.match(r" *(\S.*?  +)?", line)
+    indent = " " * (name.end() if name and name[1] else 2 + len(line) - len(line.lstrip()))
     return textwrap.wrap(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]

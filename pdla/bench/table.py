@@ -1,10 +1,10 @@
-"""Tables that are printed row by row, in columns whose widths are known before the first row."""
+"""Tables that are printed row by row, in columns whose widths the first row decides."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pdla.bench.screen import Screen, width
 
@@ -14,14 +14,15 @@ PROSE = 24  # characters of the column of text, at least
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of names.
+    """A column of a table.
 
-    width  characters, at least;  name: it is set to the left, and begins each part of a table that has several
+    width  characters, at least;  left: set to the left;  name: it begins each part of a table that has several
     more   shown with --wide alone;  text: set to the left, in as many lines as it takes: of a table's last column
     """
 
     heading: str
     width: int = 0
+    left: bool = False
     name: bool = False
     more: bool = False
     text: bool = False
@@ -31,25 +32,28 @@ class Column:
         return max(len(self.heading), PROSE if self.text else self.width)
 
     def set(self, cell: str) -> str:
-        return f"{cell:<{self.room}}" if self.name or self.text else f"{cell:>{self.room}}"
+        return f"{cell:<{self.room}}" if self.left or self.text else f"{cell:>{self.room}}"
 
 
 class Table:
     """A table on a screen. On one that is too narrow, columns that do not fit follow in further parts, by `end`."""
 
     def __init__(self, screen: Screen, columns: Sequence[Column], wide: bool = False) -> None:
-        self.screen = screen
-        self.first, *self.further = _parts([column for column in columns if wide or not column.more], width())
+        self.screen, self.columns = screen, [column for column in columns if wide or not column.more]
+        self.parts: list[list[Column]] = []
         self.rows: list[tuple[str, Mapping[str, str], str]] = []  # title, cells by heading, style
 
     def add(self, cells: Mapping[str, str], title: str = "", style: str = "") -> None:
         """Print a row; before the first one, and where the title changes, the headings."""
-        self._print(self.first, self.rows[-1][0] if self.rows else None, title, cells, style)
+        if not self.rows:
+            columns = [replace(column, width=max(column.width, len(cells[column.heading]))) for column in self.columns]
+            self.parts = _parts(columns, width())
+        self._print(self.parts[0], self.rows[-1][0] if self.rows else None, title, cells, style)
         self.rows.append((title, cells, style))
 
     def end(self) -> None:
         """Print the parts that are left."""
-        for part in self.further:
+        for part in self.parts[1:]:
             last = None
             for title, cells, style in self.rows:
                 self._print(part, last, title, cells, style)

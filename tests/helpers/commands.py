@@ -40,6 +40,11 @@ def on_a_screen(columns=200):
         yield
 
 
+def faults(err):
+    """What a process of the program has printed of faults: all but where it was, on a slow machine."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("... "))
+
+
 def quick_peaks():
     """The machine's peak is that of one short product: no test asks how high it is, and to find it takes seconds."""
     return patch.multiple(peak, FLOPS=1e6, REPEATS=1, SHORTEST=0.0)

@@ -61,7 +61,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 COLUMNS = [
-    Column("verb", 14, name=True), Column("ranks"), Column("stride"), Column("bytes", 8), Column("measured us"),
+    Column("verb", 14, left=True, name=True), Column("ranks"), Column("stride"), Column("bytes", 8), Column("measured us"),
     Column("predicted us"), Column("ratio", 6),
 ]
 MEANS = "stride: how far apart a group's ranks are", "bytes: a rank's part", "ratio: predicted / measured"

@@ -42,9 +42,10 @@ def reported(comm: pdla.Communicator, arguments: argparse.Namespace, words: list
     known  what facts() gives: {} but at rank 0
     """
     foresee(arguments.json, "--json", comm)
+    screen = Screen(comm.rank == 0)
+    screen.at("looking at the machine")
     known = facts(comm, world(arguments))
     on = None if arguments.machine is None else machine(arguments.machine)
-    screen = Screen(comm.rank == 0)
     bench, results = Bench(comm, Checker(comm), Peaks(comm), screen, machine=on), Results()
     shown, peaks = table.products(screen, not arguments.dry_run, on is not None, arguments.wide), bench.peaks.measured
     for found in work(bench, known):

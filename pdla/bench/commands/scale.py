@@ -56,7 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     screen = Screen()
     screen.tell(*problem.heading(of, on, f"{how or 'the same'} on {several}"))
     table = Table(screen, COLUMNS, arguments.wide)
-    with watched(lambda done, _: screen.at(f"{counts[len(points)]} ranks, {done} run dry", len(points), len(counts))):
+
+    def tell(done: int, most: int) -> None:
+        count = counts[len(points)]
+        screen.at(f"{count} {plural(count, 'rank')}: {done} run dry", len(points), len(counts))
+
+    with watched(tell):
         for point in found:
             points.append(point)
             table.add(_cells(point, points))

@@ -10,7 +10,7 @@ from pdla.bench.measure.product import Row
 from pdla.bench.screen import Screen
 from pdla.bench.table import Column, Table
 
-NAMES = [Column("algorithm", 15, name=True), Column("grid", 5, name=True)]
+NAMES = [Column("algorithm", 14, left=True, name=True), Column("grid", 5, left=True, name=True)]
 TIMES = [
     Column("median ms", 8), Column("min ms", 8, more=True), Column("GFLOP/s", 7), Column("of peak", more=True),
     Column("comp/comm/wait", more=True),
