@@ -36,7 +36,9 @@ def no_terminal(environ):
     environ.setattr(os, "open", refused)
 
 
-@pytest.mark.parametrize(("given", "has", "width"), [("70", 90, 70), ("", 90, 90), ("0", 90, 90), ("wide", 90, 90), ("9", 90, 40), ("", 0, 80)])
+@pytest.mark.parametrize(
+    ("given", "has", "width"), [("70", 90, 70), ("", 90, 90), ("0", 90, 90), ("wide", 90, 90), ("9", 90, 40), ("", 0, 80)]
+)
 def test_width_is_that_of_columns_or_of_the_terminal(environ, given, has, width):
     ours, theirs = terminal(environ, has)
     environ.setenv("COLUMNS", given)

@@ -6,7 +6,10 @@ from helpers.commands import on_a_screen
 from pdla.bench.screen import Screen
 from pdla.bench.table import Column, Table
 
-COLUMNS = [Column("n", 3, left=True, name=True), Column("one", 6), Column("two", 6, more=True), Column("three", 6), Column("way", text=True)]
+COLUMNS = [
+    Column("n", 3, left=True, name=True), Column("one", 6), Column("two", 6, more=True), Column("three", 6),
+    Column("way", text=True),
+]
 
 
 def printed(capsys, width, rows, wide=False, columns=COLUMNS):

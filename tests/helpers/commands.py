@@ -22,7 +22,7 @@ SIZES = ["-m", "30", "-n", "20", "-k", "25"]
 def command(capsys, *words, module=predict):
     """Exit status and what was printed."""
     parser = Parser("pdla.bench")
-    parser.set_defaults(machine=None, json=None, wide=False)  # as the parser of which this is a command: the options may stand before it
+    parser.set_defaults(machine=None, json=None, wide=False)  # options that may stand before the command
     try:
         module.add(parser)
         with on_a_screen():

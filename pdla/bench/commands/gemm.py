@@ -28,7 +28,7 @@ def add(to: Parser) -> None:
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
         to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
     to.add_argument("--dtype", choices=DTYPES, help="element type of A, B and C (default float64)")
-    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto, whichever costs least; of")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto, whichever costs least")
     to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: all ranks, as nearly square as can be)")
     to.add_argument("--panel", type=positive, metavar="WIDTH", help="width of panels (summa, cannon), in indices, at most")
     to.add_argument("--repeats", type=positive, metavar="N", default=REPEATS, help=f"how often to time it (default {REPEATS})")
