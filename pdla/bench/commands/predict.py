@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _columns(kind: str) -> list[Column]:
     parts = [Column(f"GB {part}", more=True) for part in PARTS[kind]]
     return [
-        Column("s", 8, name=True), Column("computing", more=True), Column("GB received"), Column("messages", more=True), Column("x bound"),
-        Column("GB needed"), *parts, Column("way", text=True),
+        Column("s", 8, name=True), Column("computing", more=True), Column("GB received"), Column("messages", more=True),
+        Column("x bound"), Column("GB needed"), *parts, Column("way", text=True),
     ]
 
 

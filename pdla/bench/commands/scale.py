@@ -138,8 +138,8 @@ def _schemes(screen: Screen, points: list[Point]) -> None:
 
 RANKS = Column("ranks", 7, name=True)
 COLUMNS = [
-    RANKS, Column("s", 8), Column("efficiency"), Column("computing", more=True), Column("GB received", more=True), Column("x bound"),
-    Column("way", text=True),
+    RANKS, Column("s", 8), Column("efficiency"), Column("computing", more=True), Column("GB received", more=True),
+    Column("x bound"), Column("way", text=True),
 ]
 
 
