@@ -20,7 +20,7 @@ from pdla.bench.stop import FAILED
 from pdla.errors import plural
 
 BOUND = "x bound: received over the least that some rank must receive"
-VOLUMES = "received, messages, workspace: the most of any rank"
+MOST = "the most of any rank"
 FORMULA = "formula: received, in closed form"
 CHECKED = "every product was checked before it was timed"
 HOW = (
@@ -76,7 +76,8 @@ def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], rank
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
         lines.append(f"{shared}: times measure the scheduler, too")
     if results.rows:
-        lines += [VOLUMES, FORMULA, BOUND] if wide else [VOLUMES, BOUND]
+        columns = "received, messages, workspace" if wide or not any(row.checks for row in results.rows) else "received"
+        lines += [f"{columns}: {MOST}", *([FORMULA] if wide else []), BOUND]
     faults = [fault for row in results.rows for fault in row.faults]
     for row in results.rows:
         lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
