@@ -36,6 +36,10 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z%-]*\):.*## /  make \1	/p' Makefile | expand -t 20
 	@echo '  MPI=system uses the MPI of the mpirun on PATH; MPIRUN="srun" or the like starts ranks instead; PYTHON=python3.12 chooses Python'
 
+ifdef MAKE_TERMOUT  # make's own output is a terminal, of which the ranks, whose output mpirun takes, know nothing
+bench: export COLUMNS := $(shell stty size <$(MAKE_TERMOUT) 2>/dev/null | cut -d' ' -f2)
+bench: export FORCE_COLOR := 1
+endif
 bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 ..."
 	$(MPIRUN) -n $(RANKS) $(PY) -m pdla.bench $(ARGS)
 
@@ -45,7 +49,7 @@ test-full: $(READY)-test  ## test products and factorizations for every combinat
 	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/matmul/test_cover.py tests/matmul/schedules/test_fetch.py tests/linalg/test_zoo.py tests/house/test_kernels.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
-	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
+	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) $(or $(TESTS),tests --ignore=tests/mpi) $(ARGS)
 
 test-lowest:  ## run the tests of matrices and products with the lowest versions that pyproject.toml allows
 	mkdir -p build
@@ -54,7 +58,7 @@ test-lowest:  ## run the tests of matrices and products with the lowest versions
 	.venv-lowest/bin/python -m pytest $(SPREAD) $(LOWEST:%=tests/%) $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on that number of ranks: make test-4
-	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
+	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi $(or $(TESTS),tests/mpi) $(ARGS)
 
 pblas: $(READY)-native  ## build libpdla_pblas.so and libpdla.so, which C and Fortran call, in build/native
 	$(PY) -m pdla.native.build --to build/native

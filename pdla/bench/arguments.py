@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Collection
 from math import inf, prod
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pdla
 from pdla.bench.leave import a_file_in_a_folder
+from pdla.bench.screen import width
 from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
@@ -20,7 +23,9 @@ from pdla.model.machine import Machine
 
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
+    "wide": "--wide",
 }  # options that may stand before a command
+SHORT = 12  # characters of choices that stand beside an option
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,6 +36,47 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise Stop(REFUSED, f"{self.prog.removeprefix('python -m ')}: {message} (see {self.prog} --help)")
+
+
+class Help(argparse.HelpFormatter):
+    """Help as wide as the screen, up to 100 columns: a short usage, long choices among the words, examples as they are written."""
+
+    OPTIONS = argparse.Action([], "options", metavar="[options]")
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22, width=min(width(), 100))
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+        needed = [action for action in actions if action.required or not action.option_strings]
+        super().add_usage(usage, [self.OPTIONS, *needed], [], prefix)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return action.dest.upper()
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        known, action.choices = action.choices, None if _long(action) else action.choices
+        try:
+            return super()._metavar_formatter(action, default_metavar)
+        finally:
+            action.choices = known
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return f"{action.help}: {', '.join(map(str, action.choices or ()))}" if _long(action) else action.help
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else textwrap.fill(text, width)
+
+
+def _long(action: argparse.Action) -> bool:
+    """Whether an option has more choices than stand beside its name."""
+    return action.metavar is None and action.choices is not None and len(",".join(map(str, action.choices))) > SHORT
+
+
+class Version(argparse.Action):
+    """Says the version by a Stop, so that one rank alone prints it."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise Stop(0, f"pdla {pdla.__version__}")
 
 
 def positive(text: str) -> int:
@@ -171,6 +217,12 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
     group.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", help=help_of("ranks", "number of ranks of a dry run"))
     leaves = "write machine, versions and all figures to FILE, for report and compare"
     group.add_argument("--json", metavar="FILE", help=help_of("json", leaves))
+
+
+def add_wide(to: argparse.ArgumentParser) -> None:
+    """For a command that prints a table: an option that may stand before the command or after it."""
+    what = "show all columns of the table; those beyond the screen's width (COLUMNS) follow in further tables"
+    to.add_argument("--wide", action="store_true", default=argparse.SUPPRESS, help=what)
 
 
 def add_machine(to: argparse.ArgumentParser) -> None:

@@ -6,30 +6,35 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import pdla
 from pdla import config
-from pdla.bench.arguments import COMMON, Parser, add_machine, add_ranks, machine
+from pdla.bench.arguments import COMMON, Help, Parser, Version, add_machine, add_ranks, add_wide, machine
 from pdla.bench.commands import COMMANDS, suite
 from pdla.bench.commands.command import Command
 from pdla.bench.leave import apart
+from pdla.bench.screen import Screen
 from pdla.bench.stop import Stop, refuse
-from pdla.errors import DeviceError, NoMPIError, ShapeError
+from pdla.errors import DeviceError, NoMPIError, ShapeError, plural
 
-ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
+ABOUT = "Distributed linear algebra: checked, then timed, and set beside what theory says must move."
+MORE = "\nCOMMAND --help says more about a command."
 
 
 def parser() -> Parser:
-    made = Parser("python -m pdla.bench", description=ABOUT, **_text([suite.COMMAND, *COMMANDS.values()]))
-    made.set_defaults(command=suite.COMMAND, threads=None, dry_run=False, ranks=None, json=None, machine=None, array=None)
+    made = Parser("python -m pdla.bench", description=ABOUT, **_text(suite.COMMAND, MORE))
+    made.set_defaults(command=suite.COMMAND, dry_run=False, wide=False)
+    made.set_defaults(**dict.fromkeys(("threads", "ranks", "json", "machine", "array")))
+    made.add_argument("--version", action=Version, nargs=0, help="show pdla's version and exit")
     add_ranks(made)
+    add_wide(made)
     add_machine(made)
-    commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite, all algorithms that fit this number of ranks")
+    made._positionals.title = "commands"
+    commands = made.add_subparsers(prog=made.prog, metavar="COMMAND", help="without one: the suite, all algorithms that fit")
     for command in COMMANDS.values():
         sentence = f"{command.about[0].upper()}{command.about[1:]}."
-        of = commands.add_parser(command.name, help=command.about, description=sentence, **_text([command]))
+        of = commands.add_parser(command.name, help=command.about, description=sentence, **_text(command))
         of.set_defaults(command=command)
         if not command.alone:
             add_ranks(of, command.refuses)
@@ -37,10 +42,9 @@ def parser() -> Parser:
     return made
 
 
-def _text(commands: list[Command]) -> dict[str, Any]:
+def _text(command: Command, more: str = "") -> dict[str, Any]:
     """For a parser: the examples that its help ends with."""
-    examples = "".join(command.examples for command in commands)
-    return {"epilog": f"examples:\n{examples}", "formatter_class": argparse.RawDescriptionHelpFormatter}
+    return {"epilog": f"examples:\n{command.examples}{more}", "formatter_class": Help}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -90,16 +94,23 @@ def _first_of_the_job() -> bool:
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
-    run = arguments.command.run
     if arguments.command.alone:
-        return _alone(lambda: run(arguments))
+        return _alone(lambda: arguments.command.run(arguments))
     if arguments.dry_run:  # plans are made for the machine for which times are predicted
         with config.override(machine=arguments.machine or config.settings.machine):
-            return _here(lambda: pdla.dry_run(arguments.ranks, run, arguments, words)[0])
+            return _here(lambda: pdla.dry_run(arguments.ranks, _begun, arguments, words)[0])
     with config.override(array=arguments.array or config.settings.array):
         if arguments.threads:
-            return _here(lambda: pdla.run(arguments.threads, run, arguments, words)[0])
+            return _here(lambda: pdla.run(arguments.threads, _begun, arguments, words)[0])
         return _on_ranks(arguments, words)
+
+
+def _begun(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: say what runs where, before anything takes long, and run it. Gives the exit status."""
+    world = "run dry" if arguments.dry_run else "threads of one process" if arguments.threads else "processes of MPI"
+    ranks = f"{comm.size} {plural(comm.size, 'rank')}"
+    Screen(comm.rank == 0).say(f"pdla {pdla.__version__}: {arguments.command.name} on {ranks}, {world}")
+    return arguments.command.run(comm, arguments, words)
 
 
 def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
@@ -108,8 +119,7 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
         abort.abort_on_exception()
         comm = pdla.world()
-        work = partial(arguments.command.run, comm, arguments, words)
-        return _stopped(work) if comm.size == 1 else work()
+        return _stopped(lambda: _begun(comm, arguments, words)) if comm.size == 1 else _begun(comm, arguments, words)
     except NoMPIError as error:
         raise refuse(f"{error}; here: --threads 4") from error
     except DeviceError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from pdla.bench.screen import clear
+
 REFUSED, FAILED = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right, or worse than before
 
 
@@ -15,6 +17,7 @@ class Stop(Exception):
         self.status = status
 
     def say(self) -> None:
+        clear()
         print(self, file=sys.stderr if self.status else sys.stdout)
 
 

@@ -1,10 +1,14 @@
 """Commands of the benchmark as tests give them."""
 
 import json
+import os
+from contextlib import contextmanager
+from math import inf
 from unittest.mock import patch
 
 import jsonschema
 
+from pdla.bench import screen
 from pdla.bench.arguments import Parser
 from pdla.bench.cli import main
 from pdla.bench.commands import predict
@@ -18,13 +22,27 @@ SIZES = ["-m", "30", "-n", "20", "-k", "25"]
 def command(capsys, *words, module=predict):
     """Exit status and what was printed."""
     parser = Parser("pdla.bench")
-    parser.set_defaults(machine=None, json=None)  # as the parser of which this is a command: the options may stand before it
+    parser.set_defaults(machine=None, json=None, wide=False)  # options that may stand before the command
     try:
         module.add(parser)
-        status = module.run(parser.parse_args(words))
+        with on_a_screen():
+            status = module.run(parser.parse_args(words))
     except Stop as stop:
         return stop.status, "", str(stop)
     return status, capsys.readouterr().out, ""
+
+
+@contextmanager
+def on_a_screen(columns=200):
+    """A pipe, for lines of so many characters; nothing is said of where a command is, however slow this machine."""
+    environ = {name: text for name, text in os.environ.items() if name != "FORCE_COLOR"} | {"COLUMNS": str(columns)}
+    with patch.dict(os.environ, environ, clear=True), patch.object(screen, "SILENCE", inf):
+        yield
+
+
+def faults(err):
+    """What a process of the program has printed of faults: all but where it was, on a slow machine."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("... "))
 
 
 def quick_peaks():
@@ -34,7 +52,7 @@ def quick_peaks():
 
 def run(capsys, *words):
     """Exit status and what was printed."""
-    with quick_peaks():
+    with quick_peaks(), on_a_screen():
         status = main(list(words))
     printed = capsys.readouterr()
     return status, printed.out, printed.err

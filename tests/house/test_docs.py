@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # ranks outnumber cores, and idle BLAS threads spin
+ENVIRON = {
+    "OMP_NUM_THREADS": "1",  # ranks outnumber cores, and idle BLAS threads spin
+    "COLUMNS": "80", "NO_COLOR": "1",  # whatever the terminal from which this is run
+}
 
 
 class Page:
@@ -63,7 +66,7 @@ class Page:
     def job(self, command):
         launchers = {"python": [sys.executable], "mpirun": mpirun()}
         words = [part for word in shlex.split(command) for part in launchers.get(word, [word])]
-        done = subprocess.run(words, cwd=self.folder, env=os.environ | ONE_THREAD, timeout=LONGEST, text=True, capture_output=True)
+        done = subprocess.run(words, cwd=self.folder, env=os.environ | ENVIRON, timeout=LONGEST, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

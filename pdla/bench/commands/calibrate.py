@@ -11,7 +11,9 @@ from pdla.bench.commands.command import Command
 from pdla.bench.leave import foresee, leave
 from pdla.bench.measure.calibration import measured
 from pdla.bench.measure.verbs import Row, compared
+from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
+from pdla.bench.table import Column, Table
 from pdla.comm.communicator import Communicator
 
 
@@ -31,26 +33,43 @@ def check(arguments: argparse.Namespace) -> None:
 def run(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: print the machine, and verbs as measured and predicted on it; write it if asked. Gives the exit status."""
     foresee(arguments.out, "--out", comm)
-    machine = measured(comm)
-    rows = list(compared(comm, machine))
-    if comm.rank == 0:
-        print(machine.text(), *(table(rows) if rows else []), sep="\n")
+    screen = Screen(comm.rank == 0)
+    machine = measured(comm, screen)
+    screen.say("", *machine.text().splitlines(), "")
+    verbs = Table(screen, COLUMNS)
+    for row in compared(comm, machine):
+        verbs.add(_cells(row))
+        screen.at(f"{row.verb} in groups of {row.ranks} ranks")
+    verbs.end()
+    if comm.size > 1:
+        screen.tell("", *MEANS)
     leave(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
     return 0
 
 
-def table(rows: list[Row]) -> list[str]:
-    """Lines of text: a heading, and one for each row; a barrier is not predicted."""
-    lines = [f"{'':16}{'ranks':>6}{'stride':>8}{'bytes':>10}{'measured, us':>14}{'predicted, us':>15}{'ratio':>8}"]
-    for row in rows:
-        line = f"{row.verb:16}{row.ranks:6}{row.stride:8}{row.size:10}{1e6 * row.measured:14.1f}"
-        told = f"{1e6 * row.predicted:15.1f}{row.predicted / row.measured:8.2f}" if row.predicted else ""
-        lines.append(line + told)
-    return [*lines, "stride: how far apart a group's ranks are; bytes: a rank's part; ratio: predicted / measured"]
+def _cells(row: Row) -> dict[str, str]:
+    """A row of the table of verbs; a barrier is not predicted."""
+    return {
+        "verb": row.verb,
+        "ranks": f"{row.ranks}",
+        "stride": f"{row.stride}",
+        "bytes": f"{row.size}",
+        "measured us": f"{1e6 * row.measured:.1f}",
+        "predicted us": f"{1e6 * row.predicted:.1f}" if row.predicted else "–",
+        "ratio": f"{row.predicted / row.measured:.2f}" if row.predicted else "–",
+    }
+
+
+COLUMNS = [
+    Column("verb", 14, left=True, name=True), Column("ranks"), Column("stride"), Column("bytes", 8), Column("measured us"),
+    Column("predicted us"), Column("ratio", 6),
+]
+MEANS = "stride: how far apart a group's ranks are", "bytes: a rank's part", "ratio: predicted / measured"
 
 
 COMMAND = Command(
     "calibrate", "measure this job's machine, so that times can be predicted on it", """\
-  mpirun -n 4 python -m pdla.bench calibrate --out here.toml         measure this machine
-""", run, add, check, lacks=("machine",), refuses=("dry_run", "ranks", "json"),
+  mpirun -n 4 python -m pdla.bench calibrate --out here.toml
+      measure this machine
+""", run, add, check, lacks=("machine", "wide"), refuses=("dry_run", "ranks", "json"),
 )

@@ -13,16 +13,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
-from pdla.bench.arguments import COMMON, Parser
+from pdla.bench.arguments import COMMON, Parser, add_wide
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.check import WRONG
 from pdla.bench.report.content import misfit
-from pdla.bench.report.table import console, size
+from pdla.bench.report.table import size
+from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
+from pdla.bench.table import Column, Table
 from pdla.errors import plural
 
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
@@ -102,6 +101,7 @@ def add(to: Parser) -> None:
     to.add_argument("after", metavar="AFTER.json", help="the result of a later one")
     slower = "a row that is slower by more than this, beyond its noise, is called slower (default 5%%)"
     to.add_argument("--threshold", type=share, metavar="PERCENT", default="5%", help=slower)
+    add_wide(to)
 
 
 def share(text: str) -> float:
@@ -121,10 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
     pairs = {name: Pair(row, new[name], arguments.threshold) for name, row in old.items() if name in new}
     if not pairs:
         raise refuse(f"{arguments.before} and {arguments.after} have no product, algorithm and grid in common")
-    screen = console()
-    screen.print(table(pairs))
-    for line in notes(pairs, (arguments.before, old, before), (arguments.after, new, after)):
-        screen.print(Text(line))
+    screen = Screen()
+    table = Table(screen, COLUMNS, arguments.wide)
+    for done, (name, pair) in enumerate(pairs.items()):
+        screen.at(name, done, len(pairs))
+        table.add(_cells(name, pair), style="wrong" if pair.worse else "")
+    table.end()
+    screen.tell("", *notes(pairs, (arguments.before, old, before), (arguments.after, new, after)))
     return FAILED if any(pair.worse for pair in pairs.values()) else 0
 
 
@@ -163,25 +166,26 @@ def named(rows: list[Row]) -> dict[str, Row]:
 # ---------------------------------------------------------------------------------------------- what is printed
 
 
-def table(pairs: Mapping[str, Pair]) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    made.add_column("m x n x k, algorithm on grid")
-    for heading in ("before, ms", "after, ms", "ratio", f"{SURE:.0%} of draws", "", "bytes received"):
-        made.add_column(heading, justify="right")
-    for name, pair in pairs.items():
-        made.add_row(name, *_cells(pair), style="bold red" if pair.worse else None)
-    return made
+DRAWS, NAME = f"{SURE:.0%} of draws", "product, algorithm, grid"
+COLUMNS = [
+    Column("before ms", 8), Column("after ms", 8), Column("ratio", 6), Column(DRAWS, 12, more=True), Column("verdict", 9),
+    Column("received", 11), Column(NAME, text=True),
+]
 
 
-def _cells(pair: Pair) -> Iterator[str]:
-    for row in (pair.before, pair.after):
-        yield f"{1e3 * median(row['seconds']):.3f}" if row["seconds"] else "–"
-    ratio = pair.ratio
-    yield f"{ratio.value:.2f}" if ratio else "–"
-    yield f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio and pair.repeats > 1 else "–"
-    yield pair.verdict
-    old, new = pair.before["bytes_received"], pair.after["bytes_received"]
-    yield f"= {size(new)}" if old == new else f"{size(old)} to {size(new)}, {new - old:+} B"
+def _cells(name: str, pair: Pair) -> dict[str, str]:
+    """A row of the table, by column."""
+    times = [f"{1e3 * median(row['seconds']):.4g}" if row["seconds"] else "–" for row in (pair.before, pair.after)]
+    ratio, old, new = pair.ratio, pair.before["bytes_received"], pair.after["bytes_received"]
+    return {
+        "before ms": times[0],
+        "after ms": times[1],
+        "ratio": f"{ratio.value:.2f}" if ratio else "–",
+        DRAWS: f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio and pair.repeats > 1 else "–",
+        "verdict": pair.verdict,
+        "received": f"= {size(new)}" if old == new else f"{new - old:+} B",
+        NAME: name,
+    }
 
 
 def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
@@ -214,6 +218,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 COMMAND = Command(
     "compare", "set two results of --json side by side: what became slower, or receives more bytes", """\
-  python -m pdla.bench compare before.json after.json       which products became slower
-""", run, add, alone=True, lacks=COMMON,
+  python -m pdla.bench compare before.json after.json
+      which products became slower
+""", run, add, alone=True, lacks=set(COMMON) - {"wide"},
 )

@@ -22,6 +22,7 @@ from pdla import Cyclic, Layout
 from pdla.bench.arguments import (
     Parser,
     add_machine,
+    add_wide,
     block_length,
     by_x,
     check_ranks,
@@ -33,8 +34,9 @@ from pdla.bench.arguments import (
 )
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
+from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
-from pdla.errors import plural
+from pdla.bench.table import Column, Table
 from pdla.linalg import norm
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
@@ -52,10 +54,6 @@ from pdla.model.machine import Machine
 
 SIZE, THRESHOLD = 4096, 30.0
 DTYPES = ("float32", "float64", "complex64", "complex128")
-WIDTHS = {
-    "n": 8, "columns": 9, "block": 7, "grid": 9, "seconds": 12, "GFLOP/s": 10, "predicted s": 13, "bytes received": 16,
-    "by formula": 14, "x bound": 9, "ratio": 8,
-}
 SAMPLE = 64  # ranks of a dry run, the mean of which is told
 Routines = tuple[Routine, ...]  # one after another
 
@@ -73,6 +71,7 @@ def add(to: Parser, routines: Routines) -> None:
     to.add_argument("--dtype", choices=DTYPES, default="float64", help="element type (default float64)")
     to.add_argument("--repeats", type=positive, metavar="N", default=5, help="how often to time it (default 5)")
     add_machine(to)
+    add_wide(to)
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -142,21 +141,19 @@ class Found:
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], routines: Routines) -> int:
     """Collective: work through all sizes and print the table. Gives the exit status."""
     on = None if arguments.machine is None else machine(arguments.machine)
-    wrong, cells = 0, dict[str, str]()
+    screen, columns = Screen(comm.rank == 0), _columns(arguments, routines, on is not None)
+    table, wrong = Table(screen, columns, arguments.wide), 0
     for n in arguments.n:
+        screen.at(f"n = {n}: choosing a grid")
         system = _system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.chosen())
-        found = _foretold(comm.size, system) if arguments.dry_run else _measured(comm, system, arguments.repeats)
+        found = _foretold(screen, comm.size, system) if arguments.dry_run else _measured(screen, comm, system, arguments.repeats)
         wrong += not found.right
         if comm.rank == 0:
-            row = _cells(system, found, comm.size, on)
-            if not cells:
-                print(_title(arguments, comm.size), _line({name: name for name in row}), sep="\n")
-            print(_line(row), flush=True)
-            cells = row
-    if comm.rank == 0:
-        print(*_notes(arguments, cells, comm.size, on), sep="\n")
-        if wrong:
-            print(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more")
+            table.add(_cells(system, found, comm.size, on), style="" if found.right else "wrong")
+    table.end()
+    screen.tell("", *_notes(arguments, [column.heading for column in columns if arguments.wide or not column.more], comm.size, on))
+    if wrong:
+        screen.tell(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more", style="wrong")
     return FAILED if wrong else 0
 
 
@@ -171,27 +168,30 @@ def _system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: in
     return System(routines, n, m, dtype, Blocking(grid, block))
 
 
-def _measured(comm: pdla.Communicator, system: System, repeats: int) -> Found:
+def _measured(screen: Screen, comm: pdla.Communicator, system: System, repeats: int) -> Found:
     """Collective: work once, counted and checked, and then so many times."""
+    screen.at(f"n = {system.n}: counting and checking")
     A, B = _drawn(comm, system)
     X, Y = A.copy(), None if B is None else B.copy()
     with pdla.record() as ledger:
         done = _work(system, X, Y)
     received = ledger.total(comm)["bytes_received"] / comm.size
     ratio, seconds = _ratio(system, A, B, done), []
-    for _ in range(repeats):
+    for turn in range(repeats):
+        screen.at(f"n = {system.n}: timing, {turn + 1} of {repeats}")
         X, Y = A.copy(), None if B is None else B.copy()
         seconds.append(elapsed(comm, partial(_work, system, X, Y)))
     return Found(seconds, received, ratio)
 
 
-def _foretold(ranks: int, system: System) -> Found:
+def _foretold(screen: Screen, ranks: int, system: System) -> Found:
     """By dry runs of all ranks or, of many, of some all over the grid.
 
     What ranks receive depends on where they lie: for Cholesky the first one receives half the mean.
     """
 
     def received(comm: pdla.Communicator) -> int:
+        screen.at(f"n = {system.n}: rank {comm.rank} of {ranks}, run dry")
         A, B = _drawn(comm, system)
         with pdla.record() as ledger:
             _work(system, A, B)
@@ -235,36 +235,47 @@ def _residual(claim: Claim, x: Any, done: Any) -> float:
     return float(abs(found[0] - given[claim.rows(done)]).sum(0).max())
 
 
-def _title(arguments: argparse.Namespace, ranks: int) -> str:
-    dry = ", run dry" if arguments.dry_run else ""
-    return f"{arguments.command.name}, {arguments.dtype}, random, on {ranks} {plural(ranks, 'rank')}{dry}"
-
-
-def _line(cells: dict[str, str]) -> str:
-    return "".join(f"{text:>{WIDTHS[name]}}" for name, text in cells.items())
+def _columns(arguments: argparse.Namespace, routines: Routines, predicted: bool) -> list[Column]:
+    """Those of the table: six but for a prediction, and the others with --wide."""
+    timed, bounded = not arguments.dry_run, isinstance(routines[0], Factorization)
+    columns = {
+        Column("n", 7, name=True): True,
+        Column("columns", more=True): TRIANGULAR in routines,
+        Column("block", more=True): True,
+        Column("grid", 9): True,
+        Column("seconds", 9): timed,
+        Column("GFLOP/s"): timed,
+        Column("predicted s"): predicted,
+        Column("bytes received", more=timed and bounded): True,
+        Column("by formula", 14, more=timed): True,
+        Column("x bound"): bounded,
+        Column("ratio", 7): timed,
+    }
+    return [column for column, there in columns.items() if there]
 
 
 def _cells(system: System, found: Found, ranks: int, on: Machine | None) -> dict[str, str]:
-    """A row of the table, by the columns that there are."""
+    """A row of the table, by column."""
     (shape, block), size, bound = system.blocking, system.dtype.itemsize, system.bound()
-    cells = {"n": f"{system.n}", "block": f"{block}", "grid": by_x(shape)}
-    if system.sides:
-        cells["columns"] = f"{system.m}"
-    if found.seconds:
-        taken = median(found.seconds)
-        cells |= {"seconds": f"{taken:.4g}", "GFLOP/s": f"{system.flops / taken / 1e9:.1f}"}
-    if on is not None:
-        cells["predicted s"] = f"{system.seconds(ranks, on):.4g}"
-    cells |= {"bytes received": f"{found.received:.0f}", "by formula": f"{size * system.words():.0f}"}
-    if isinstance(system.routines[0], Factorization):
-        cells["x bound"] = f"{found.received / bound / size:.2f}" if bound else "–"
-    if found.ratio is not None:
-        cells["ratio"] = f"{found.ratio:.2g}"
-    return {name: cells[name] for name in WIDTHS if name in cells}
+    taken = median(found.seconds) if found.seconds else 0.0
+    return {
+        "n": f"{system.n}",
+        "columns": f"{system.m}",
+        "block": f"{block}",
+        "grid": by_x(shape),
+        "seconds": f"{taken:.4g}",
+        "GFLOP/s": f"{system.flops / taken / 1e9:.1f}" if taken else "–",
+        "predicted s": f"{system.seconds(ranks, on):.4g}" if on is not None else "–",
+        "bytes received": f"{found.received:.0f}",
+        "by formula": f"{size * system.words():.0f}",
+        "x bound": f"{found.received / bound / size:.2f}" if bound else "–",
+        "ratio": "–" if found.ratio is None else f"{found.ratio:.2g}",
+    }
 
 
-def _notes(arguments: argparse.Namespace, cells: dict[str, str], ranks: int, on: Machine | None) -> Iterator[str]:
+def _notes(arguments: argparse.Namespace, columns: list[str], ranks: int, on: Machine | None) -> Iterator[str]:
     """What the columns mean."""
+    yield f"matrices are random, in {arguments.dtype}, in square blocks"
     of = f"{SAMPLE} of the {ranks}" if arguments.dry_run and ranks > SAMPLE else "all"
     notes = {
         "columns": "right-hand sides",
@@ -275,12 +286,12 @@ def _notes(arguments: argparse.Namespace, cells: dict[str, str], ranks: int, on:
         "x bound": "received over 2 multiplications / (P sqrt(S)) words, S those of a rank's share, and of layers' addends",
         "ratio": f"LAPACK's, of the residual; right below {THRESHOLD:.0f}",
     }
-    yield from (f"{column}: {note}" for column, note in notes.items() if column in cells)
+    yield from (f"{column}: {note}" for column, note in notes.items() if column in columns)
 
 
 def _command(routines: Routines, name: str, about: str) -> Command:
     say = f"{about}: LAPACK's ratio, GFLOP/s, bytes received and the bound"
-    example = f"  mpirun -n 4 python -m pdla.bench {name} -n 4096,8192\n"
+    example = f"  mpirun -n 4 python -m pdla.bench {name} -n 4096,8192\n      two sizes\n"
     return Command(name, say, example, partial(run, routines=routines), partial(add, routines=routines), check, refuses=("json",))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pdla
-from pdla.bench.arguments import Parser, add_machine, check_ranks, grid_shape, natural, positive
+from pdla.bench.arguments import Parser, add_machine, add_wide, check_ranks, grid_shape, natural, positive
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported
 from pdla.bench.leave import foresee
 from pdla.bench.measure.case import Case, file_case, file_operands, random_operands
-from pdla.bench.measure.product import Bench, Results, planned, predict
+from pdla.bench.measure.product import Bench, Row, planned, predict
 from pdla.bench.stop import refuse
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
 from pdla.io import known, save
@@ -27,13 +28,14 @@ def add(to: Parser) -> None:
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
         to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
     to.add_argument("--dtype", choices=DTYPES, help="element type of A, B and C (default float64)")
-    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto: whichever costs least")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto, whichever costs least")
     to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: all ranks, as nearly square as can be)")
     to.add_argument("--panel", type=positive, metavar="WIDTH", help="width of panels (summa, cannon), in indices, at most")
     to.add_argument("--repeats", type=positive, metavar="N", default=REPEATS, help=f"how often to time it (default {REPEATS})")
     for name in "AB":
         how = f"op({name}): N is {name} as it is, T its transpose, C its conjugate transpose (default N)"
         to.add_argument(f"--trans{name.lower()}", choices=("N", "T", "C"), default="N", help=how)
+    add_wide(to)
     for name in "AB":
         to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
     to.add_argument("--out", metavar="FILE", help="write C to FILE")
@@ -57,7 +59,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     return reported(comm, arguments, words, lambda bench, known: _product(replace(bench, **how), arguments))
 
 
-def _product(bench: Bench, arguments: argparse.Namespace) -> Results:
+def _product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
     """Collective: check and time the product, and write it if asked."""
     comm, case = bench.comm, _case(arguments, bench.comm.size)
     foresee(arguments.out, "--out", comm)
@@ -65,17 +67,18 @@ def _product(bench: Bench, arguments: argparse.Namespace) -> Results:
         if arguments.out:
             known(arguments.out)
         if arguments.dry_run:
-            return Results([predict(case, comm.size, bench.machine)])
+            yield predict(case, comm.size, bench.machine)
+            return
         make = file_operands((arguments.a, arguments.b)) if arguments.a is not None else random_operands
+        bench.screen.at("making A and B")
         A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
         case = file_case(case, A, B) if arguments.a is not None else case
         plan = planned(case, A, B)
     except USERS_FAULT as error:
         raise refuse(error) from error
-    results = Results([bench.measure(case, A, B)])
+    yield bench.measure(case, A, B)
     if arguments.out:
         _save(arguments.out, plan(A, B))
-    return results
 
 
 def _case(arguments: argparse.Namespace, ranks: int) -> Case:
@@ -95,8 +98,11 @@ def _save(path: str, C: pdla.DistMatrix) -> None:
 
 COMMAND = Command(
     "gemm", "check and time one product C = op(A) op(B), of sizes and options of your choice", """\
-  mpirun -n 6 python -m pdla.bench gemm -m 3000 -n 2000 -k 500 --grid 2x3 --algorithm summa --panel 128
-  mpirun -n 4 python -m pdla.bench gemm --transa T --dtype complex128 --json result.json
-  mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
+  mpirun -n 6 python -m pdla.bench gemm -m 3000 -n 2000 -k 500 --grid 2x3
+      on a grid of 2 x 3 ranks
+  mpirun -n 4 python -m pdla.bench gemm --algorithm summa --panel 128
+      by SUMMA, in panels of 128 columns
+  mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy
+      matrices from files
 """, run, add, check,
 )

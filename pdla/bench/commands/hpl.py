@@ -18,6 +18,7 @@ import pdla
 from pdla.bench.arguments import Parser, block_lengths, check_ranks, grid_shape, positive, positives
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.peak import elapsed
+from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import norm, solve
@@ -52,17 +53,16 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     """Collective: solve and print every system. Gives the exit status."""
     systems = [(n, _blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
+    screen = Screen(comm.rank == 0)
+    screen.say("", RULE.replace("-", "="), HEAD, RULE)
     solved(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # what is loaded at the first call takes time, too
-    if comm.rank == 0:
-        print("", RULE.replace("-", "="), HEAD, RULE, sep="\n")
     for n, blocking in systems:
         for _ in range(arguments.repeats):
+            screen.at(f"N = {n}", len(runs), len(systems) * arguments.repeats)
             runs.append(solved(comm, n, blocking, len(runs), arguments.refine))
-            if comm.rank == 0:
-                print(runs[-1].text(), flush=True)
+            screen.say(runs[-1].text())
     failed = [run for run in runs if not run.residual < THRESHOLD]
-    if comm.rank == 0:
-        print(RULE.replace("-", "="), _summary(len(runs), len(failed)), sep="\n")
+    screen.say(RULE.replace("-", "="), _summary(len(runs), len(failed)))
     return FAILED if failed else 0
 
 
@@ -143,6 +143,7 @@ def _summary(runs: int, failed: int) -> str:
 
 COMMAND = Command(
     "hpl", "solve a random system of linear equations by the rules of HPL: its residual, its GFLOP/s", """\
-  mpirun -n 4 python -m pdla.bench hpl -n 20000             a system of 20,000 equations by HPL's rules
-""", run, add, check, lacks=("machine",), refuses=("dry_run", "ranks", "json"),
+  mpirun -n 4 python -m pdla.bench hpl -n 20000
+      a system of 20,000 equations by HPL's rules
+""", run, add, check, lacks=("machine", "wide"), refuses=("dry_run", "ranks", "json"),
 )

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pdla
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported, world
 from pdla.bench.measure.facts import POLLS, oversubscribed, waiting
-from pdla.bench.measure.product import Bench, Results
+from pdla.bench.measure.product import Bench, Row
 from pdla.errors import plural
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: print what is known at rank 0; gives the exit status."""
 
-    def told(bench: Bench, known: dict[str, Any]) -> Results:
+    def told(bench: Bench, known: dict[str, Any]) -> Iterator[Row]:
         waits = waiting(comm, world(arguments))
         if comm.rank == 0:
-            print("\n".join(lines(known, comm, world(arguments), waits)))
-        return Results()
+            bench.screen.say(*lines(known, comm, world(arguments), waits))
+        return iter(())
 
     return reported(comm, arguments, words, told)
 
@@ -78,6 +79,7 @@ def _waiting_lines(known: dict[str, Any], comm: pdla.Communicator, waits: dict[s
 
 COMMAND = Command(
     "info", "show machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait", """\
-  mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
-""", run, lacks=("machine",), refuses=("dry_run", "ranks"),
+  mpirun -n 64 python -m pdla.bench info
+      which MPI and BLAS, and how ranks wait
+""", run, lacks=("machine", "wide"), refuses=("dry_run", "ranks"),
 )

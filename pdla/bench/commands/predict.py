@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from typing import Any
 
-from pdla.bench.arguments import Parser, machine, positive, rank_count
+from pdla.bench.arguments import Parser, add_wide, machine, positive, rank_count
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record, write_csv
 from pdla.bench.leave import foresee, leave, write_json
+from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
+from pdla.bench.table import Column, Table
 from pdla.errors import plural
-from pdla.matmul.search.fastest import Found
+from pdla.matmul.search.fastest import Found, watched
 from pdla.simulate.networks import STATES
 from pdla.simulate.scaling import Problem
 
-GAP = 2  # characters between two columns
+PARTS = {"transformer": ("parameters", "kept"), "product": ("matrices", "workspace")}  # of the memory needed
 CHOICES = {"transformer": ("scheme", "grid"), "product": ("algorithm", "grid")}
 MEANS = {
     "transformer": (
@@ -38,6 +41,7 @@ def add(to: Parser) -> None:
     problem.add(to)
     to.add_argument("--best", type=positive, metavar="N", default=10, help="how many to show, the fastest first (default 10)")
     to.add_argument("--csv", metavar="FILE", help="write the table to FILE")
+    add_wide(to)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,32 +49,37 @@ def run(arguments: argparse.Namespace) -> int:
     of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
     for option in ("csv", "json"):
         foresee(getattr(arguments, option), f"--{option}")
-    found = of.fastest(ranks, on, arguments.best, arguments.memory)
+    screen = Screen()
+    screen.tell(*problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"))
+    with watched(partial(screen.at, "candidates run dry")):
+        found = of.fastest(ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
         raise refuse(f"nothing for {ranks} {plural(ranks, 'rank')}: {found.words(CHOICES[of.kind])}{least}")
     rows = [record(result, of) for result in found.best]
-    table = lines(rows, ranks, of.kind == "transformer")
-    print("\n".join([problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"), *table, "", *notes(found, of)]))
+    table = Table(screen, _columns(of.kind), arguments.wide)
+    for row in rows:
+        table.add(_cells(row, of.kind, ranks))
+    table.end()
+    screen.tell("", *notes(found, of))
     content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
     leave(arguments.csv, lambda path: write_csv(path, rows), "--csv")
     leave(arguments.json, lambda path: write_json(path, content), "--json")
     return 0
 
 
-def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
-    """A table as lines: a heading, and one for each row."""
-    parts = ("parameters", "kept") if network else ("matrices", "workspace")
-    heads = [f"{'s':>8}", "computing", "GB received", "messages", "x bound", *(f"GB {part}" for part in parts)]
-    cells = [["", *heads]]
-    for row in rows:
-        idle = ranks - row["ranks_used"]
-        multiple = "–" if row["multiple_of_bound"] is None else f"{row['multiple_of_bound']:.2f}"
-        first = [f"{row['seconds']:.3g}", f"{row['computing']:.0%}", f"{row['bytes_received'] / 1e9:.3g}", str(row["messages"])]
-        memory = (f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in parts)
-        cells.append([row["choice"] + (f", {idle} idle" if idle else ""), *first, multiple, *memory])
-    wide, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
-    return [f"{name:{wide}}" + "".join(f"{cell:>{GAP + n}}" for cell, n in zip(line, widths, strict=True)) for name, *line in cells]
+def _columns(kind: str) -> list[Column]:
+    parts = [Column(f"GB {part}", more=True) for part in PARTS[kind]]
+    return [
+        Column("s", 8, name=True), Column("computing", more=True), Column("GB received"), Column("messages", more=True),
+        Column("x bound"), Column("GB needed"), *parts, Column("way", text=True),
+    ]
+
+
+def _cells(row: dict[str, Any], kind: str, ranks: int) -> dict[str, str]:
+    """A row of the table, by column."""
+    sizes = {f"GB {part}": f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in PARTS[kind]}
+    return problem.cells(row, ranks) | sizes | {"messages": str(row["messages"]), "GB needed": f"{row['bytes_needed'] / 1e9:.3g}"}
 
 
 def notes(found: Found[Any], of: Problem) -> list[str]:
@@ -80,7 +89,9 @@ def notes(found: Found[Any], of: Problem) -> list[str]:
 
 COMMAND = Command(
     "predict", "find the fastest schemes and grids for a transformer, or algorithms for a product, on a machine", """\
-  python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
-  python -m pdla.bench predict -P 64 --product 8192x8192x8192        the fastest algorithms and grids for a product
+  python -m pdla.bench predict -P 64 --machine a100x4
+      the fastest schemes and grids for a transformer
+  python -m pdla.bench predict -P 64 --product 8192x8192x8192
+      the fastest algorithms and grids for a product
 """, run, add, alone=True, lacks=("threads", "array", "dry_run"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Mapping
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -86,9 +87,21 @@ def record(result: Result, of: Problem) -> dict[str, Any]:
     return figures | {"bytes_of_workspace": result.cost.peak_workspace, "bytes_of_matrices": result.matrices}
 
 
-def heading(of: Problem, machine: Machine, what: str) -> str:
+def cells(row: Mapping[str, Any], ranks: int) -> dict[str, str]:
+    """A record on so many ranks, in the columns that both commands have."""
+    idle, multiple = ranks - row["ranks_used"], row["multiple_of_bound"]
+    return {
+        "s": f"{row['seconds']:.3g}",
+        "computing": f"{row['computing']:.0%}",
+        "GB received": f"{row['bytes_received'] / 1e9:.3g}",
+        "x bound": "–" if multiple is None else f"{multiple:.2f}",
+        "way": row["choice"] + (f", {idle} idle" if idle else ""),
+    }
+
+
+def heading(of: Problem, machine: Machine, what: str) -> tuple[str, str]:
     """The heading of a table: what is predicted, and for which machine."""
-    return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}\nof {machine.title}"
+    return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}", f"of {machine.title}"
 
 
 def described(of: Problem) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pdla
@@ -12,46 +12,60 @@ from pdla.bench.leave import foresee, leave
 from pdla.bench.measure.check import Checker
 from pdla.bench.measure.facts import facts, oversubscribed
 from pdla.bench.measure.peak import Peaks
-from pdla.bench.measure.product import Bench, Results
+from pdla.bench.measure.product import Bench, Results, Row
 from pdla.bench.report import table
 from pdla.bench.report.content import report, write
+from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED
 from pdla.errors import plural
 
-VOLUMES = (
-    "received, messages, workspace: the most of any rank; formula: received, in closed form; "
-    "x bound: received over the least that some rank must receive"
+BOUND = "x bound: received over the least that some rank must receive"
+MOST = "the most of any rank"
+FORMULA = "formula: received, in closed form"
+CHECKED = "every product was checked before it was timed"
+HOW = (
+    "exact = bit for bit on small integers, bound = each element within its error bound; "
+    "(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
 )
-CHECKED = (
-    "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
-    "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
-)
+WIDE = "--wide shows all columns, --json FILE keeps all figures"
+Work = Callable[[Bench, dict[str, Any]], Iterator[Row | str]]
 
 
 def world(arguments: argparse.Namespace) -> str:
     return "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
 
 
-def reported(
-    comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Callable[[Bench, dict[str, Any]], Results]
-) -> int:
-    """Collective: do the work(bench, known), print its results and leave them as JSON; gives the exit status.
+def reported(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Work) -> int:
+    """Collective: do the work(bench, known), print its results as they come and leave them as JSON; gives the exit status.
 
+    work   gives rows, and in words what it leaves out
     known  what facts() gives: {} but at rank 0
     """
     foresee(arguments.json, "--json", comm)
+    screen = Screen(comm.rank == 0)
+    screen.at("looking at the machine")
     known = facts(comm, world(arguments))
     on = None if arguments.machine is None else machine(arguments.machine)
-    bench = Bench(comm, Checker(comm), Peaks(comm), machine=on)
-    results, peaks = work(bench, known), bench.peaks.measured
+    bench, results = Bench(comm, Checker(comm), Peaks(comm), screen, machine=on), Results()
+    shown, peaks = table.products(screen, not arguments.dry_run, on is not None, arguments.wide), bench.peaks.measured
+    for found in work(bench, known):
+        if isinstance(found, str):
+            results.left_out.append(found)
+        else:
+            results.rows.append(found)
+            table.add(shown, found)
+    shown.end()
+    if results.rows:
+        screen.say("")
+    screen.tell(*(f"left out: {line}" for line in results.left_out), style="dim")
     if comm.rank == 0:
-        table.show(results.rows, results.left_out, notes(results, peaks, known, comm.size))
+        screen.tell(*notes(results, peaks, known, comm.size, arguments.wide))
     content = report(known, world(arguments), comm.size, words, results, peaks, on)
     leave(arguments.json, lambda path: write(path, content), "--json", comm)
     return 0 if results.right else FAILED
 
 
-def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], ranks: int) -> list[str]:
+def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], ranks: int, wide: bool) -> list[str]:
     """The lines below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
     at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
@@ -62,10 +76,12 @@ def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], rank
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
         lines.append(f"{shared}: times measure the scheduler, too")
     if results.rows:
-        lines.append(VOLUMES)
+        columns = "received, messages, workspace" if wide or not any(row.checks for row in results.rows) else "received"
+        lines += [f"{columns}: {MOST}", *([FORMULA] if wide else []), BOUND]
     faults = [fault for row in results.rows for fault in row.faults]
     for row in results.rows:
         lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
     if any(row.checks for row in results.rows):
-        lines.append(CHECKED if not faults else f"{len(faults)} {plural(len(faults), 'check')} failed")
-    return lines
+        checked = f"{CHECKED}: {HOW}" if wide else CHECKED
+        lines.append(checked if not faults else f"{len(faults)} {plural(len(faults), 'check')} failed")
+    return [*lines, WIDE] if results.rows and not wide else lines

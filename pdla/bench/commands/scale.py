@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from pdla.bench.arguments import Parser, machine, rank_count, to_draw
+from pdla.bench.arguments import Parser, add_wide, machine, rank_count, to_draw
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record
 from pdla.bench.leave import foresee, leave, write_json
+from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
+from pdla.bench.table import Column, Table
 from pdla.errors import ShapeError, plural
+from pdla.matmul.search.fastest import watched
 from pdla.simulate.networks import SCHEMES
 from pdla.simulate.scaling import Point, Problem, Result, scaling
 
-WIDTH = 58  # characters of a choice
 MARKS = "osD^v"
 
 
@@ -34,6 +35,7 @@ def add(to: Parser) -> None:
     grows = "with --weak, what grows of a transformer: the batch as the ranks (default), or features and heads as their square root"
     to.add_argument("--grow", choices=("batch", "hidden"), help=grows)
     problem.add(to)
+    add_wide(to)
     to.add_argument("--plot", metavar="FILE", help="draw time and efficiency to FILE, whose ending tells the format: svg, png, pdf")
 
 
@@ -51,15 +53,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise refuse(f"--weak: {error}") from error
     points: list[Point] = []
     several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
-    print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
-    for point in found:
-        points.append(point)
-        print(line(point, points), flush=True)
+    screen = Screen()
+    screen.tell(*problem.heading(of, on, f"{how or 'the same'} on {several}"))
+    table = Table(screen, COLUMNS, arguments.wide)
+
+    def tell(done: int, most: int) -> None:
+        count = counts[len(points)]
+        screen.at(f"{count} {plural(count, 'rank')}: {done} run dry", len(points), len(counts))
+
+    with watched(tell):
+        for point in found:
+            points.append(point)
+            table.add(_cells(point, points))
+    table.end()
     if of.kind == "transformer":
-        print("\n" + "\n".join(schemes(points)))
+        _schemes(screen, points)
     content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
     leave(arguments.json, lambda path: write_json(path, content), "--json")
-    title = problem.heading(of, on, how or "the same on any number of ranks")
+    title = "\n".join(problem.heading(of, on, how or "the same on any number of ranks"))
     leave(arguments.plot, lambda path: plot(points, path, title), "--plot")
     return 0
 
@@ -107,30 +118,29 @@ def _rate(points: list[Point]) -> float:
 # ---------------------------------------------------------------------------------------------- what is printed
 
 
-def _head() -> str:
-    return f"{'ranks':>9}  {'':{WIDTH}}{'s':>9}{'efficiency':>12}{'computing':>11}{'GB received':>13}{'x bound':>9}"
-
-
-def line(point: Point, points: list[Point]) -> str:
-    """The line of a number of ranks: its fastest way."""
+def _cells(point: Point, points: list[Point]) -> dict[str, str]:
+    """A number of ranks and its fastest way, by column."""
     if not point.best:
-        return f"{point.ranks:>9}  none that fits a rank's memory"
-    found = record(point.best, point.problem)
-    idle = "" if found["ranks_used"] == point.ranks else f", {point.ranks - found['ranks_used']} idle"
-    multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
+        return dict.fromkeys((column.heading for column in COLUMNS), "–") | {"ranks": f"{point.ranks}", "way": "none that fits"}
     efficiency = 100 * point.rate(point.best) / _rate(points)
-    return (
-        f"{point.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
-        f"{found['computing']:11.0%}{found['bytes_received'] / 1e9:13.3g}{multiple:>9}"
-    )
+    found = problem.cells(record(point.best, point.problem), point.ranks)
+    return found | {"ranks": f"{point.ranks}", "efficiency": f"{efficiency:.3g}%"}
 
 
-def schemes(points: list[Point]) -> Iterator[str]:
-    """A heading, and a line for each number of ranks: the seconds of each scheme."""
-    yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
+def _schemes(screen: Screen, points: list[Point]) -> None:
+    """A table of the seconds of each scheme."""
+    table = Table(screen, [RANKS, *(Column(name, 8) for name in SCHEMES)])
     for point in points:
-        times = (way.seconds if (way := point.schemes[name]) else None for name in SCHEMES)
-        yield f"{point.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
+        ways = {name: point.schemes[name] for name in SCHEMES}
+        times = {name: f"{way.seconds:.3g}" if way else "–" for name, way in ways.items()}
+        table.add({"ranks": f"{point.ranks}"} | times, "seconds of each scheme")
+
+
+RANKS = Column("ranks", 7, name=True)
+COLUMNS = [
+    RANKS, Column("s", 8), Column("efficiency"), Column("computing", more=True), Column("GB received", more=True),
+    Column("x bound"), Column("way", text=True),
+]
 
 
 # ---------------------------------------------------------------------------------------------- what is drawn
@@ -174,6 +184,7 @@ def _curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
 
 COMMAND = Command(
     "scale", "find the fastest ways on ever more ranks, up to a million: strong or weak scaling", """\
-  python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
+  python -m pdla.bench scale --machine a100x4 --from 64 --plot scaling.svg
+      a transformer on 64 to a million ranks
 """, run, add, alone=True, lacks=("threads", "array", "dry_run", "ranks"),
 )

@@ -10,11 +10,9 @@ import pdla
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.reported import reported
 from pdla.bench.measure.case import Case, Make, digits, digits_operands, digits_path, random_operands
-from pdla.bench.measure.product import Bench, Results, predict
-from pdla.bench.measure.progress import Progress
+from pdla.bench.measure.product import Bench, Row, predict
 from pdla.errors import PlanError
 from pdla.matmul.schedules import ON_GRID
-from pdla.model.machine import Machine
 
 SIDE, MANY_RANKS_SIDE = 1536, 1024  # n of the square product, rounded up to a multiple of the ranks; the second on more than
 MANY = 16  # ranks, which take long where cores are few
@@ -51,49 +49,54 @@ def real(ranks: int) -> Iterator[Case]:
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: gives the exit status."""
-    dry = arguments.dry_run
-    return reported(comm, arguments, words, lambda bench, known: predicted(comm.size, bench.machine) if dry else measured(bench))
+    work = predicted if arguments.dry_run else measured
+    return reported(comm, arguments, words, lambda bench, known: work(bench))
 
 
-def measured(bench: Bench) -> Results:
+def measured(bench: Bench) -> Iterator[Row | str]:
     """Collective: measure the suite; takes at most about two minutes, even with 64 ranks on two cores."""
     comm = bench.comm
     path = comm.share(digits_path() if comm.rank == 0 else None)[0]
     X = digits(path) if path and comm.rank == 0 else None
     work: list[tuple[Case, Make]] = [(case, random_operands) for case in made_up(comm.size)]
     work += [(case, digits_operands(X)) for case in real(comm.size)] if path else []
-    results = Results(left_out=[] if path else [NO_DIGITS])
-    with Progress(comm.rank == 0, len(work)) as progress:
-        for case, make in work:
-            progress.begin(case)
-            try:
-                with pdla.ProcessGrid(case.grid, comm=comm) as grid:
-                    results.rows.append(bench.measure(case, *make(case, grid)))
-            except PlanError as reason:
-                results.left_out.append(left_out(case, reason))
-    return results
+    if not path:
+        yield NO_DIGITS
+    for done, (case, make) in enumerate(work):
+        bench.screen.at(f"{case.algorithm}: making A and B", done, len(work))
+        try:
+            with pdla.ProcessGrid(case.grid, comm=comm) as grid:
+                found: Row | str = bench.measure(case, *make(case, grid))
+        except PlanError as reason:
+            found = left_out(case, reason)
+        yield found
 
 
 def left_out(case: Case, reason: Exception) -> str:
     return f"{case.algorithm} on {case.grid[0]} x {case.grid[1]}, {case.title}: {reason}"
 
 
-def predicted(ranks: int, machine: Machine | None = None) -> Results:
+def predicted(bench: Bench) -> Iterator[Row | str]:
     """The suite's figures for any number of ranks, by dry runs; the only times are those predicted for a machine."""
-    results = Results()
-    for case in made_up(ranks):
+    cases = list(made_up(bench.comm.size))
+    for done, case in enumerate(cases):
+        bench.screen.at(case.algorithm, done, len(cases))
         try:
-            results.rows.append(predict(case, ranks, machine))
+            found: Row | str = predict(case, bench.comm.size, bench.machine)
         except PlanError as reason:
-            results.left_out.append(left_out(case, reason))
-    return results
+            found = left_out(case, reason)
+        yield found
 
 
 COMMAND = Command(
     "suite", "check and time every algorithm that fits this number of ranks, on made-up and real input", """\
-  mpirun -n 4 python -m pdla.bench                          every algorithm that fits 4 ranks, on made-up and real input
-  mpirun -n 4 python -m pdla.bench --array cupy             matrices on GPUs, one a rank or shared
-  python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
-  python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
+  mpirun -n 4 python -m pdla.bench
+      every algorithm that fits 4 ranks, on made-up and real input
+  mpirun -n 4 python -m pdla.bench --array cupy
+      matrices on GPUs, one a rank or shared
+  python -m pdla.bench --threads 6
+      6 ranks as threads: no MPI needed
+  python -m pdla.bench --dry-run -P 4096
+      bytes, messages and workspace of 4096 ranks, predicted
 """, run,
 )

@@ -16,6 +16,7 @@ from pdla import config, nn
 from pdla.array import cores
 from pdla.array.numpy import gemm, potrf
 from pdla.bench.measure.facts import processor
+from pdla.bench.screen import Screen
 from pdla.comm.clock import current as clock
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
@@ -42,16 +43,20 @@ Link = tuple[float, float, float]  # gap, latency, bytes a second
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
 
 
-def measured(comm: Communicator) -> Machine:
+def measured(comm: Communicator, screen: Screen) -> Machine:
     """Collective: this job's machine, the same on every rank. Each figure is a median over a few turns of the slowest rank's."""
+    screen.at("products")
     flops, reached = _rates(comm)
+    screen.at("links")
     near = comm.near if comm.nodes > 1 else comm
     gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
     far = _abroad(comm)
     far_gap, far_latency, shared = _link(comm, far) if far else (gap, Machine.far_latency, 0.0)
     ranks = comm.size // comm.nodes
     network = max(shared, _alone_abroad(comm)) if far else Machine.network
+    screen.at("products in float32")
     single = _rate(comm, LARGE, "float32") / flops
+    screen.at("calls, sums, overlap and factorizations")
     many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
     absent = ["latency, bandwidth"] * (comm.size == comm.nodes) + ["far_latency, network"] * (not far)
     but = f"; {', '.join(absent)} by default: no such links" if absent else ""

@@ -13,6 +13,7 @@ import pdla
 from pdla.bench.measure.case import LAYOUT, Case, Operands, integer_operands, random_operands
 from pdla.bench.measure.check import WRONG, Checker
 from pdla.bench.measure.peak import Peaks, elapsed
+from pdla.bench.screen import Screen
 from pdla.errors import PlanError
 from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
@@ -86,12 +87,14 @@ class Bench:
     comm: pdla.Communicator
     checker: Checker
     peaks: Peaks
+    screen: Screen
     repeats: int | None = None
     explain: bool = False
     machine: Machine | None = None  # for which times are predicted
 
     def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
         """Collective: check C = A B, count it, then, if it is right, time it. PlanError where the algorithm does not fit."""
+        self.screen.at(f"{case.algorithm}: checking")
         plan = planned(case, A, B)
         checks = self._checked(case, plan, A, B)
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
@@ -127,6 +130,7 @@ class Bench:
     def _timed(self, row: Row, run: Callable[[], Any], first: float) -> Row:
         """Collective: the row with its times. `first`: seconds of a run, by which their number is chosen if none is given."""
         count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
+        self.screen.at(f"{row.case.algorithm}: timing")
         seconds = tuple(elapsed(self.comm, run) for _ in range(count))
         done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
         return replace(done, share_of_peak=(done.flops_per_second or 0) / peak if peak else None)

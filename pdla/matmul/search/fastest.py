@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -13,6 +15,17 @@ from pdla.errors import plural
 from pdla.matmul.search.estimate import Seconds
 
 C = TypeVar("C")
+_WATCH: ContextVar[Callable[[int, int], object]] = ContextVar("watch", default=lambda done, most: None)
+
+
+@contextmanager
+def watched(tell: Callable[[int, int], object]) -> Iterator[None]:
+    """In the block, searches call tell(done, most) before each candidate that they run, of so many at most."""
+    token = _WATCH.set(tell)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
 
 
 @dataclass(frozen=True)
@@ -130,11 +143,12 @@ def search(
     smallest = min((candidate.size for candidate in ranked if candidate.size > memory), default=inf)
     best: list[R] = []
     done = too_slow = 0
-    for candidate in fitting[:most]:
+    for number, candidate in enumerate(fitting[:most]):
         slowest = best[-1].seconds if len(best) == count else limit
         if candidate.seconds.least >= slowest:
             too_slow += 1
             continue
+        _WATCH.get()(number, min(most, len(fitting)))
         way = run(candidate.choice)
         done += 1
         if way.least >= slowest:

@@ -1,12 +1,10 @@
 """`python -m pdla.bench cholesky|lu|solve|trsm`: every system is checked, and its bytes stand beside the formula's."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
+from helpers.commands import on_a_screen
 
-from pdla.bench.cli import main
-from pdla.bench.commands import factor
+from pdla.bench import cli
 from pdla.bench.stop import FAILED, REFUSED
 from pdla.linalg.routines.lu import LUFactorization
 
@@ -20,11 +18,15 @@ CASES = [
 def rows(said):
     """The table of an output: a dict by column for each row; and the lines below it."""
     _, head, *lines = said.splitlines()
-    count = next(i for i, line in enumerate(lines) if ":" in line)
-    names = [name for name in factor.WIDTHS if f" {name}" in head]
-    ends = [head.index(f" {name}") + len(name) + 1 for name in names]
-    cells = [[line[start:end].strip() for start, end in pairwise([0, *ends])] for line in lines[:count]]
-    return [dict(zip(names, row, strict=True)) for row in cells], lines[count:]
+    end = lines.index("")
+    names = [name.strip() for name in head.split("  ") if name]
+    return [dict(zip(names, line.split(), strict=True)) for line in lines[:end]], lines[end + 1 :]
+
+
+def main(words):
+    """All columns, side by side."""
+    with on_a_screen():
+        return cli.main(["--wide", *words])
 
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
@@ -32,7 +34,7 @@ def test_systems_are_checked_and_counted(capsys, words):
     assert main(["--threads", "4", *words, "--repeats", "2", "--machine", "laptop"]) == 0
     table, notes = rows(capsys.readouterr().out)
     assert [row["n"] for row in table] == words[2].split(",")
-    told = {note.partition(":")[0] for note in notes}
+    told = {note.partition(":")[0] for note in notes[1:]}
     for row in table:
         assert told == set(row) - {"n", "block", "grid", "GFLOP/s"}  # these need no words
         assert float(row["ratio"]) < 30 and float(row["predicted s"]) > 0

@@ -28,12 +28,12 @@ def test_without_sklearn_the_suite_says_so(capsys, monkeypatch):
 
 def test_the_suite_in_threads(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(suite, "SIDE", 48)
-    status, out, _ = run(capsys, "--threads", "4", "--json", str(tmp_path / "out.json"))
+    status, out, _ = run(capsys, "--threads", "4", "--wide", "--json", str(tmp_path / "out.json"))
     assert status == 0, out
     content = valid(tmp_path / "out.json")
     assert (content["world"], content["ranks"], content["mpi"]) == ("threads", 4, None)
     assert {row["algorithm"] for row in content["rows"]} == set(pdla.algorithms)
     assert all(row["right"] and row["checks"] and row["seconds"] for row in content["rows"])
-    for heading in ("algorithm", "median ms", "GFLOP/s", "of peak", "received", "x bound", "workspace", "checked"):
+    for heading in ("algorithm", "median ms", "GFLOP/s", "of peak", "received", "x bound", "workspace", "layout and checks"):
         assert heading in out
-    assert "formula: received, in closed form; x bound: received over the least" in out
+    assert "formula: received, in closed form\nx bound: received over the least" in out

@@ -10,12 +10,13 @@ from pdla.bench.measure.case import Case, random_operands
 from pdla.bench.measure.check import Checker
 from pdla.bench.measure.peak import Peaks
 from pdla.bench.measure.product import Bench, predict
+from pdla.bench.screen import Screen
 from pdla.matmul.schedules import ON_GRID
 
 
 def measured(P, case):
     def program(comm):
-        bench = Bench(comm, Checker(comm), Peaks(comm), repeats=2)
+        bench = Bench(comm, Checker(comm), Peaks(comm), Screen(first=False), repeats=2)
         with pdla.ProcessGrid(case.grid, comm=comm) as grid:
             return bench.measure(case, *random_operands(case, grid))
 

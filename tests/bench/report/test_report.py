@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import results
+from helpers.commands import on_a_screen
 from helpers.results import SECONDS
 
 from pdla.bench.arguments import Parser
@@ -18,6 +19,7 @@ from pdla.model.machine import Machine
 
 def run(*words):
     parser = Parser("report")
+    parser.set_defaults(wide=False)
     report.add(parser)
     return report.run(parser.parse_args(words))
 
@@ -48,7 +50,8 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, quoted):
 
 
 def test_without_options_the_table_is_printed(files, capsys):
-    assert run(*files) == 0
+    with on_a_screen():
+        assert run(*files, "--wide") == 0
     out = capsys.readouterr().out
     for word in ("gather", "50%/30%/20%", "predicted ms"):
         assert word in out

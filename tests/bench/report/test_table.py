@@ -1,29 +1,52 @@
-"""Tables: columns where there is something to tell, in as many tables as fit a terminal."""
+"""The table of products: six columns, columns where there is something to tell, and all with --wide."""
 
 from dataclasses import replace
 
 import pytest
 from helpers import results
-from rich.console import Console
+from helpers.commands import on_a_screen
 
 from pdla.bench.measure.case import Case
 from pdla.bench.measure.product import predict
-from pdla.bench.report.table import tables
+from pdla.bench.report.table import show
+from pdla.bench.screen import Screen
+
+TIMED = ["algorithm", "grid", "median ms", "GFLOP/s", "received", "x bound"]
+DRY = ["algorithm", "grid", "received", "x bound", "messages", "workspace"]
 
 
-def test_splits_and_predictions_have_columns_where_there_are_any():
+def shown(capsys, rows, wide=False, columns=200):
+    with on_a_screen(columns):
+        show(Screen(), rows, wide)
+    return capsys.readouterr().out
+
+
+def headings(out):
+    return [text.strip() for text in out.splitlines()[2].split("  ") if text]
+
+
+def test_six_columns_and_what_is_predicted(capsys):
     (row,) = results.rows((1, 2), {"gather": (0.5,)})
-    headings = [[column.header for column in tables([one])[0].columns] for one in (row, replace(row, predicted=None))]
-    assert "predicted ms" in headings[0] and "predicted ms" not in headings[1]
-    assert "comp/comm/wait" in headings[1]
+    dry = predict(Case(30, 20, 25, grid=(2, 2)), 4)
+    assert headings(shown(capsys, [replace(row, predicted=None)])) == TIMED
+    assert headings(shown(capsys, [dry])) == DRY
+    assert headings(shown(capsys, [row])) == [*TIMED[:4], "predicted ms", *TIMED[4:]]
 
 
-@pytest.mark.parametrize("room", [40, 80, 120, 220])
-def test_a_narrow_terminal_gets_all_columns_in_tables_that_fit(room):
-    row = replace(predict(Case(30, 20, 25, transa="T", grid=(2, 2)), 4), checks=("exact (NumPy)", "bound (Freivalds)"))
-    made, (whole,) = tables([row, row], room), tables([row, row], 1000)
-    columns = [column.header for one in made for column in one.columns]
-    for column in whole.columns:
-        assert columns.count(column.header) == (len(made) if column.header in ("algorithm", "grid") else 1)
-    assert len(made) == 1 or all(Console(width=1000).measure(one).maximum <= max(room, 60) for one in made)
-    assert [one.title is None for one in made] == [False, *[True] * (len(made) - 1)]
+def test_wide_tables_have_all(capsys):
+    (row,) = results.rows((1, 2), {"gather": (0.5,)})
+    out = shown(capsys, [row], wide=True)
+    assert {*TIMED, "of peak", "comp/comm/wait", "formula", "messages", "workspace", "layout and checks"} < set(headings(out))
+    assert "50%/30%/20%" in out and "; exact (NumPy)" in out
+
+
+@pytest.mark.parametrize(("columns", "algorithm"), [(60, "shared"), (80, "c-stationary")])
+def test_default_columns_fit(capsys, columns, algorithm):
+    rows = [replace(row, algorithm=algorithm, predicted=None) for row in results.rows((2, 2), {"auto": (123.4567,)})]
+    out = shown(capsys, rows, columns=columns)
+    assert max(map(len, out.splitlines())) <= columns and out.count("algorithm") == 1 and f"auto: {algorithm} " in out
+
+
+def test_what_is_wrong_has_no_time(capsys):
+    (row,) = results.rows((1, 2), {"gather": ()})
+    assert shown(capsys, [replace(row, checks=("WRONG, exact (NumPy): 1 of 2",))]).splitlines()[3].split()[2] == "WRONG"

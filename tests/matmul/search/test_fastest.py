@@ -8,7 +8,7 @@ from helpers.machines import FREE, NODES, SLOW, SMALL
 
 from pdla.matmul.search import products
 from pdla.matmul.search.estimate import Seconds
-from pdla.matmul.search.fastest import Candidate, Found, search
+from pdla.matmul.search.fastest import Candidate, Found, search, watched
 from pdla.matmul.search.products import Product
 from pdla.simulate import networks
 from pdla.simulate.networks import Transformer
@@ -46,6 +46,14 @@ def test_the_search_says_what_it_did_not_look_at():
     found = search(made(60), lambda run: run, 5, 6)
     assert found.run == 6 and found.not_looked_at == 60 - 6 - found.too_slow > 0
     assert f"{found.not_looked_at} that promise less were not looked at" in found.words(("thing",))
+
+
+def test_who_watches_a_search_is_told_before_each_run():
+    told = []
+    with watched(lambda done, most: told.append((done, most))):
+        found = Product(64, 64, 64).fastest(4, "laptop", count=2)
+    Product(64, 64, 64).fastest(4, "laptop", count=2)
+    assert len(told) == found.run and all(done < most <= found.possible for done, most in told)
 
 
 def test_one_is_counted_in_the_singular():
