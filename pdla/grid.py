@@ -18,7 +18,7 @@ from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
-from pdla.layout import Layout
+from pdla.layout import Layout, usual_order
 
 NAMES = ("row", "col", "depth")
 FAMILIES = 128  # of sub-communicators that are kept for reuse on one communicator; MPICH has some 2000 of them in a process
@@ -93,13 +93,6 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     by_tile = np.arange(prod(shape)).reshape([split[i] for i in (*outer, *inner)])
     back = np.argsort([*outer, *inner])
     return tuple(by_tile.transpose(back).ravel().tolist())
-
-
-def usual_order(shape: tuple[int, ...]) -> np.ndarray:
-    """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
-    n, lead = len(shape), min(len(shape), 2)
-    flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
-    return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
 def usual_place(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

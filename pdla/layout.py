@@ -13,13 +13,20 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, written
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet, Selection
 
+if TYPE_CHECKING:
+    from pdla.show import Drawing, Span
+
 Shape = tuple[int, int]
+DRAWN = 24  # blocks of rows, and of columns, that are drawn
+MOST_BLOCKS = 10**5  # of a dimension: to find the first of more would take seconds
 _AXIS = attrgetter("axis")
 
 
@@ -135,6 +142,13 @@ def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
 def ranks_along(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
     """How many ranks differ only along these axes."""
     return prod(map(sizes.__getitem__, axes))
+
+
+def usual_order(shape: tuple[int, ...]) -> np.ndarray:
+    """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
+    n, lead = len(shape), min(len(shape), 2)
+    flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
+    return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
 # ---------------------------------------------------------------------------------------------- layouts
@@ -430,6 +444,53 @@ class Layout:
             coords |= where
         return coords
 
+    def draw(self, shape: Shape, grid: Any) -> Drawing:
+        """Draw who holds what: each element in the colour of its ranks, with their numbers. Local.
+
+        Up to 16 rows, or columns, each has its square; of more, neighbours on the same ranks are
+        one block. Of many blocks the first 24 are drawn.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        grid : ProcessGrid or mapping of str to int
+            The grid, of which this rank's part is framed; or ranks along each axis, in a grid's usual
+            order.
+
+        Returns
+        -------
+        Drawing
+            A notebook shows it, a terminal prints it, and its `save(path)` writes an SVG file.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says, and for more than 100000 blocks that are not
+            all cyclic.
+
+        Examples
+        --------
+        >>> pdla.Layout("row", pdla.Cyclic("col", 1)).draw((3, 4), {"row": 2, "col": 2})
+        0  1  0  1
+        0  1  0  1
+        2  3  2  3
+        """
+        from pdla import show
+
+        sizes = getattr(grid, "sizes", grid)
+        self.check(shape, sizes)
+        ranks = getattr(grid, "ranks", None)
+        ranks = usual_order(tuple(sizes.values())) if ranks is None else ranks
+        rows, cols = (_spans(n, cuts, sizes) for n, cuts in zip(shape, (self.rows, self.cols), strict=True))
+
+        def holders(*where: dict[str, int]) -> list[int]:
+            at = where[0] | where[1]
+            return ranks[tuple(at.get(axis, slice(None)) for axis in sizes)].ravel().tolist()
+
+        here = grid.comm.rank if hasattr(grid, "comm") else None
+        return show.owners(shape, rows, cols, holders, "+" if self.partial else " ", here)
+
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
         """Tell whether every rank holds the same rows and columns under both layouts.
 
@@ -462,6 +523,31 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
         return False
     over = axes_of(first)
     return all(share(n, first, sizes, where) == share(n, second, sizes, where) for where in points(sizes, over, {}))
+
+
+# ---------------------------------------------------------------------------------------------- drawings
+
+
+def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
+    """The first of the blocks into which a dimension is cut, with the coordinates of their ranks; of a short one each index."""
+    from pdla.show import SINGLE, Span
+
+    blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
+    # The first indices of a dimension that only cyclic cuts divide are where they would be alone.
+    drawn = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
+    axes = axes_of(cuts)
+    parts = max(ranks_along(axes, sizes), drawn // min(blocks, default=drawn or 1))
+    if parts > MOST_BLOCKS:
+        raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
+    found = [
+        Span(start, stop, where)
+        for where in points(sizes, axes, {})
+        for start, stop in share(drawn, cuts, sizes, where).runs
+    ]
+    found = sorted(found, key=attrgetter("start"))[:DRAWN]
+    if n <= SINGLE:
+        return [Span(i, i + 1, span.key) for span in found for i in range(span.start, span.stop)]
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- blocks within blocks
