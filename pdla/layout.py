@@ -147,7 +147,7 @@ def ranks_along(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
 def usual_order(shape: tuple[int, ...]) -> np.ndarray:
     """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
     n, lead = len(shape), min(len(shape), 2)
-    flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
+    flat = np.arange(prod(shape)).reshape((*shape[:1:-1], *shape[:2]))
     return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
@@ -252,6 +252,21 @@ class Layout:
         words = [f"{name}={written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
         words += [f"partial={self.partial!r}"] if self.partial else []
         return f"Layout({', '.join(words)})"
+
+    def _repr_html_(self) -> str:
+        """The layout in words, and of the smallest grid and matrix that show all its cuts."""
+        from pdla import show
+
+        sizes: dict[str, int] = dict.fromkeys(self.partial, 2)
+        shape = []
+        for cuts in (self.rows, self.cols):
+            length = 4 if not cuts else 2 * max(getattr(cut, "block", getattr(cut, "unit", 1)) for cut in cuts)
+            for cut in cuts:
+                sizes[cut.axis] = len(cut.boundaries) - 1 if isinstance(cut, Cuts) else max(2, getattr(cut, "source", 0) + 1)
+                length *= sizes[cut.axis]
+            shape.append(cuts[0].boundaries[-1] if cuts and isinstance(cuts[0], Cuts) else length)
+        grid = f", as of {shape[0]} x {shape[1]} elements on {' x '.join(map(str, sizes.values()))} ranks" if sizes else ""
+        return show.heading(f"{self!r}{grid}") + drawn(self, (shape[0], shape[1]), sizes)
 
     @property
     def T(self) -> Layout:
@@ -528,21 +543,29 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 # ---------------------------------------------------------------------------------------------- drawings
 
 
+def drawn(layout: Layout, shape: Shape, grid: Any) -> str:
+    """The drawing in HTML; nothing where there is too much to draw."""
+    try:
+        return layout.draw(shape, grid)._repr_html_()
+    except LayoutError:
+        return ""
+
+
 def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
     """The first of the blocks into which a dimension is cut, with the coordinates of their ranks; of a short one each index."""
     from pdla.show import SINGLE, Span
 
     blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
     # The first indices of a dimension that only cyclic cuts divide are where they would be alone.
-    drawn = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
+    length = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
     axes = axes_of(cuts)
-    parts = max(ranks_along(axes, sizes), drawn // min(blocks, default=drawn or 1))
+    parts = max(ranks_along(axes, sizes), length // min(blocks, default=length or 1))
     if parts > MOST_BLOCKS:
         raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
     found = [
         Span(start, stop, where)
         for where in points(sizes, axes, {})
-        for start, stop in share(drawn, cuts, sizes, where).runs
+        for start, stop in share(length, cuts, sizes, where).runs
     ]
     found = sorted(found, key=attrgetter("start"))[:DRAWN]
     if n <= SINGLE:

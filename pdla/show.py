@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain, pairwise
+from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,13 +79,18 @@ class Drawing:
 
 def element(name: str, *inner: str, **attributes: Any) -> str:
     """An element; `inner` is markup already. A hyphen in the name of an attribute is written as _."""
-    named = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
+    named = "".join(f' {key.replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
     return f"<{name}{named}>{''.join(inner)}</{name}>"
 
 
 def heading(text: str) -> str:
     """What a thing is, above its picture."""
     return element("div", element("code", escape(text)))
+
+
+def note(text: str) -> str:
+    """A remark in small letters."""
+    return element("small", escape(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -118,9 +124,12 @@ def beside(*parts: str) -> str:
 # ---------------------------------------------------------------------------------------------- numbers
 
 
-def megabytes(count: float) -> str:
-    """Bytes in MB."""
-    return f"{count / 1e6:.3g} MB"
+def with_unit(value: float, unit: str) -> str:
+    """A number with its unit; of bytes, operations and seconds with a prefix."""
+    if unit not in ("B", "B/s", "flop", "flop/s", "s") or not value:
+        return f"{value:.3g} {unit}".strip()
+    thousands = min(max(floor(log10(value) / 3 + 1e-9), -3), 6)
+    return f"{value / 1000.0**thousands:.3g} {'nµm kMGTPE'[thousands + 3].strip()}{unit}"
 
 
 def rounded(value: float) -> str:
@@ -171,7 +180,7 @@ def owners(
 
 
 def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Sequence[Span], Sequence[Span]]]) -> str:
-    """A matrix to scale, below its name: layers of (colour, rows, columns), each above the one before; a span's key is its density."""
+    """A matrix to scale, below its name: layers of (colour, rows, columns), one above the other; a span's key is its density."""
     scale = min(SIDE / 2 / max(*shape, 1), CELL)
     height, width = (max(4.0, n * scale) for n in shape)
     parts = [element("rect", x=0, y=0, width=_px(width), height=_px(height), fill="currentColor", fill_opacity=0.08)]
