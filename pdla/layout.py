@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, int]
 DRAWN = 24  # blocks of rows, and of columns, that are drawn
-MOST_BLOCKS = 10**5  # of a dimension: to find the first of more would take seconds
+MOST_BLOCKS = 10**5  # of a dimension that is drawn
 _AXIS = attrgetter("axis")
 
 
@@ -551,6 +551,14 @@ def drawn(layout: Layout, shape: Shape, grid: Any) -> str:
         return ""
 
 
+def check_drawable(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> None:
+    """LayoutError for a dimension of so many blocks that to find them would take seconds."""
+    blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
+    parts = max(ranks_along(axes_of(cuts), sizes), n // min(blocks, default=n or 1))
+    if parts > MOST_BLOCKS:
+        raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
+
+
 def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
     """The first of the blocks into which a dimension is cut, with the coordinates of their ranks; of a short one each index."""
     from pdla.show import SINGLE, Span
@@ -558,13 +566,10 @@ def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span
     blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
     # The first indices of a dimension that only cyclic cuts divide are where they would be alone.
     length = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
-    axes = axes_of(cuts)
-    parts = max(ranks_along(axes, sizes), length // min(blocks, default=length or 1))
-    if parts > MOST_BLOCKS:
-        raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
+    check_drawable(length, cuts, sizes)
     found = [
         Span(start, stop, where)
-        for where in points(sizes, axes, {})
+        for where in points(sizes, axes_of(cuts), {})
         for start, stop in share(length, cuts, sizes, where).runs
     ]
     found = sorted(found, key=attrgetter("start"))[:DRAWN]

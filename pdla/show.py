@@ -37,6 +37,9 @@ class Span(NamedTuple):
     key: Any
 
 
+Spans = tuple[Sequence[Span], Sequence[Span]]  # rows and columns
+
+
 @dataclass(frozen=True, repr=False)
 class Drawing:
     """A picture: drawn in a notebook, printed as text elsewhere. Local.
@@ -179,19 +182,19 @@ def owners(
     return Drawing(svg((across[-1], down[-1]), name, parts + frames), _in_characters(rows, cols, labels, name))
 
 
-def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Sequence[Span], Sequence[Span]]]) -> str:
-    """A matrix to scale, below its name: layers of (colour, rows, columns), one above the other; a span's key is its density."""
-    scale = min(SIDE / 2 / max(*shape, 1), CELL)
+def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]], side: float = SIDE / 2) -> str:
+    """A matrix to scale, below its name: layers of a colour, and rows and columns, one above the other; keys are densities."""
+    scale = min(side / max(*shape, 1), CELL)
     height, width = (max(4.0, n * scale) for n in shape)
     parts = [element("rect", x=0, y=0, width=_px(width), height=_px(height), fill="currentColor", fill_opacity=0.08)]
     down, across = height / max(shape[0], 1), width / max(shape[1], 1)
-    for colour, rows, cols in layers:
+    for colour, (rows, cols) in layers:
         parts += [
             element("rect", x=_px(j.start * across), y=_px(i.start * down), width=_px((j.stop - j.start) * across),
                     height=_px((i.stop - i.start) * down), fill=colour, fill_opacity=f"{i.key * j.key:.2g}")
             for i in rows for j in cols
         ]  # fmt: skip
-    return element("div", escape(name)) + svg((width, height), name, parts)
+    return (element("div", escape(name)) if name else "") + svg((width, height), name, parts)
 
 
 def densities(starts: np.ndarray, stops: np.ndarray, n: int, most: int = 32) -> list[Span]:
