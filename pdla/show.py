@@ -24,7 +24,7 @@ DARK = "#222222"  # text on these
 CELL, LETTER = 26.0, 6.5  # pixels: the least side of a cell, the width of a letter
 SIDE = 320.0  # pixels: a matrix whose cells are too many to have each its square
 SINGLE = 16  # up to so many rows or columns each has its square
-NAMED = 4  # so many ranks of a cell are named, of more the first and the last
+NAMED, TOLD = 4, 16  # so many ranks of a cell are named in it, and where the mouse is; of more the first and the last
 ENDS = 3  # so many elements of a long array are printed at either end
 STYLE = "<style>svg { color: black } @media (prefers-color-scheme: dark) { svg { color: white } }</style>"
 
@@ -80,10 +80,14 @@ class Drawing:
 # ---------------------------------------------------------------------------------------------- elements
 
 
-def element(name: str, *inner: str, **attributes: Any) -> str:
+class Markup(str):
+    """Text that is HTML already."""
+
+
+def element(name: str, *inner: str, **attributes: Any) -> Markup:
     """An element; `inner` is markup already. A hyphen in the name of an attribute is written as _."""
     named = "".join(f' {key.replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
-    return f"<{name}{named}>{''.join(inner)}</{name}>"
+    return Markup(f"<{name}{named}>{''.join(inner)}</{name}>")
 
 
 def heading(text: str) -> str:
@@ -97,7 +101,7 @@ def note(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; a cell that begins with < is markup, others are texts. An empty head is left out."""
+    """A table of texts and markup. An empty head is left out."""
     style = "text-align: left; padding: 1px 10px 1px 0"
     lines = [[element("th", _cell(word), style=style) for word in head]] if head else []
     lines += [[element("td", _cell(word), style=style) for word in row] for row in rows]
@@ -105,10 +109,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(word: Any) -> str:
-    return str(word) if str(word).startswith("<") else escape(str(word))
+    return word if isinstance(word, Markup) else escape(str(word))
 
 
-def bar(share: float) -> str:
+def bar(share: float) -> Markup:
     """A bar of this share of the longest, which is 1."""
     return element("div", style=f"width: {max(1, round(200 * share))}px; height: 10px; background: {OWN}")
 
@@ -159,19 +163,20 @@ def owners(
     Where the spans end before the matrix does, its top left corner is drawn.
     """
     ranks = [[tuple(holders(i.key, j.key)) for j in cols] for i in rows]
-    labels = [[_label(found, join) for found in line] for line in ranks]
+    labels = [[_label(found, join, NAMED) for found in line] for line in ranks]
     colours = {found: COLOURS[at % len(COLOURS)] for at, found in enumerate(dict.fromkeys(chain(*ranks)))}
     longest = max((len(label) for line in labels for label in line), default=0)
     down, across = _places(rows, 0), _places(cols, longest)
-    parts = []
+    parts: list[str] = []
     for i, row in enumerate(rows):
         for j, col in enumerate(cols):
             found, box = ranks[i][j], (across[j], down[i], across[j + 1] - across[j], down[i + 1] - down[i])
-            said = f"{_range('row', row)}, {_range('column', col)}: {'rank' if len(found) == 1 else 'ranks'} {labels[i][j]}"
+            who = f"{'rank' if len(found) == 1 else 'ranks'} {_label(found, join, TOLD)}"
+            said = f"{_range('row', row)}, {_range('column', col)}: {who}"
             parts.append(_rectangle(box, colours[found], said))
             if box[2] >= LETTER * len(labels[i][j]) and box[3] >= 12:
                 parts.append(_text(box[0] + box[2] / 2, box[1] + box[3] / 2, labels[i][j]))
-    frames = [
+    frames: list[str] = [
         element("rect", x=_px(across[j] + 2), y=_px(down[i] + 2), width=_px(across[j + 1] - across[j] - 4),
                 height=_px(down[i + 1] - down[i] - 4), fill="none", stroke=DARK, stroke_width=1.5)
         for i in range(len(rows)) for j in range(len(cols)) if here is not None and here in ranks[i][j]
@@ -182,11 +187,11 @@ def owners(
     return Drawing(svg((across[-1], down[-1]), name, parts + frames), _in_characters(rows, cols, labels, name))
 
 
-def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]], side: float = SIDE / 2) -> str:
+def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]], side: float = SIDE / 2) -> Markup:
     """A matrix to scale, below its name: layers of a colour, and rows and columns, one above the other; keys are densities."""
     scale = min(side / max(*shape, 1), CELL)
     height, width = (max(4.0, n * scale) for n in shape)
-    parts = [element("rect", x=0, y=0, width=_px(width), height=_px(height), fill="currentColor", fill_opacity=0.08)]
+    parts: list[str] = [element("rect", x=0, y=0, width=_px(width), height=_px(height), fill="currentColor", fill_opacity=0.08)]
     down, across = height / max(shape[0], 1), width / max(shape[1], 1)
     for colour, (rows, cols) in layers:
         parts += [
@@ -194,7 +199,8 @@ def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]]
                     height=_px((i.stop - i.start) * down), fill=colour, fill_opacity=f"{i.key * j.key:.2g}")
             for i in rows for j in cols
         ]  # fmt: skip
-    return (element("div", escape(name)) if name else "") + svg((width, height), name, parts)
+    picture = svg((width, height), name, parts)
+    return element("div", escape(name), element("div", picture)) if name else picture
 
 
 def densities(starts: np.ndarray, stops: np.ndarray, n: int, most: int = 32) -> list[Span]:
@@ -208,7 +214,7 @@ def densities(starts: np.ndarray, stops: np.ndarray, n: int, most: int = 32) -> 
     return [Span(edges[lo], edges[hi], float(shares[lo])) for lo, hi in pairwise(cuts) if shares[lo]]
 
 
-def svg(size: tuple[float, float], title: str, parts: Sequence[str]) -> str:
+def svg(size: tuple[float, float], title: str, parts: Sequence[str]) -> Markup:
     """A picture of so many pixels, width first."""
     width, height = (_px(max(1.0, side) + 2) for side in size)
     return element(
@@ -241,8 +247,8 @@ def _px(x: float) -> str:
     return f"{x:.1f}".removesuffix(".0")
 
 
-def _label(ranks: Sequence[int], join: str) -> str:
-    shown = [*map(str, ranks)] if len(ranks) <= NAMED else [str(ranks[0]), "...", str(ranks[-1])]
+def _label(ranks: Sequence[int], join: str, most: int) -> str:
+    shown = [*map(str, ranks)] if len(ranks) <= most else [str(ranks[0]), "...", str(ranks[-1])]
     return join.join(shown)
 
 

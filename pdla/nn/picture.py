@@ -32,6 +32,6 @@ def _parameter(parameter: Parameter) -> tuple[str, str, str, str]:
     """Its shape, layout, and block here, in words and to scale."""
     X = parameter.allocated
     rows, cols = (show.densities(part.starts, part.stops, n) for part, n in zip(X.indices, X.shape, strict=True))
-    cut = repr(X.layout).removeprefix("Layout").strip("()") or "whole on every rank"
+    cut = repr(X.layout).removeprefix("Layout(").removesuffix(")") or "whole on every rank"
     thumb = show.faces("", X.shape, [(show.OWN, (rows, cols))], THUMB) if prod(X.shape) else ""
     return " x ".join(map(str, X.shape)), cut, " x ".join(map(str, X.stored.shape)), thumb
