@@ -470,8 +470,8 @@ class Layout:
         shape : tuple of int
             Rows and columns of the matrix.
         grid : ProcessGrid or mapping of str to int
-            The grid, of which this rank's part is framed; or ranks along each axis, in a grid's usual
-            order.
+            The grid: then this rank's part has a frame. Or ranks along each axis, in the usual
+            order of a grid.
 
         Returns
         -------
@@ -481,8 +481,8 @@ class Layout:
         Raises
         ------
         LayoutError
-            Where this layout does not fit, as `check` says, and for more than 100000 blocks that are not
-            all cyclic.
+            Where this layout does not fit, as `check` says, and for more than 100000 blocks, unless
+            all cuts are cyclic.
 
         Examples
         --------

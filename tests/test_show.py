@@ -107,7 +107,8 @@ def everything(comm):
     B = pdla.ones((8, 100), grid, Layout(Cyclic("row", 1), Cyclic("col", 1)))
     idle, square = pdla.ones((3, 3), tall, Layout("row")), 4 * pdla.eye(8, grid, Layout("row", "col"))
     scheme = nn.Megatron1D(pdla.ProcessGrid(5, comm=comm))
-    net = nn.Sequential(scheme, [nn.Linear(scheme, 6, 10, units=(1, 2)), nn.GeLU(scheme), nn.Linear(scheme, 10, 6, kind="second", units=(2, 1))])
+    first, second = nn.Linear(scheme, 6, 10, units=(1, 2)), nn.Linear(scheme, 10, 6, kind="second", units=(2, 1))
+    net = nn.Sequential(scheme, [first, nn.GeLU(scheme), second])
     plan, factors, own = pdla.plan_matmul(A, B), pdla.linalg.plan_cholesky(square), {}
     with pdla.record() as done, pdla.tagged("<phase>"):
         A @ B

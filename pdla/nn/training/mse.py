@@ -26,8 +26,8 @@ class MeanSquaredError:
 
     Notes
     -----
-    The gradient is 2 (y - target) / (tokens features). Ranks that hold different elements all-reduce
-    one word; targets in another layout than y's are redistributed.
+    The gradient is 2 (y - target) / (tokens features). Ranks that hold different elements take part
+    in an all-reduce of 1 word. Targets that lie otherwise than y are redistributed.
 
     Examples
     --------
