@@ -54,7 +54,8 @@ MEMBERS = {
     "pdla.simulate.Found": "not_looked_at, words",
     "pdla.simulate.Point": "rate",
     "pdla.ProcessGrid": "default, default_layout, __getitem__, size, active, order, rank_of, coords_of, holders, group, close",
-    "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts",
+    "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts, draw",
+    "pdla.show.Drawing": "save",
     "pdla.indices.IndexSet": "indices, overlay, select",
     "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, ndim, size, indices, T, H, conj, real, imag, copy, astype, "
                        "redistribute, shared, gather, diagonal, norm, sum, mean, max, min, trace, check_copies",
@@ -70,6 +71,7 @@ MEMBERS = {
     "pdla.nn.Parameter": "value",
     "pdla.nn.MicroBatch": "save, saved, rows, add_gradient",
     "pdla.nn.CrossEntropy": "forward, backward",
+    "pdla.nn.MeanSquaredError": "forward, backward",
     "pdla.nn.SGD": "step, state_dict, load_state_dict",
     "pdla.nn.AdamW": "step, state_dict, load_state_dict",
 }

@@ -17,10 +17,10 @@ from pdla.matmul.algorithms import tesseract
 from pdla.matmul.algorithms.table import boxed
 from pdla.matmul.schedules import fetch
 from pdla.matmul.schedules.cannon import schedule
+from pdla.show import COLOURS, COMING, OWN
 
 STATIC = Path(__file__).parent / "_static"
-COLOURS = [*plt.get_cmap("Set3").colors, *plt.get_cmap("Pastel1").colors]
-PALE, OWN, COMING, LINE = "#f2f2f2", "#5b8ff9", "#b5d0ff", "#666666"
+PALE, LINE = "#f2f2f2", "#666666"
 PEERS = {"by hand": "o", "ScaLAPACK": "s", "DTensor": "^"}
 OURS = ("pdla, own layouts", "shared", "pdla on 2")
 
@@ -38,32 +38,6 @@ LAYOUTS = {
 }
 
 
-def holders(layout, grid_shape, shape):
-    """Rank by rank, the rows and columns that it holds."""
-
-    def program(comm):
-        grid = pdla.ProcessGrid(grid_shape, comm=comm)
-        return [held.indices().tolist() for held in pdla.zeros(shape, grid, layout).indices]
-
-    ranks = 1
-    for size in grid_shape:
-        ranks *= size
-    return pdla.run(ranks, program)
-
-
-def draw_layout(name, layout, grid_shape, shape):
-    """Each element in the colour of the ranks that hold it."""
-    owners = {place: [] for place in product(*map(range, shape))}
-    for rank, (rows, cols) in enumerate(holders(layout, grid_shape, shape)):
-        for place in product(rows, cols):
-            owners[place].append(rank)
-    groups = list(dict.fromkeys(map(tuple, owners.values())))
-    figure, axes = canvas(shape[1] * 0.36, shape[0] * 0.36)
-    for (i, j), ranks in owners.items():
-        cell(axes, i, j, COLOURS[groups.index(tuple(ranks))], " ".join(map(str, ranks)))
-    save(figure, axes, f"layout-{name}", shape)
-
-
 def draw_pieces(name, algorithm, here, step=None, q=3, n=6):
     """What one rank of a q x q grid holds of A, B and C, and what comes to it; `step`: the panel on its way."""
     places, needed = pdla.run(q * q, shares, algorithm, q, n)[here[0] * q + here[1]]
@@ -76,7 +50,7 @@ def draw_pieces(name, algorithm, here, step=None, q=3, n=6):
             cell(axes, i, j, colour, "")
         frame(axes, (n, n), n // q)
         axes.set_title(title, fontsize=11)
-    save(figure, None, name, None)
+    save(figure, name)
 
 
 def shares(comm, algorithm, q, n):
@@ -103,7 +77,7 @@ def draw_table(name, table, mnk, here):
             cell(axes, i, j, OWN if i in held[0] and j in held[1] else COMING if inside else PALE, "")
         frame(axes, shape)
         axes.set_title(title, fontsize=11)
-    save(figure, None, name, None)
+    save(figure, name)
 
 
 def draw_cannon(q=3):
@@ -117,7 +91,7 @@ def draw_cannon(q=3):
             cell(axes, i, j, COLOURS[part], f"A{i}{part} B{part}{j}")
         frame(axes, (q, q), 1)
         axes.set_title(f"step {step}", fontsize=11)
-    save(figure, None, "cannon", None)
+    save(figure, "cannon")
 
 
 def draw_fetch(here=11, n=12):
@@ -142,7 +116,7 @@ def draw_fetch(here=11, n=12):
             cell(axes, i, j, OWN if i in held[0] and j in held[1] else COMING if inside else PALE, step)
         frame(axes, (n, n), n // 4)
         axes.set_title(title, fontsize=11)
-    save(figure, None, "fetch", None)
+    save(figure, "fetch")
 
 
 def draw_scheme(name, kind, shape, axes, here, **options):
@@ -165,7 +139,7 @@ def draw_scheme(name, kind, shape, axes, here, **options):
                 cell(axes_, i, j, OWN if here_ else COMING if there else PALE, "")
             frame(axes_, (n, n))
             axes_.set_title(f"{title} {('first', 'second')[pair]}", fontsize=10)
-    save(figure, None, f"scheme-{name}", None)
+    save(figure, f"scheme-{name}")
 
 
 def draw_measured():
@@ -190,12 +164,7 @@ def draw_measured():
     panels[0].invert_yaxis()
     panels[0].legend(fontsize=9, loc="lower right")
     panels[1].set_xlabel("time over pdla's")
-    save(figure, None, "measured", None)
-
-
-def canvas(width, height):
-    figure = plt.figure(figsize=(width, height))
-    return figure, figure.add_axes((0, 0, 1, 1))
+    save(figure, "measured")
 
 
 def cell(axes, i, j, colour, text):
@@ -213,9 +182,7 @@ def frame(axes, shape, every=None):
         axes.plot((at, at), (0, shape[0]), color=LINE, linewidth=0.8)
 
 
-def save(figure, axes, name, shape):
-    if axes is not None:
-        frame(axes, shape)
+def save(figure, name):
     figure.savefig(STATIC / f"{name}.svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
     plt.close(figure)
 
@@ -223,8 +190,8 @@ def save(figure, axes, name, shape):
 def main():
     plt.rcParams.update({"svg.hashsalt": "pdla", "svg.fonttype": "none", "font.family": "sans-serif"})
     STATIC.mkdir(exist_ok=True)
-    for name, drawing in LAYOUTS.items():
-        draw_layout(name, *drawing)
+    for name, (layout, grid, shape) in LAYOUTS.items():
+        layout.draw(shape, dict(zip(("row", "col", "depth"), grid, strict=False))).save(STATIC / f"layout-{name}.svg")
     draw_pieces("gather", "gather", here=(1, 1))
     draw_pieces("summa", "summa", here=(1, 1), step=2)
     draw_cannon()

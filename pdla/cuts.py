@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from pdla.errors import LayoutError
 from pdla.indices import MOST, IndexSet, between, distinct, searched
 
+LISTED = 64  # boundaries that a repr lists
 LONGEST = 2**40  # the longest block to be dealt out in turn: a round of them, one for each rank, is then counted in 64 bits
 
 
@@ -210,8 +212,8 @@ class Cyclic:
             object.__setattr__(self, "first", 0)  # so that equal cuts compare equal
 
     def __repr__(self) -> str:
-        first = f", first={self.first}" if self.first else ""
-        return f"Cyclic(axis={self.axis!r}, block={self.block}, source={self.source}{first})"
+        others = "".join(f", {name}={value}" for name, value in (("source", self.source), ("first", self.first)) if value)
+        return f"Cyclic({self.axis!r}, {self.block}{others})"
 
     @property
     def missing(self) -> int:
@@ -319,7 +321,7 @@ class Cyclic:
         return Cyclic(self.axis, self.block // step, (self.source + turn) % parts, -(-(self.block - done) // step))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cuts:
     """Explicit shares: coordinate i owns the indices from boundaries[i] to boundaries[i + 1] - 1.
 
@@ -352,6 +354,15 @@ class Cuts:
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
             raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
         object.__setattr__(self, "boundaries", ends)
+
+    def __repr__(self) -> str:
+        ends = repr(self.boundaries)
+        if np.iterable(self.boundaries) and len(self.boundaries) > LISTED:
+            from pdla.show import in_short
+
+            digest = blake2b(ends.encode(), digest_size=4).hexdigest()  # of all, as no two cuts are alike
+            ends = f"({in_short(self.boundaries)[1:-1]}), digest {digest}"
+        return f"Cuts({self.axis!r}, {ends})"
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
         """Give the indices that one coordinate owns.
@@ -449,7 +460,7 @@ class Cuts:
         return Block(axis)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Balanced:
     """Balanced blocks of whole units: tokens by sequence, features by head.
 
@@ -481,6 +492,9 @@ class Balanced:
         object.__setattr__(self, "unit", _counted(self, self.unit))
         if self.unit < 1:
             raise LayoutError(f"{self!r}: unit must be at least 1")
+
+    def __repr__(self) -> str:
+        return f"Balanced({self.axes!r}{f', unit={self.unit}' if self.unit != 1 else ''})"
 
     @property
     def _several(self) -> tuple[str, ...]:

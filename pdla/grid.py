@@ -18,9 +18,10 @@ from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
-from pdla.layout import Layout
+from pdla.layout import Layout, usual_order
 
 NAMES = ("row", "col", "depth")
+SHOWN, LAYERS = 24, 8  # ranks along an axis, and layers, in a picture of the grid
 FAMILIES = 128  # of sub-communicators that are kept for reuse on one communicator; MPICH has some 2000 of them in a process
 Order = str | Sequence[Any] | np.ndarray | None
 
@@ -93,13 +94,6 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     by_tile = np.arange(prod(shape)).reshape([split[i] for i in (*outer, *inner)])
     back = np.argsort([*outer, *inner])
     return tuple(by_tile.transpose(back).ravel().tolist())
-
-
-def usual_order(shape: tuple[int, ...]) -> np.ndarray:
-    """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
-    n, lead = len(shape), min(len(shape), 2)
-    flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
-    return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
 def usual_place(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -446,6 +440,22 @@ class ProcessGrid:
             rest = f", ..., digest {self.placing.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
             words.append(f"order=[{first}{rest}]")
         return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
+
+    def _repr_html_(self) -> str:
+        """Which rank is at which place, one picture for each coordinate of the axes after the second."""
+        from pdla import show
+
+        first, *others = np.ndindex(*self.shape[2:])
+        seen = [first, *others[: LAYERS - 1]]
+        places = self.ranks.reshape(1, -1) if len(self.shape) == 1 else self.ranks
+        rows, cols = ([show.Span(i, i + 1, i) for i in range(min(n, SHOWN))] for n in places.shape[:2])
+        drawn = [
+            show.element("div", ", ".join(f"{axis} {at}" for axis, at in zip(self.axes[2:], layer, strict=True)))
+            + show.owners(places.shape[:2], rows, cols, lambda i, j: [int(places[i, j, *layer])], " ", self.comm.rank).svg  # noqa: B023
+            for layer in seen
+        ]
+        left = [f"and {1 + len(others) - len(seen)} more layers"] if len(seen) <= len(others) else []
+        return show.heading(repr(self)) + show.beside(*drawn, *left)
 
     def __reduce__(self):
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")

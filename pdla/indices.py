@@ -14,7 +14,7 @@ MOST = 2**63 - 1  # the longest dimension: indices have 64 bits
 SHORT = 64  # up to here NumPy's sort and search are not used: they release Python's lock, and ranks that are threads queue for it
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IndexSet:
     """Ascending global indices as disjoint runs; local position p is the p-th of them.
 
@@ -28,6 +28,11 @@ class IndexSet:
 
     starts: np.ndarray
     stops: np.ndarray
+
+    def __repr__(self) -> str:
+        from pdla.show import in_short
+
+        return f"IndexSet(starts={in_short(self.starts)}, stops={in_short(self.stops)})"
 
     @staticmethod
     def interval(start: int, stop: int) -> IndexSet:
@@ -89,6 +94,11 @@ class IndexSet:
             As many as `len` says.
         """
         return _expand(self.starts, self.stops - self.starts)
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The first index of each run, and one more than the last."""
+        return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     @property
     def selection(self) -> Selection:

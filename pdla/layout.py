@@ -13,13 +13,20 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, written
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet, Selection
 
+if TYPE_CHECKING:
+    from pdla.show import Drawing, Span
+
 Shape = tuple[int, int]
+DRAWN = 24  # blocks of rows, and of columns, that are drawn
+MOST_BLOCKS = 10**5  # of a dimension that is drawn
 _AXIS = attrgetter("axis")
 
 
@@ -137,6 +144,13 @@ def ranks_along(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
     return prod(map(sizes.__getitem__, axes))
 
 
+def usual_order(shape: tuple[int, ...]) -> np.ndarray:
+    """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
+    n, lead = len(shape), min(len(shape), 2)
+    flat = np.arange(prod(shape)).reshape((*shape[:1:-1], *shape[:2]))
+    return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
+
+
 # ---------------------------------------------------------------------------------------------- layouts
 
 
@@ -238,6 +252,21 @@ class Layout:
         words = [f"{name}={written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
         words += [f"partial={self.partial!r}"] if self.partial else []
         return f"Layout({', '.join(words)})"
+
+    def _repr_html_(self) -> str:
+        """The layout in words, and of the smallest grid and matrix that show all its cuts."""
+        from pdla import show
+
+        sizes: dict[str, int] = dict.fromkeys(self.partial, 2)
+        shape = []
+        for cuts in (self.rows, self.cols):
+            length = 4 if not cuts else 2 * max(getattr(cut, "block", getattr(cut, "unit", 1)) for cut in cuts)
+            for cut in cuts:
+                sizes[cut.axis] = len(cut.boundaries) - 1 if isinstance(cut, Cuts) else max(2, getattr(cut, "source", 0) + 1)
+                length *= sizes[cut.axis]
+            shape.append(cuts[0].boundaries[-1] if cuts and isinstance(cuts[0], Cuts) else length)
+        grid = f", as of {shape[0]} x {shape[1]} elements on {' x '.join(map(str, sizes.values()))} ranks" if sizes else ""
+        return show.heading(f"{self!r}{grid}") + drawn(self, (shape[0], shape[1]), sizes)
 
     @property
     def T(self) -> Layout:
@@ -430,6 +459,53 @@ class Layout:
             coords |= where
         return coords
 
+    def draw(self, shape: Shape, grid: Any) -> Drawing:
+        """Draw who holds what: each element in the colour of its ranks, with their numbers. Local.
+
+        Up to 16 rows, or columns, each has its square; of more, neighbours on the same ranks are
+        one block. Of many blocks the first 24 are drawn.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        grid : ProcessGrid or mapping of str to int
+            The grid: then this rank's part has a frame. Or ranks along each axis, in the usual
+            order of a grid.
+
+        Returns
+        -------
+        Drawing
+            A notebook shows it, a terminal prints it, and its `save(path)` writes an SVG file.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says, and for more than 100000 blocks, unless
+            all cuts are cyclic.
+
+        Examples
+        --------
+        >>> pdla.Layout("row", pdla.Cyclic("col", 1)).draw((3, 4), {"row": 2, "col": 2})
+        0  1  0  1
+        0  1  0  1
+        2  3  2  3
+        """
+        from pdla import show
+
+        sizes = getattr(grid, "sizes", grid)
+        self.check(shape, sizes)
+        ranks = getattr(grid, "ranks", None)
+        ranks = usual_order(tuple(sizes.values())) if ranks is None else ranks
+        rows, cols = (_spans(n, cuts, sizes) for n, cuts in zip(shape, (self.rows, self.cols), strict=True))
+
+        def holders(*where: dict[str, int]) -> list[int]:
+            at = where[0] | where[1]
+            return ranks[tuple(at.get(axis, slice(None)) for axis in sizes)].ravel().tolist()
+
+        here = grid.comm.rank if hasattr(grid, "comm") else None
+        return show.owners(shape, rows, cols, holders, "+" if self.partial else " ", here)
+
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
         """Tell whether every rank holds the same rows and columns under both layouts.
 
@@ -462,6 +538,44 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
         return False
     over = axes_of(first)
     return all(share(n, first, sizes, where) == share(n, second, sizes, where) for where in points(sizes, over, {}))
+
+
+# ---------------------------------------------------------------------------------------------- drawings
+
+
+def drawn(layout: Layout, shape: Shape, grid: Any) -> str:
+    """The drawing in HTML; nothing where there is too much to draw."""
+    try:
+        return layout.draw(shape, grid)._repr_html_()
+    except LayoutError:
+        return ""
+
+
+def check_drawable(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> None:
+    """LayoutError for a dimension of so many blocks that to find them would take seconds."""
+    blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
+    parts = max(ranks_along(axes_of(cuts), sizes), n // min(blocks, default=n or 1))
+    if parts > MOST_BLOCKS:
+        raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
+
+
+def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
+    """The first of the blocks into which a dimension is cut, with the coordinates of their ranks; of a short one each index."""
+    from pdla.show import SINGLE, Span
+
+    blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
+    # The first indices of a dimension that only cyclic cuts divide are where they would be alone.
+    length = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
+    check_drawable(length, cuts, sizes)
+    found = [
+        Span(start, stop, where)
+        for where in points(sizes, axes_of(cuts), {})
+        for start, stop in share(length, cuts, sizes, where).runs
+    ]
+    found = sorted(found, key=attrgetter("start"))[:DRAWN]
+    if n <= SINGLE:
+        return [Span(i, i + 1, span.key) for span in found for i in range(span.start, span.stop)]
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- blocks within blocks

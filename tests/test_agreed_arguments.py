@@ -37,6 +37,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         ProcessGrid.over ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
+        MeanSquaredError.__init__ MeanSquaredError.backward
         Node.all_layers Node.all_parameters Node.gradients Node.named_layers Node.named_parameters Node.parameters
         Runner.kept_bytes Linear.layouts Conv2d.layouts Optimizer.step Parameter
         Scheme.activation Scheme.linear Scheme.residual Scheme.table
@@ -256,6 +257,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "betas": lambda here: ((0.5, 0.5), (0.25, 0.5), (0.5, 0.25)),
     "largest": lambda here: (1, 2),
     "logits": Here.matrices,
+    "y": Here.matrices,
 }
 
 
@@ -320,6 +322,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
         "state": lambda here: [{"steps": 1, "weight.0": x, "bias.0": x[:1]} for x in (np.ones((4, 4)), np.zeros((4, 4)))]
     },
     "CrossEntropy.forward": {"targets": lambda here: (np.arange(4), np.arange(4)[::-1], np.arange(4, dtype="int32"))},
+    "MeanSquaredError.forward": {"targets": lambda here: (np.ones((4, 4)), np.zeros((4, 4)), np.ones((4, 4), "float32"))},
 }
 
 OWN = {  # what may differ from rank to rank, with the value of all ranks; why
@@ -332,6 +335,7 @@ OWN = {  # what may differ from rank to rank, with the value of all ranks; why
     "native_layouts(comm)": lambda here: here.comm,
     "DistMatrix.__rmatmul__(self)": lambda here: here.ones(),  # in any case nothing is computed
     "CrossEntropy.forward(self)": lambda here: nn.CrossEntropy(),  # it has nothing but what forward leaves
+    "MeanSquaredError.forward(self)": lambda here: nn.MeanSquaredError(),
     "Cube3D.__init__(shards)": lambda here: 1,  # no other number is allowed
     **{f"{kind}.__init__(name)": lambda here: "one" for kind in ("LayerNorm", "RMSNorm", "GroupNorm")},  # only the ledger's
 }

@@ -49,4 +49,4 @@ def test_a_cut_divides_what_the_cut_before_it_left():
 
 def test_a_first_block_as_long_as_the_others_is_none_of_its_own():
     assert Cyclic("row", 4, first=4) == Cyclic("row", 4)
-    assert repr(Cyclic("row", 4, first=3)) == "Cyclic(axis='row', block=4, source=0, first=3)"
+    assert repr(Cyclic("row", 4, first=3)) == "Cyclic('row', 4, first=3)"

@@ -175,11 +175,11 @@ def test_owner_in_a_dimension_longer_than_memory():
 def test_numpy_s_whole_numbers_are_taken_as_python_s(whole):
     """In short dtypes, and below 0 in those without signs, they would wrap around."""
     cut, sizes = Cyclic("col", whole(64), whole(1), whole(3)), {"col": 5}
-    assert repr(cut) == "Cyclic(axis='col', block=64, source=1, first=3)"
+    assert repr(cut) == "Cyclic('col', 64, source=1, first=3)"
     shares = [Layout(cut).indices((999, 1), sizes, {"col": i})[0] for i in range(5)]
     assert all(held == Layout(Cyclic("col", 64, 1, 3)).indices((999, 1), sizes, {"col": i})[0] for i, held in enumerate(shares))
     assert sorted(chain.from_iterable(held.indices().tolist() for held in shares)) == list(range(999))
-    assert repr(Layout(Balanced("col", whole(100)))) == "Layout(rows=Balanced(axes='col', unit=100))"
+    assert repr(Layout(Balanced("col", whole(100)))) == "Layout(rows=Balanced('col', unit=100))"
     assert sum(len(Layout(Balanced("col", whole(100))).indices((999, 1), sizes, {"col": i})[0]) for i in range(5)) == 999
 
 

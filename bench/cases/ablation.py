@@ -18,7 +18,7 @@ from bench.sides.ours import BLOCKS, flat_grid, operands
 from pdla.bench.arguments import positive
 from pdla.comm import group
 from pdla.comm.collectives import circulant, ring
-from pdla.grid import usual_order
+from pdla.layout import usual_order
 from pdla.linalg.panels.blocks import in_blocks, near_square
 from pdla.matmul import boxes
 from pdla.matmul.algorithms import table

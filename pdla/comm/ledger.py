@@ -174,6 +174,21 @@ class Ledger:
             f"    workspace: {self.workspace} bytes, at most {self.peak_workspace}{timed}",
         ])
 
+    def _repr_html_(self) -> str:
+        """The totals, and a bar for the bytes of each phase: of each tag, verb and axis."""
+        from pdla import show
+
+        total = self.bytes_received
+        rows = [
+            (key if first else "", name or "without one", show.with_unit(size, "B"), f"{size / total:.0%}", show.bar(size / total))
+            for key, sums in (("tag", self.by_tag()), ("verb", self.by_verb()), ("axis", self.by_axis())) if any(sums)
+            for first, (name, size) in _ordered(sums)
+        ]  # fmt: skip
+        received, flops, peak = (show.with_unit(*pair) for pair in ((total, "B"), (self.flops, "flop"), (self.peak_workspace, "B")))
+        timed = f", {self.seconds:.3g} s, {self.computed:.3g} of them computing" if self.seconds else ""
+        said = f"Ledger: {received} received in {self.messages} messages, {flops}, workspace at most {peak}{timed}"
+        return show.heading(said) + show.table((), rows)
+
     def total(self, comm: Any) -> dict[str, int]:
         """Add up the figures of all ranks.
 
@@ -237,9 +252,15 @@ class Ledger:
         self.peak_workspace = max(self.peak_workspace, self.workspace)
 
 
+def _ordered(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
+    """The sums, the largest first; and whether it is the first."""
+    for i, name in enumerate(sorted(sums, key=sums.__getitem__, reverse=True)):
+        yield i == 0, (name, sums[name])
+
+
 def _largest(sums: dict[str, int]) -> str:
     """The largest of some sums, by name."""
-    found = [f"{name or 'without one'}: {sums[name]}" for name in sorted(sums, key=sums.__getitem__, reverse=True)]
+    found = [f"{name or 'without one'}: {size}" for _, (name, size) in _ordered(sums)]
     return ", ".join(found[:_NAMED]) + (f", and {len(found) - _NAMED} others" if len(found) > _NAMED else "")
 
 

@@ -1,7 +1,7 @@
-"""Checks the lines of a Matrix Market file on their way to scipy.
+"""Checks the lines of a Matrix Market file; gives the numbers of a dense one, and the lines of others to scipy.
 
-That reads as much of a line as it understands, and ignores the rest, and takes for zeros what a
-symmetric array lacks.
+scipy reads as much of a line as it understands, ignores the rest, and takes for zeros what a symmetric array lacks. Its
+import takes longer than to read a dense matrix of 4 MB, which is therefore read without it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 from bisect import bisect_right
 from functools import cached_property
 from io import BufferedIOBase, BytesIO
+from typing import Any
+
+import numpy as np
 
 CHUNK = 1 << 20  # bytes that are checked at a time
 # Only single characters are repeated possessively: Python 3.11.2 loses its place in a group that
@@ -18,8 +21,12 @@ WHOLE = r"[+-]?+\d++"
 REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?|nan|inf(?:inity)?)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
 WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
-VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": WHOLES, "real": REALS, "double": REALS, "complex": REALS * 2}
+NATURALS = (("an integer of at least 0", r"\+?+\d++"),)
+VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2}
 EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
+BANNER = re.compile(rb"%%MatrixMarket matrix array (real|double|integer|unsigned-integer|complex) ([a-z-]+)[ \t\r]*")
+SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*")
 BLANK = re.compile(rb"\n[ \t\r]*+(?=\n|\Z)")
 PLUS = re.compile(rb"(?<![^ \t])\+(?=\d)")  # before a number, where scipy takes none
 
@@ -32,15 +39,15 @@ class Lines:
     """
 
     def __init__(self, file: BufferedIOBase) -> None:
-        from scipy.io import mminfo
-
         self.file = file
         self.head = self._head()
         self.number = self.head.count(b"\n")  # how many lines have been read
         self.count = 0  # how many entries have been read
-        self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = mminfo(BytesIO(self.head))
+        self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = _announced(self.head)
         if self.symmetry != "general" and self.rows != self.cols:  # scipy would mirror elements to places outside its array
             raise ValueError(f"{self.symmetry}, but {self.rows} x {self.cols}: it must be square")
+        if self.symmetry == "skew-symmetric" and self.field == "unsigned-integer":
+            raise ValueError("skew-symmetric, but of unsigned integers, which have no negatives")
         if self.form == "array":
             self.entries = self.before(self.cols)
         self.unread = self.head
@@ -73,6 +80,23 @@ class Lines:
         self._check(text)
         return text.translate(EXPONENTS, b"+")
 
+    def numbers(self, dtype: Any) -> np.ndarray:
+        """The entries of a dense file, in its order, of one of the dtypes of `pdla.io.mtx.DTYPES`."""
+        made = np.empty(self.entries, dtype)
+        parts = made.view(made.real.dtype)  # a complex number is two words
+        read: type[float] | type[int] = float if parts.dtype.kind == "f" else int
+        filled, first, self.unread = 0, self.number + 1, b""
+        while text := self._body():
+            words = text.split()
+            try:
+                parts[filled : filled + len(words)] = np.fromiter(map(read, words), parts.dtype, len(words))
+            except (OverflowError, ValueError):  # ValueError: Python reads no more than 4300 digits
+                wrong = next(i for i, word in enumerate(words) if not _fits(word, parts.dtype))
+                line = _numbered(text, first)[wrong]
+                raise ValueError(f"line {line}: {words[wrong][:80].decode()}: out of the range of {parts.dtype}") from None
+            filled, first = filled + len(words), self.number + 1
+        return made
+
     def line_of(self, row: int, col: int) -> int:
         """The number of the last line that gives this element or, where there is a symmetry, its mirror image. Reads the file."""
         places = {(row, col)} | ({(col, row)} if self.symmetry != "general" else set())
@@ -97,26 +121,47 @@ class Lines:
 
     @cached_property
     def stray(self) -> re.Pattern[bytes]:
-        """A pattern that matches where a line begins that is neither an entry nor blank."""
+        """A pattern that matches before a line that is neither an entry nor blank: a newline is found sooner than ^."""
         entry = r"[ \t]++".join(pattern for _, pattern in self.words)
-        return re.compile(rf"^(?![ \t]*+(?:{entry})?[ \t\r]*+$)".encode(), re.IGNORECASE | re.MULTILINE)
+        return re.compile(rf"\n(?![ \t]*+(?:{entry})?[ \t\r]*+$)".encode(), re.IGNORECASE | re.MULTILINE)
 
     def _check(self, text: bytes) -> None:
-        if stray := self.stray.search(text) if text else None:
+        lines = b"\n" + text
+        if stray := self.stray.search(lines) if text else None:
             start = stray.start()
             number, line = self.number + text.count(b"\n", 0, start) + 1, text[start:].split(b"\n")[0][:80].decode("latin-1")
             expected = ", ".join(word for word, _ in self.words)
             raise ValueError(f"line {number}: {line!r}: expected {expected}; an exponent is E or D and an integer")
-        self._count(text)
+        self._count(text, lines)
 
-    def _count(self, text: bytes) -> None:
+    def _count(self, text: bytes, lines: bytes) -> None:
         if not text and self.count < self.entries:
             raise ValueError(f"line {self.number}: truncated: the file ends here, after {self.count} of {self.entries} entries")
-        lines = b"\n" + text
         found = lines.count(b"\n") - len(BLANK.findall(lines))
         if self.count + found > self.entries:
-            numbers = [n for n, line in enumerate(text.split(b"\n"), self.number + 1) if line.strip()]
-            number = numbers[self.entries - self.count]
+            number = _numbered(text, self.number + 1)[self.entries - self.count]
             raise ValueError(f"line {number}: one too many: the file announces {self.entries} entries")
         self.count += found
         self.number += text.count(b"\n") + (not text.endswith(b"\n"))
+
+
+def _announced(head: bytes) -> tuple[int, int, int, str, str, str]:
+    """What a head announces: rows, columns, entries, form, field, symmetry. scipy is asked unless the file is plainly dense."""
+    lines = head.removesuffix(b"\n").split(b"\n")
+    banner, sizes = BANNER.fullmatch(lines[0]), SIZES.fullmatch(lines[-1])
+    if not banner or not sizes or (symmetry := banner[2].decode()) not in SYMMETRIES:
+        from scipy.io import mminfo
+
+        return mminfo(BytesIO(head))
+    rows, cols = map(int, sizes.groups())
+    return rows, cols, rows * cols, "array", banner[1].decode(), symmetry
+
+
+def _numbered(text: bytes, first: int) -> list[int]:
+    """The numbers of the lines that are not blank, where those of the text begin with `first`."""
+    return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
+
+
+def _fits(word: bytes, dtype: np.dtype) -> bool:
+    """Whether an integer is within a dtype; of more than 20 digits none is."""
+    return len(word.lstrip(b"-0")) <= 20 and np.iinfo(dtype).min <= int(word) <= np.iinfo(dtype).max

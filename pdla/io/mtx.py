@@ -1,4 +1,4 @@
-"""Matrix Market, by scipy on rank 0: it is text, so no rank could find its own block in it."""
+"""Matrix Market, on rank 0: it is text, so no rank could find its own block in it. scipy reads what is not dense, and writes."""
 
 from __future__ import annotations
 
@@ -56,11 +56,9 @@ def _opener(path: Path) -> Callable[..., Any]:
 
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
-        from scipy.io import mmread
-
         with _opened(path) as file:
             lines = Lines(file)
-            found = mmread(lines)
+            found = _dense(lines) if lines.form == "array" and lines.field != "pattern" else _sparse(lines)
         if isinstance(found, np.ndarray):
             block[...] = found
         else:
@@ -72,6 +70,24 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
 
     alone = ProcessGrid.trusted((1,), grid.comm, [0])
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
+
+
+def _dense(lines: Lines) -> np.ndarray:
+    """The matrix of a dense file. Of one with a symmetry the lower triangle is written, column by column."""
+    numbers = lines.numbers(DTYPES[lines.field])
+    if lines.symmetry == "general":
+        return numbers.reshape(lines.cols, lines.rows).T
+    found = np.zeros((lines.rows, lines.cols), numbers.dtype)
+    col, row = np.triu_indices(lines.rows, int(lines.symmetry == "skew-symmetric"))
+    found[col, row] = {"symmetric": numbers, "skew-symmetric": -numbers, "hermitian": numbers.conj()}[lines.symmetry]
+    found[row, col] = numbers
+    return found
+
+
+def _sparse(lines: Lines) -> Any:
+    from scipy.io import mmread
+
+    return mmread(lines)
 
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,31 @@ from pdla.linalg.verify import Claim, run_checked, why_lost
 from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
+
+
+class LUFactors(NamedTuple):
+    """As of scipy.linalg.lu_factor; it prints the ends of many pivots alone."""
+
+    LU: DistMatrix
+    pivots: np.ndarray
+
+    def __repr__(self) -> str:
+        from pdla.show import in_short
+
+        return f"LUFactors(LU={self.LU!r}, pivots={in_short(self.pivots)})"
+
+
+class PLU(NamedTuple):
+    """As of scipy.linalg.lu with p_indices=True; it prints the ends of a long p alone."""
+
+    p: np.ndarray
+    L: DistMatrix
+    U: DistMatrix
+
+    def __repr__(self) -> str:
+        from pdla.show import in_short
+
+        return f"PLU(p={in_short(self.p)}, L={self.L!r}, U={self.U!r})"
 
 
 def lu_factor(
@@ -307,7 +332,7 @@ def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray]:
     X, pivots, fault, _ = LU(A, plan.place, plan.dtype, plan.overwrites("a"))
     if fault:
         warn_user(f"lu_factor: {told(fault)}", RuntimeWarning)
-    return X, pivots
+    return LUFactors(X, pivots)
 
 
 def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
@@ -364,7 +389,7 @@ def _parts(
     k = min(X.shape)
     L = as_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
     U = as_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
-    return np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U
+    return PLU(np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U)
 
 
 _LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_all, check=_check_rows)

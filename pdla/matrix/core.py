@@ -24,7 +24,7 @@ from pdla.comm.agreement import agree, agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.indices import IndexSet
-from pdla.layout import Layout, Shape
+from pdla.layout import Layout, Shape, drawn
 from pdla.matrix.keys import Origin, in_words, index_of
 
 
@@ -162,6 +162,12 @@ class DistMatrix:
 
     def __repr__(self) -> str:
         return f"DistMatrix({self.described}, local {' x '.join(map(str, self.stored.shape))})"
+
+    def _repr_html_(self) -> str:
+        """What it is, and who holds what, by the layout alone: no element is looked at, and nothing is sent."""
+        from pdla import show
+
+        return show.heading(repr(self)) + drawn(self.layout, self.shape, self.grid)
 
     @cached_property
     def described(self) -> str:

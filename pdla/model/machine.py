@@ -15,6 +15,22 @@ import numpy as np
 
 from pdla import config
 
+FIGURES = {  # each with its unit, and what it is
+    "flops": ("flop/s", "a large float64 product"),
+    "single": ("x", "as fast in float32"),
+    "half": ("x", "as fast in 16-bit floats"),
+    "memory": ("B/s", "elementwise work reads and writes"),
+    "bandwidth": ("B/s", "received from a rank on the same node"),
+    "network": ("B/s", "received from a rank on another node"),
+    "injection": ("B/s", "received by a node from others; 0: no limit of its own"),
+    "latency": ("s", "until a message begins to arrive, from the same node"),
+    "far_latency": ("s", "until one begins to arrive from another node"),
+    "gap": ("s", "each message occupies a rank"),
+    "call": ("s", "overhead of a local product"),
+    "step": ("s", "overhead of a step of a factorization"),
+    "node": ("ranks", "on a node; 0: all are on one"),
+    "overlap": ("", "of computing time in which messages move on"),
+}
 Inner = TypeVar("Inner", int, float)
 
 
@@ -23,7 +39,7 @@ def operations(m: int, n: int, k: Inner, dtype: Any) -> Inner:
     return (8 if np.dtype(dtype).kind == "c" else 2) * m * n * k
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
 
@@ -103,6 +119,23 @@ class Machine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reached", tuple((float(size), float(share)) for size, share in self.reached))  # files have lists
+
+    def __repr__(self) -> str:
+        """As it would be written: without figures that are the default's."""
+        from pdla.show import rounded
+
+        given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        words = (f"{name}={rounded(x) if isinstance(x, float) else repr(x)}" for name, x in given.items())
+        return f"Machine({', '.join(words)})"
+
+    def _repr_html_(self) -> str:
+        """Its figures, with their units."""
+        from pdla import show
+
+        rows = [(name, show.with_unit(getattr(self, name), unit), what) for name, (unit, what) in FIGURES.items()]
+        reached = ", ".join(f"{share:.0%} at {size:g}" for size, share in self.reached)
+        rows += [("reached", reached, "of flops, by products of these sizes")] if reached else []
+        return show.heading(self.title) + show.table((), rows) + show.note(self.source)
 
     @staticmethod
     def load(name: str | Path) -> Machine:

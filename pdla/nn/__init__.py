@@ -21,12 +21,13 @@ from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
 from pdla.nn.schemes import Cube3D, Megatron1D, Serial, Summa2D, Tensor3D, Tesseract
 from pdla.nn.training.loss import CrossEntropy
+from pdla.nn.training.mse import MeanSquaredError
 from pdla.nn.training.optim import SGD, AdamW, clip
 from pdla.nn.weights import feature_vector
 
 __all__ = [
     "MLP", "SGD", "AdamW", "Block", "Conv2d", "CrossEntropy", "Cube3D", "Dropout", "Embedding", "GeLU", "GroupNorm", "Layer",
-    "LayerNorm", "Linear", "MeanOverSequence", "Megatron1D", "MicroBatch", "Parameter", "Positions", "RMSNorm", "ReLU",
-    "ResidualBlock", "Scheme", "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead",
+    "LayerNorm", "Linear", "MeanOverSequence", "MeanSquaredError", "Megatron1D", "MicroBatch", "Parameter", "Positions", "RMSNorm",
+    "ReLU", "ResidualBlock", "Scheme", "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead",
     "TransformerLayer", "UNetBlock", "Upsample", "clip", "feature_vector", "like",
 ]

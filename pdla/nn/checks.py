@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.errors import LayoutError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
@@ -74,6 +74,15 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
         )
     if x.transposed or x.conjugated:
         raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
+
+
+def check_output(loss: str, y: DistMatrix) -> None:
+    """Raise unless a loss can be made of y: of real floats, no partial sums, on a grid without idle ranks."""
+    if y.grid.size < y.grid.comm.size:
+        raise GridError(f"{loss} on {y.grid!r}, which leaves ranks idle, as no scheme does")
+    if y.layout.partial:
+        raise LayoutError(f"{loss} of partial sums {y.layout!r}: redistribute to {y.layout.summed!r} first")
+    check_floats(loss, y.dtype)
 
 
 def check_floats(what: object, dtype: np.dtype) -> None:

@@ -127,6 +127,11 @@ class Layer(Runner):
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.scheme!r}"
 
+    def _repr_html_(self) -> str:
+        from pdla.nn.picture import picture
+
+        return picture(self)
+
 
 def _refuse_scheme(kind: str, scheme: Any) -> GridError:
     return GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")

@@ -20,6 +20,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_local
 from pdla.matrix.redistribute import local_shape
 
+ACROSS, DOWN = 501, 502  # types of seven integers, of narrow-band solvers: columns over 1 x P processes, rows over P x 1
 USUAL, SHORT = 1, 2  # types of descriptors: of nine integers; of eleven, where the sizes of the first blocks are given, too
 
 
@@ -77,9 +78,12 @@ class Descriptor:
         Raises
         ------
         LayoutError
-            For integers that describe no dense matrix.
+            For integers that describe no dense matrix. Types 501 and 502 leave out its other size:
+            the error says which nine integers stand for them.
         """
         words = _integers(desc)
+        if words[:1] in ([ACROSS], [DOWN]):
+            raise LayoutError(f"desc={words}: {_instead(*words[:6])}")
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
             said = words or desc
             raise LayoutError(f"desc={said!r}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
@@ -120,6 +124,14 @@ class Descriptor:
             Rows and columns are cut by `Cyclic`.
         """
         return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
+
+
+def _instead(kind: int, context: int = 0, n: Any = "n", block: Any = "nb", source: Any = "src", lld: Any = "lld") -> str:
+    """What to give for a one-dimensional descriptor."""
+    lies, left, grid = ("columns", "rows", "(1, P)") if kind == ACROSS else ("rows", "cols", "(P, 1)")
+    sizes = (left, n, left, block, 0, source) if kind == ACROSS else (n, left, block, left, source, 0)
+    nine = ", ".join(map(str, (USUAL, context, *sizes, lld)))
+    return f"type {kind} cuts {lies} alone and does not say how many {left} there are; give [{nine}], on ProcessGrid({grid})"
 
 
 def _integers(desc: Any) -> list[int]:

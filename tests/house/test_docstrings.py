@@ -21,11 +21,12 @@ from pdla.matmul.native_layouts import Native
 from pdla.matmul.predict import Prediction
 from pdla.model import bounds
 from pdla.model.cost import Cost
+from pdla.show import Drawing
 from pdla.simulate.all_ranks import AllRanks
 from pdla.simulate.critical_path import Path, Step
 
 GIVEN = (  # not in an __all__, but what a user is given, or finds in the reference
-    AllRanks, Cost, Event, IndexSet, Native, Path, Pending, Prediction, Step,
+    AllRanks, Cost, Drawing, Event, IndexSet, Native, Path, Pending, Prediction, Step,
     FactorPrediction, config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
 FACES = [pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate]

@@ -1,5 +1,8 @@
 """Matrix Market: what others write is read, and what must not be there is named."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.io
@@ -95,3 +98,45 @@ def test_an_empty_matrix_has_no_entries(tmp_path, kind, text):
 @pytest.mark.parametrize("dtype", ("longdouble", "clongdouble"))
 def test_long_double_is_too_long_for_matrix_market(tmp_path, dtype):
     assert f"{np.dtype(dtype)}: Matrix Market" in save_error(tmp_path / "x.mtx", x=np.ones((3, 3), dtype))
+
+
+def test_a_dense_matrix_is_read_without_scipy(tmp_path):
+    """Its import takes longer than to read a matrix of 4 MB."""
+    path = tmp_path / "x.mtx"
+    path.write_text("%%MatrixMarket matrix array real symmetric\n2 2\n1\n2\n3\n")
+    load = f"pdla.load({str(path)!r}, pdla.ProcessGrid(1), pdla.Layout())"
+    program = f"import sys, pdla; print({load}.local.tolist(), 'scipy.io' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == "[[1.0, 2.0], [2.0, 3.0]] False", done.stderr
+
+
+@pytest.mark.parametrize(("field", "number"), [
+    ("integer", MOST + 1), ("integer", LEAST - 1), ("integer", "9" * 5000), ("unsigned-integer", 2**64),
+])
+def test_integers_out_of_range(tmp_path, field, number):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix array {field} general\n3 1\n{'0' * 30}1\n\n{number}\n{number}\n")
+    assert f"line 5: {str(number)[:80]}: out of the range of {np.dtype(mtx.DTYPES[field])}" in load_error(path)
+
+
+@pytest.mark.parametrize("field", ["real", "complex", "integer"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
+def test_a_dense_matrix_is_what_scipy_reads(tmp_path, field, symmetry):
+    path, rng = tmp_path / "x.mtx", np.random.default_rng(1)
+    entries = {"general": 16, "skew-symmetric": 6}.get(symmetry, 10)
+    diagonal = {0, 4, 7, 9} if symmetry == "hermitian" else ()
+    lines = []
+    for i, pair in enumerate(rng.integers(-99, 99, (entries, 2)) if field == "integer" else rng.standard_normal((entries, 2))):
+        lines.append(f"{pair[0]} {0 if i in diagonal else pair[1]}" if field == "complex" else f"{pair[0]}")
+    path.write_text(f"%%MatrixMarket matrix array {field} {symmetry}\n4 4\n" + "\n".join(lines))
+    assert np.array_equal(loaded(2, path), scipy.io.mmread(path))
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("skew-symmetric\n2 2\n1\n", "skew-symmetric, but of unsigned integers"),
+    ("general\n1 1\n-1\n", "line 3: '-1': expected an integer of at least 0"),
+])
+def test_unsigned_integers_are_not_negative(tmp_path, text, told):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix array unsigned-integer {text}")
+    assert told in load_error(path)

@@ -150,6 +150,29 @@ def test_tokens_that_do_not_count(place, ignore):
     check_close(run(place, program), {"loss": wanted.item(), "slope": given.grad.numpy()}, where=place.name)
 
 
+@somewhere
+def test_mean_squared_error(place):
+    """Its targets lie as y, or in another layout, or are whole on every rank."""
+    y, targets = np.random.default_rng(1).standard_normal((2, 15, 9))
+    given = leaf(y)
+    wanted = F.mse_loss(given, torch.tensor(targets))
+    wanted.backward()
+
+    def program(scheme):
+        found = {}
+        for layout in map(scheme.activation, (scheme.first.X, scheme.first.Y)):
+            Y = pdla.from_global(y, scheme.grid, layout)
+            for given in (pdla.from_global(targets, scheme.grid, layout), scheme.shard(targets), targets):
+                criterion = nn.MeanSquaredError()
+                loss = criterion.forward(Y, given)
+                assert len(set(scheme.grid.comm.share(loss))) == 1, "the loss is the same on every rank"
+                found[len(found)] = {"loss": loss, "slope": criterion.backward().gather()}
+        return found
+
+    for found in run(place, program).values():
+        check_close(found, {"loss": wanted.item(), "slope": given.grad.numpy()}, where=place.name)
+
+
 # ---------------------------------------------------------------------------------------------- steps
 
 OPTIMIZERS = {

@@ -147,7 +147,7 @@ def test_contexts_that_are_none(context, message):
     ("words", "size", "error", "message"),
     [
         ((1, 0, 6, 6, 3, 2, 0, 0), 6, LayoutError, "nine integers, the first 1, or eleven"),
-        ((501, 0, 6, 6, 3, 2, 0, 0, 3), 6, LayoutError, "nine integers"),
+        ((3, 0, 6, 6, 3, 2, 0, 0, 3), 6, LayoutError, "nine integers"),
         ((1, 0, 6, 6, 0, 2, 0, 0, 3), 6, LayoutError, "blocks and lld at least 1"),
         ((1, 0, 2**63, 6, 3, 2, 0, 0, 3), 6, LayoutError, "integers beyond"),
         ((1, 0, 6, 6, 3, 2, 2, 0, 3), 6, LayoutError, "source must be below 2"),
@@ -195,3 +195,28 @@ def test_a_grid_of_three_axes_is_none_of_a_descriptor():
             from_descriptor((1, 0, 6, 6, 3, 2, 0, 0, 3), np.zeros(6), ProcessGrid((1, 2, 1)))
 
     pdla.run(2, program)
+
+
+@pytest.mark.parametrize(("words", "instead", "shape"), [
+    ((501, 7, 9, 3, 1, 4, 0), "[1, 7, rows, 9, rows, 3, 0, 1, 4], on ProcessGrid((1, P))", (1, 3)),
+    ((502, 7, 9, 2, 1, 6, 0), "[1, 7, 9, cols, 2, cols, 1, 0, 6], on ProcessGrid((P, 1))", (3, 1)),
+])
+def test_a_one_dimensional_descriptor_is_answered_by_its_nine_integers(words, instead, shape):
+    """They are tried: the missing size is filled in."""
+    with pytest.raises(LayoutError) as told:
+        Descriptor.read(words)
+    assert str(told.value).endswith(f"give {instead}")
+    nine = eval(instead.split(", on")[0], {"rows": 4, "cols": 4})
+    whole, desc = numbers((4, 9) if words[0] == 501 else (9, 4), "float64", 0), Descriptor.read(nine)
+
+    def program(comm):
+        grid = ProcessGrid(shape)
+        local, _, _ = dealt(whole, desc, tuple(grid.coords.values()), shape)
+        return from_descriptor(nine, local, grid).gather()
+
+    assert np.array_equal(pdla.run(3, program)[0], whole)
+
+
+def test_a_one_dimensional_descriptor_cut_short():
+    with pytest.raises(LayoutError, match=r"give \[1, 0, rows, n, rows, nb, 0, src, lld\]"):
+        Descriptor.read([501])

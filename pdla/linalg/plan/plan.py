@@ -19,6 +19,7 @@ from pdla.comm.agreement import agreed
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import one_communicator
+from pdla.layout import drawn
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
 from pdla.linalg.plan import price
@@ -451,3 +452,10 @@ class FactorPlan:
 
     def __repr__(self) -> str:
         return f"FactorPlan({self._title}, {self.dtype}, {self.blocking})"
+
+    def _repr_html_(self) -> str:
+        """What it is, and who has what of A while it works; nothing is run dry."""
+        from pdla import show
+
+        layout, grid = self.place if self.tasks else (self.A.layout, self.A.grid)
+        return show.heading(f"{self!r}, where it works") + drawn(layout, self.A.shape, grid)

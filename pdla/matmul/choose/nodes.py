@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from pdla.grid import tiled_order, usual_order
+from pdla.grid import tiled_order
+from pdla.layout import usual_order
 from pdla.matmul.roles import Move
 
 

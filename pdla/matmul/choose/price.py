@@ -9,8 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from pdla.grid import usual_order
-from pdla.layout import Layout, extra_axes, ranks_along
+from pdla.layout import Layout, extra_axes, ranks_along, usual_order
 from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept

@@ -183,3 +183,8 @@ class Plan(Description):
             A few lines.
         """
         return explanation.explain(self, self.predicted, self.runners_up)
+
+    def _repr_html_(self) -> str:
+        from pdla.matmul.plan.picture import picture
+
+        return picture(self)

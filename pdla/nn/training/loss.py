@@ -11,12 +11,12 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.comm.ledger import tagged
-from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
+from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import as_row_major, like
-from pdla.nn.checks import check_floats, check_ids
+from pdla.nn.checks import check_ids, check_output
 from pdla.nn.passes import describe
 from pdla.nn.scheme import is_count
 from pdla.nn.transfers import Transfer, allreduced
@@ -86,13 +86,7 @@ class CrossEntropy:
             told = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
             raise_everywhere(ShapeError(told))
         with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {describe(targets)}"):
-            if logits.grid.size < logits.grid.comm.size:
-                raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")
-            if logits.layout.partial:
-                raise LayoutError(
-                    f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"
-                )
-            check_floats("CrossEntropy", logits.dtype)
+            check_output("CrossEntropy", logits)
             counted = self._count(targets, *logits.shape)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):

@@ -10,7 +10,7 @@ import pytest
 import pdla
 from pdla import record, run
 from pdla.comm.collectives import ring
-from pdla.grid import usual_order
+from pdla.layout import usual_order
 from pdla.matmul.choose.candidates import native_tables
 from pdla.matmul.choose.nodes import fillings, outside
 from pdla.matmul.choose.problem import Sizes

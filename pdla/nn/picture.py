@@ -1,0 +1,37 @@
+"""A network in HTML: its layers, their parameters, how these are cut, and what of them this rank has."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from pdla import show
+from pdla.nn.parameter import Parameter
+
+THUMB = 40.0  # pixels
+
+
+def picture(layer: Any) -> str:
+    """Local: parameters that have not been drawn yet are not."""
+    rows = []
+    for part, prefix in layer.all_layers().items():
+        rows.append((prefix.removesuffix(".") or "all", _words(part), "", "", "", ""))
+        own = ((name, value) for name, value in vars(part).items() if isinstance(value, Parameter))
+        rows += [(f"{prefix}{name}", "", *_parameter(parameter)) for name, parameter in own]
+    matrices = [parameter.allocated for parameter in layer.all_parameters()]
+    numbers, here = sum(X.size for X in matrices), sum(X.stored.nbytes for X in matrices)
+    said = f"{layer!r}: {numbers} numbers in {len(matrices)} parameters, {show.with_unit(here, 'B')} on this rank"
+    return show.heading(said) + show.table(("", "layer", "shape", "cut", "on this rank", ""), rows)
+
+
+def _words(layer: Any) -> str:
+    return repr(layer).removesuffix(f" on {layer.scheme!r}")
+
+
+def _parameter(parameter: Parameter) -> tuple[str, str, str, str]:
+    """Its shape, layout, and block here, in words and to scale."""
+    X = parameter.allocated
+    rows, cols = (show.densities(part.starts, part.stops, n) for part, n in zip(X.indices, X.shape, strict=True))
+    cut = repr(X.layout).removeprefix("Layout(").removesuffix(")") or "whole on every rank"
+    thumb = show.faces("", X.shape, [(show.OWN, (rows, cols))], THUMB) if prod(X.shape) else ""
+    return " x ".join(map(str, X.shape)), cut, " x ".join(map(str, X.stored.shape)), thumb
