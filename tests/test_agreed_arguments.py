@@ -28,8 +28,8 @@ ROWS, COLS, WHOLE = Layout("row"), Layout(None, "row"), Layout()
 LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or one of any class
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
-        cholesky_words lu_words predict_matmul record syrk_words tagged tiled_order to_descriptor
-        predict_cholesky predict_lu predict_solve_triangular
+        cholesky_words lu_words qr_words predict_matmul record syrk_words tagged tiled_order to_descriptor
+        predict_cholesky predict_lu predict_qr predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
         DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
         fill_diagonal tril triu
@@ -205,6 +205,9 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "memory_limit": lambda here: (None, 10**9), "verify": lambda here: (True, False, "keep", None),
     "refine": lambda here: (None, "float32"), "p": lambda here: (1, np.inf), "ord": lambda here: (None, "fro", 1, np.inf),
     "assume_a": lambda here: ("gen", "pos"),
+    "mode": lambda here: ("reduced", "r"), "pivoting": lambda here: both, "conjugate": lambda here: both,
+    "rcond": lambda here: (None, 0.5), "tol": lambda here: (None, 0.5), "rtol": lambda here: (None, 0.5),
+    "coefficients": lambda here: ("jordan", "polar_express"), "steps": lambda here: (None, 2),
     "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,
     "overwrite_a": lambda here: (False, True), "overwrite_b": lambda here: (False, True),
     "c_and_lower": lambda here: [(X, True) for X in here.eyes()] + [(here.eyes()[0], False)],
@@ -272,13 +275,15 @@ def layered(here):
 
 FACTORED = (
     "cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond", "lu",
-    "plan_cholesky", "plan_lu", "plan_solve", "plan_solve_triangular",
+    "plan_cholesky", "plan_lu", "plan_solve", "plan_solve_triangular", "signm", "sqrtm", "inverse_root",
 )
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk", "syr2k", "her2k"), out),
     **{name: {"A": Here.eyes} for name in FACTORED},
     **{name: {"A": Here.eyes, **out} for name in ("solve", "solve_triangular")}, **dict.fromkeys(("cho_solve", "lu_solve"), out),
+    "inverse_root": {"A": Here.eyes, "p": lambda here: (1, 2)},
+    "qr_multiply": {"mode": lambda here: ("right", "left")},
     "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from pdla.checks import communicator, describe, describe_call, digest_arrays
+from pdla.checks import communicator, describe, describe_call, digest_arrays, matrix
 from pdla.comm.agreement import agreed
-from pdla.errors import PlanError, ShapeError
+from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
 from pdla.linalg.orthogonal.factors import Factored, on_first_rank
-from pdla.linalg.orthogonal.qr import FACTOR
+from pdla.linalg.orthogonal.qr import FACTOR, check_rcond
 from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.right_side import RightSide
@@ -88,10 +88,11 @@ def lstsq(
     >>> pdla.run(2, program)[0]
     (array([1., 2.]), 2)
     """
-    comm, vector = communicator((A,)), not isinstance(B, DistMatrix)
+    comm, vector = communicator((A, B)), not isinstance(B, DistMatrix)
     words = f"lstsq({describe(A, B, rcond=rcond, layout=layout, overwrite_a=overwrite_a, check_finite=check_finite)})"
     with agreed(comm, f"{words}{digest_arrays((B,) if vector else ())}"):
-        _check_rcond("lstsq", rcond)
+        matrix(A)
+        check_rcond("lstsq", rcond)
         b = whole_array("lstsq", comm, B) if vector else B
         dtype = checks.working_dtype("lstsq", A.dtype, b.dtype)
         if vector and len(b.shape) != 1:
@@ -250,17 +251,13 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
 # ---------------------------------------------------------------------------------------------- steps
 
 
-def _check_rcond(name: str, rcond: Any) -> None:
-    if rcond is not None and not (isinstance(rcond, (int, float)) and 0 <= rcond < 1):
-        raise PlanError(f"{name}: rcond={rcond!r}: a number from 0 to 1, or None")
-
-
 def _agree(
     name: str, A: DistMatrix, rcond: Any, layout: Any, result: Any, tol: Any = None
 ) -> tuple[tuple[int, int], bool, np.dtype]:
     """Collective: check the arguments; gives A's shape, whether it has fewer rows than columns, and the dtype."""
     with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
-        _check_rcond(name, rcond)
+        matrix(A)
+        check_rcond(name, rcond)
         dtype = checks.working_dtype(name, A.dtype)
         checks.result(A, result(A.shape), dtype, None, layout)
     return A.shape, A.shape[0] < A.shape[1], dtype

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.checks import communicator, describe_call, flags, one_of
+from pdla.checks import communicator, describe_call, flags, matrix, one_of
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import one_communicator
@@ -307,6 +307,9 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
            [0.5],
            [0.5]])
     """
+    with agreed(communicator((A,)), describe_call("orth", A, rcond=rcond, layout=layout)):
+        check_rcond("orth", rcond)
+        checks.result(matrix(A), A.shape, checks.working_dtype("orth", A.dtype), None, layout)
     Q, R, _ = qr(A, pivoting=True)
     sizes = np.abs(R[: min(R.shape), : min(R.shape)].diagonal())
     eps = max(A.shape) * float(np.finfo(R.dtype).eps)
@@ -316,6 +319,12 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
 
 
 # ---------------------------------------------------------------------------------------------- the work
+
+
+def check_rcond(name: str, rcond: Any) -> None:
+    """PlanError unless this is a limit of singular values, over the largest, or None."""
+    if rcond is not None and not (isinstance(rcond, (int, float)) and 0 <= rcond < 1):
+        raise PlanError(f"{name}: rcond={rcond!r}: a number from 0 to 1, or None")
 
 
 def _all(options: Options) -> None:
