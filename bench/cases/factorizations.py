@@ -17,11 +17,11 @@ from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack
 from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import positives
-from pdla.linalg import cho_factor, cholesky, inv, lu_factor, solve, solve_triangular
+from pdla.linalg import cho_factor, cholesky, inv, lu_factor, qr, solve, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
 from pdla.linalg.plan.routine import Task
-from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
 from pdla.model.machine import Machine
 
 TURNS = 7
@@ -31,7 +31,7 @@ OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begin
 
 @case("n:6 | :<18 | ours:8.1f | SciPy:8.1f | ratio:7.2f | ScaLAPACK:11.1f | ratio:7.2f")
 def factor(comm, sizes: positives = "1024,2048,4096"):
-    """Cholesky, LU, triangular systems, inverses: beside SciPy's of two threads, and ScaLAPACK's.
+    """Cholesky, LU, QR, triangular systems, inverses: beside SciPy's of two threads, and ScaLAPACK's.
 
     mpirun -n 2 python -m bench factor 1024,2048
 
@@ -92,7 +92,7 @@ def timed(seconds, words, make, call):
 class Job:
     """ScaLAPACK's, of as many ranks, which sleep until they are asked; on rank 0."""
 
-    names = ("Cholesky", "LU", "triangular", "inverse", "inverse, pos")
+    names = ("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos")
 
     def __init__(self, n, ranks):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
@@ -112,8 +112,8 @@ class Job:
 
 
 def grids(comm, n):
-    """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, and for LU."""
-    tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU)]
+    """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, for LU, and for QR."""
+    tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
     blockings = [cheapest(task, comm.size)[0] for task in tasks]
     layouts = [in_blocks(*each) for each in blockings]
     return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]
@@ -128,11 +128,11 @@ def of(n, grid, layout, positive):
 
 def sides(n, comm):
     """By name: what to make anew before each call, and the call; ours, and SciPy's."""
-    squares, triangle, columns = grids(comm, n)
+    squares, triangle, columns, panels = grids(comm, n)
     down = pdla.Layout(triangle[1].rows, "col")
     plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
     P, Q = of(n, *squares, True), of(n, plain, BLOCKS, True)
-    G, H = of(n, *columns, False), of(n, plain, BLOCKS, False)
+    G, H, F = of(n, *columns, False), of(n, plain, BLOCKS, False), of(n, *panels, False)
     L, B = cholesky(P).redistribute(*triangle[::-1]), of(n, triangle[0], down, False)
     whole = pdla.random((n, 1), columns[0], pdla.Layout(), seed=3)
     unchecked = {"overwrite_a": True, "check_finite": False}
@@ -141,6 +141,8 @@ def sides(n, comm):
         "Cholesky, blocks": (Q.copy, lambda X: cholesky(X, check_finite=False)),
         "LU, own": (G.copy, lambda X: lu_factor(X, **unchecked)),
         "LU, blocks": (H.copy, lambda X: lu_factor(X, check_finite=False)[0].redistribute(BLOCKS, plain)),
+        "QR, own": (F.copy, lambda X: qr(X, mode="raw", **unchecked)),
+        "QR, blocks": (H.copy, lambda X: qr(X, mode="r", check_finite=False)),
         "triangular, own": (B.copy, lambda X: solve_triangular(L, X, lower=True, overwrite_b=True, check_finite=False)),
         "inverse, own": (G.copy, lambda X: inv(X, **unchecked)),
         "inverse, blocks": (H.copy, lambda X: inv(X, check_finite=False)),
@@ -153,6 +155,7 @@ def sides(n, comm):
     theirs = {
         "Cholesky": (p, potrf),
         "LU": (g, lambda x: lapack.dgetrf(x, overwrite_a=1)),
+        "QR": (g, lambda x: lapack.dgeqrf(x, lwork=64 * n, overwrite_a=1)),
         "triangular": (b, lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
         "inverse": (g, lambda x: lapack.dgetri(*lapack.dgetrf(x, overwrite_a=1)[:2], lwork=64 * n, overwrite_lu=1)),
         "inverse, pos": (p, lambda x: lapack.dpotri(potrf(x)[0], lower=1, overwrite_c=1)),

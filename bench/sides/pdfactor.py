@@ -58,6 +58,7 @@ def routines(n, block, pr, pc):
     size, one, flags = byref(c_int(n)), byref(c_double(1)), map(c_char_p, (b"L", b"L", b"N", b"N"))
     flags, pivots = [*flags], np.empty(G.rows + block, np.int32)
     work, numbers = np.empty((n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
+    tau = np.empty(n + block)
     at, room = pivots.ctypes.data_as(c_void_p), (work, numbers)
     rooms = [x for array in room for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
     potrf = lambda: called("pdpotrf_", LOWER, size, *P.told)  # noqa: E731
@@ -65,6 +66,7 @@ def routines(n, block, pr, pc):
     return {
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
+        "QR": (G.fill, lambda: called("pdgeqrf_", size, size, *G.told, tau.ctypes.data_as(c_void_p), *rooms[:2])),
         "triangular": (lambda: (P.fill(), B.fill()), lambda: library().pdtrsm_(*flags, size, size, one, *P.told, *B.told)),
         "inverse": (G.fill, lambda: (getrf(), called("pdgetri_", size, *G.told, at, *rooms))),
         "inverse, pos": (P.fill, lambda: (potrf(), called("pdpotri_", LOWER, size, *P.told))),
