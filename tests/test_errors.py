@@ -47,6 +47,8 @@ CHOICES = [
     (lambda A: pdla.linalg.trsm(A, A, lower=True, side="rihgt"), errors.PlanError, "'right'"),
     (lambda A: pdla.linalg.trmm(A, A, lower=True, side="rihgt"), errors.PlanError, "'right'"),
     (lambda A: pdla.symm(A, A, side="lef"), errors.PlanError, "'left'"),
+    (lambda A: pdla.linalg.qr(A, mode="reducde"), errors.PlanError, "'reduced'"),
+    (lambda A: pdla.linalg.polar(A, side="rihgt"), errors.PlanError, "'right'"),
     (lambda A: A.redistribute(Layout("rwo")), errors.LayoutError, "'row'"),
     (lambda A: A.grid["column"], errors.GridError, "'col'"),
     (lambda A: pdla.ProcessGrid((1, 1), order="f"), errors.GridError, "'F'"),
