@@ -50,7 +50,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-import pdla.called  # noqa: F401  (all packages are there now)
+import pdla.called
+import pdla.signposts
+
+pdla.signposts.put_up()  # all packages are there now
 
 
 def __dir__() -> list[str]:

@@ -15,13 +15,14 @@ from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart, significant
 from pdla.comm.agreement import in_words, raise_everywhere
 from pdla.comm.communicator import Communicator
-from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
+from pdla.errors import ArgumentError, GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
 from pdla.grid import ProcessGrid, meeting, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
 _PLAIN = (int, float)
+SIDES = ("left", "right")
 QUOTED = 60  # characters of a number in an error, at most
 
 
@@ -147,10 +148,10 @@ def digest(x: Any) -> str:
 
 
 def flags(**named: Any) -> None:
-    """ShapeError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
+    """ArgumentError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
     for name, value in named.items():
         if not isinstance(value, (bool, np.bool_)):
-            raise ShapeError(f"{name}={value!r}: True or False")
+            raise ArgumentError(f"{name}={value!r}: True or False")
 
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pdla.errors import closest, list_choices
+
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
@@ -114,7 +116,7 @@ class _Variables:
     def word(self, name: str, words: tuple[str, ...], otherwise: str) -> str:
         text = self.text(name, otherwise)
         if text not in words:
-            raise ValueError(f"PDLA_{name}={text!r} is none of {', '.join(words)}")
+            raise ValueError(f"PDLA_{name}={text!r}: {list_choices(text, words)}")
         return text
 
 
@@ -144,11 +146,8 @@ def _spelt(environ: Mapping[str, str]) -> None:
     known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
     for name in environ:
         own = name.removeprefix("PDLA_")
-        if own != name and own not in known and not own.startswith("TEST_"):
-            from difflib import get_close_matches
-
-            if meant := get_close_matches(own, known, 1, 0.8):
-                raise ValueError(f"{name} is no variable of pdla: PDLA_{meant[0]} is")
+        if own != name and own not in known and not own.startswith("TEST_") and (meant := closest(own, known, 0.8)):
+            raise ValueError(f"{name} is no variable of pdla: PDLA_{meant} is")
 
 
 def _asked() -> Settings:

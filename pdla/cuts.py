@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.errors import LayoutError
+from pdla.errors import ArgumentError, LayoutError
 from pdla.indices import MOST, IndexSet, between, distinct, searched
 
 LISTED = 64  # boundaries that a repr lists
@@ -42,7 +42,7 @@ def _named(cut: Any, axis: Any) -> None:
 def _counted(cut: Any, number: Any) -> int:
     """The number as a Python int, which does not wrap around as NumPy's short integers do."""
     if not isinstance(number, (int, np.integer)):
-        raise LayoutError(f"{cut!r}: indices are counted in whole numbers")
+        raise ArgumentError(f"{cut!r}: indices are counted in whole numbers")
     return int(number)
 
 
@@ -186,7 +186,7 @@ class Cyclic:
 
     Raises
     ------
-    LayoutError
+    LayoutError, ArgumentError
         For numbers that cannot be.
 
     Examples

@@ -6,8 +6,10 @@ which alone it could reach the others.
 
 from __future__ import annotations
 
+import numbers
 import sys
 import warnings
+from collections import abc
 
 import numpy as np
 
@@ -32,9 +34,16 @@ class ShapeError(PdlaError, ValueError):
 
 
 class PlanError(PdlaError, ValueError):
-    """An algorithm that is unknown or cannot run here, or a memory limit that no plan keeps.
+    """A word that is no choice, an algorithm that cannot run here, a memory limit no plan keeps.
 
     Or matrices of another plan.
+    """
+
+
+class ArgumentError(PdlaError, TypeError):
+    """An argument of a type that is not taken: a text for a flag, a float for a number of rows.
+
+    Any function may raise it, also where its documentation lists other errors only.
     """
 
 
@@ -99,6 +108,45 @@ def kind_of(thing: object) -> str:
     """The type of what a caller gave, in words: "a list", "an ndarray"."""
     name = type(thing).__name__
     return f"{'an' if name.lower().startswith(AN) else 'a'} {name}"
+
+
+def misfit(otherwise: type[PdlaError], *given: object) -> type[PdlaError]:
+    """What to raise for whole numbers that do not fit: ArgumentError where one given is no integer, else `otherwise`."""
+    return otherwise if all(isinstance(number, numbers.Integral) for number in given) else ArgumentError
+
+
+def closest(given: object, known: abc.Iterable[object], alike: float = 0.65) -> str:
+    """The known name that is most like the given one; "" where none is like it.
+
+    alike: from 0 to 1, how much. Letters of another case count as the same; a name with the same letters comes first.
+    """
+    if not isinstance(given, str):
+        return ""
+    from difflib import get_close_matches
+
+    text, names = given.lower(), {name.lower(): name for name in known if isinstance(name, str)}
+    turned = [name for name in names if name and sorted(name) == sorted(text)]
+    meant = turned or get_close_matches(text, names, 1, alike)
+    return names[meant[0]] if meant else ""
+
+
+def suggest(given: object, known: abc.Iterable[object]) -> str:
+    """"; did you mean 'summa'?": the known name that was probably meant; "" where there is none.
+
+    It is the closest, or one of which the given word is the beginning, or which is its beginning.
+    """
+    names = [name for name in known if isinstance(name, str)]
+    meant = closest(given, names)
+    if not meant and isinstance(given, str):
+        begun = (name for name in names if min(len(name), len(given)) >= 3 and (name.startswith(given) or given.startswith(name)))
+        meant = next(begun, "")
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def list_choices(given: object, known: abc.Iterable[object]) -> str:
+    """"one of 'gather', 'summa'; did you mean 'summa'?": what may be given, and which of it is most like what was given."""
+    choices = [*known]
+    return f"one of {', '.join(map(repr, choices))}{suggest(given, choices)}"
 
 
 def shortened(text: str, most: int) -> str:

@@ -16,7 +16,7 @@ from pdla.comm import as_communicator
 from pdla.comm.agreement import agreed, in_words, know, raise_everywhere
 from pdla.comm.cache import cached
 from pdla.comm.communicator import Communicator
-from pdla.errors import GridError, LayoutError, kind_of
+from pdla.errors import ArgumentError, GridError, LayoutError, kind_of, suggest
 from pdla.indices import distinct
 from pdla.layout import Layout, usual_order
 
@@ -111,7 +111,8 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
         return usual_order(shape)
     if isinstance(order, str):
         if order not in ("C", "F"):
-            raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
+            like = suggest(order, "CF")
+            raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks{like}")
         return np.arange(size).reshape(shape, order="F" if order == "F" else "C")
     try:
         ranks = np.array(list(order))
@@ -125,7 +126,7 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
 
 def _whole(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, (tuple, list, np.ndarray)) or not all(isinstance(n, (int, np.integer)) for n in shape):
-        raise GridError(f"shape={shape!r}: give the ranks along each axis, as ProcessGrid((2, 3))")
+        raise ArgumentError(f"shape={shape!r}: give the ranks along each axis, as ProcessGrid((2, 3))")
     return tuple(map(int, shape))
 
 
@@ -545,7 +546,7 @@ class ProcessGrid:
         names = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         for axis in names:
             if axis not in self.axes:
-                raise GridError(f"{self!r} has no axis {axis!r}")
+                raise GridError(f"{self!r} has no axis {axis!r}{suggest(axis, self.axes)}")
         if len(set(names)) < len(names):
             raise GridError(f"{self!r}[{axes!r}]: an axis is named twice")
         if self.closed:

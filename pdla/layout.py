@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, written
-from pdla.errors import LayoutError
+from pdla.errors import LayoutError, suggest
 from pdla.indices import IndexSet, Selection
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Layout:
         """
         for axis in (*self.axes, *self.partial):
             if axis not in sizes:
-                raise LayoutError(f"{self!r} names the axis {axis!r}; the grid has {', '.join(sizes)}")
+                raise LayoutError(f"{self!r} names the axis {axis!r}; the grid has {', '.join(sizes)}{suggest(axis, sizes)}")
         for n, cuts in zip(shape, (self.rows, self.cols), strict=True):
             for cut in cuts:
                 self._check_cut(cut, n, sizes[cut.axis])

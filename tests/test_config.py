@@ -47,5 +47,7 @@ def test_a_misspelt_variable_is_an_error():
 
 def test_a_word_that_is_none_of_a_settings_is_refused():
     assert config.read({"PDLA_GPU_MPI": "off"}).gpu_mpi == "off"
-    with pytest.raises(ValueError, match="PDLA_GPU_MPI='tree' is none of auto, on, off, nccl"):
+    with pytest.raises(ValueError, match="PDLA_GPU_MPI='tree': one of 'auto', 'on', 'off', 'nccl'"):
         config.read({"PDLA_GPU_MPI": "tree"})
+    with pytest.raises(ValueError, match="did you mean 'nccl'"):
+        config.read({"PDLA_GPU_MPI": "ncl"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Collection
+from itertools import takewhile
 from math import inf, prod
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.cuts import LONGEST as LONGEST_BLOCK
-from pdla.errors import plural
+from pdla.errors import list_choices, plural, suggest
 from pdla.indices import MOST as LONGEST
 from pdla.matmul.search.checks import MOST_RANKS
 from pdla.model.machine import Machine
@@ -29,7 +30,24 @@ SHORT = 12  # characters of choices that stand beside an option
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises help and errors as a Stop, so that one rank alone prints them."""
+    """Raises help and errors as a Stop, so that one rank alone prints them, and says what was probably meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but a misspelt option is refused first, by the command's parser, which knows those that are like it.
+
+        argparse would take the value behind it for a command.
+        """
+        known = self._option_string_actions
+        ends = {"--", *(name for action in self._actions if action.nargs == argparse.PARSER for name in action.choices or ())}
+        for word in takewhile(lambda word: word not in ends, args):
+            option = word.partition("=")[0]
+            if word.startswith("--") and not any(name.startswith(option) for name in known):
+                self.error(f"unrecognized argument: {word}{suggest(option, known)}")
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"{value!r}: {list_choices(value, action.choices)}")
 
     def print_help(self, file: Any = None) -> NoReturn:
         raise Stop(0, self.format_help())
@@ -129,7 +147,7 @@ def to_draw(text: str) -> str:
         raise argparse.ArgumentTypeError("needs matplotlib: pip install 'pdla[plot]'") from error
     known = Figure().canvas.get_supported_filetypes()
     if Path(text).suffix[1:].lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text}: a file's ending is one of {', '.join(known)}")
+        raise argparse.ArgumentTypeError(f"{text}: a file's ending is {list_choices(Path(text).suffix[1:], known)}")
     return to_write(text)
 
 

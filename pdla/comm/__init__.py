@@ -98,9 +98,9 @@ def from_fortran(handle: int) -> Communicator:
 def abort_on_exception() -> None:
     """End the whole MPI job, from here on, where an exception is not caught on one rank.
 
-    Its traceback is printed. Without this line the other ranks wait for that rank until
-    PDLA_TIMEOUT; so they do for one that calls sys.exit, which is no error. Not collective; for MPI
-    only.
+    Its traceback is printed: once for all ranks that fail alike within half a second, and a line
+    says which they are. Without this call the other ranks wait for that rank until PDLA_TIMEOUT; so
+    they do for one that calls sys.exit, which is no error. Not collective; for MPI only.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         comm.user = before
     if alike:
         if error is not None:
-            raise _on_all(comm, error)
+            raise _known(comm, error)
         comm.noted.clear()
         return
     tell(comm, call, error)
@@ -85,16 +85,10 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
     others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
     if failures := who_said(texts):
         told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
-        raise _on_all(comm, next(filter(None, kinds))(told))
+        raise _known(comm, next(filter(None, kinds))(told))
     comm.noted.clear()
     calls = who_said(others)
     raise _known(comm, AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())))
-
-
-def _on_all(comm: Communicator, error: Exception) -> Exception:
-    """An error that all ranks are about to raise: if it ends the job, one traceback is enough (mpi/abort.py)."""
-    error.repeated = comm.rank > 0  # type: ignore[attr-defined]
-    return _known(comm, error)
 
 
 def _known(comm: Communicator, error: Exception) -> Exception:

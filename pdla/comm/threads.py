@@ -33,7 +33,7 @@ from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces, sections
 from pdla.comm.shared_buffer import GONE, LANES, SharedBuffer
-from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
+from pdla.errors import AgreementError, ArgumentError, DeadlockError, GridError, PdlaError, RemoteError
 
 ENDED = (
     "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
@@ -424,11 +424,11 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
     own  the caller's own keywords, and whether they were given: PdlaError for one that is left to the program, too, as an argument
     """
     if not isinstance(size, Integral):
-        raise PdlaError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
+        raise ArgumentError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
     if size < 1:
         raise PdlaError(f"pdla.{name} needs at least one rank, not {size}")
     if not callable(program):
-        raise PdlaError(f"pdla.{name}({size}, {program!r}): give a function of the communicator, as pdla.{name}(4, program)")
+        raise ArgumentError(f"pdla.{name}({size}, {program!r}): give a function of the communicator, as pdla.{name}(4, program)")
     for argument in _unbound(program, 1 + len(args)):
         if argument.name in own and (own[argument.name] or argument.default is argument.empty):
             raise PdlaError(

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from pdla.array.dtypes import check_numbers
 from pdla.comm.agreement import agree, agreed, raise_everywhere
-from pdla.errors import FileError, LayoutError, kind_of
+from pdla.errors import FileError, LayoutError, kind_of, suggest
 from pdla.grid import ProcessGrid, in_layout, place
 from pdla.io import foreign, hdf5, mtx, npy, npz
 from pdla.io.files import check_dtype, together
@@ -213,4 +213,5 @@ def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
     for ending, form in FORMATS.items():
         if found.name.lower().endswith(ending):
             return found, form
-    raise FileError(f"{os.fspath(path)!r}: the ending tells the format, and those known are {', '.join(FORMATS)}")
+    like = suggest(found.suffix, FORMATS)
+    raise FileError(f"{os.fspath(path)!r}: the ending tells the format, and those known are {', '.join(FORMATS)}{like}")

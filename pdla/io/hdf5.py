@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.errors import suggest
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.io.bfloat16 import dtype_in, for_h5py, get, has_dtype, put
@@ -50,7 +51,7 @@ def _dataset(file: Any, name: str | None) -> Any:
     if name is None and len(names) == 1:
         return file[names[0]]
     asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r}"
-    raise ValueError(f"{asked}; the file has {', '.join(names) or 'none'}")
+    raise ValueError(f"{asked}; the file has {', '.join(names) or 'none'}{suggest(name, names)}")
 
 
 def _is_scale(x: Any) -> bool:

@@ -16,6 +16,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
+from pdla.errors import suggest
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.io.files import check_matrix, filled, panels, together
@@ -58,7 +59,7 @@ def _member(archive: ZipFile, name: str | None) -> ZipInfo:
     if name in members:
         return members[name]
     asked = "which array? Give dataset=name" if name is None else f"no array {name!r}"
-    raise ValueError(f"{asked}; the file has {', '.join(members) or 'none'}")
+    raise ValueError(f"{asked}; the file has {', '.join(members) or 'none'}{suggest(name, members)}")
 
 
 def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.array.dtypes import promoted
 from pdla.array.lapack import PREFIXES
 from pdla.checks import matrix, one_of, same_grid, takes, writeable
-from pdla.errors import LayoutError, LinAlgError, PlanError, ShapeError
+from pdla.errors import LayoutError, LinAlgError, PlanError, ShapeError, list_choices
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matmul.images import Part, not_finite
@@ -63,7 +63,7 @@ def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: in
 def check_assumption(name: str, assume_a: Any) -> None:
     """PlanError unless assume_a is one of the words for a matrix."""
     if not one_of(assume_a, ASSUMED):
-        raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
+        raise PlanError(f"{name}: assume_a={assume_a!r}: {list_choices(assume_a, ASSUMED)}")
 
 
 def part_of(assume_a: str, lower: bool) -> Part | None:

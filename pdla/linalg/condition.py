@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array.dtypes import near_one
 from pdla.checks import communicator, describe_call, matrix
 from pdla.comm.agreement import agreed
-from pdla.errors import LinAlgError, PlanError, warn_user
+from pdla.errors import LinAlgError, PlanError, list_choices, warn_user
 from pdla.linalg import checks
 from pdla.linalg.given_factors import FactorsCall
 from pdla.linalg.panels.blocks import count_workspace
@@ -82,7 +82,7 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
 def _one_of(name: str, argument: str, given: Any, known: tuple[Any, ...]) -> None:
     kinds = (str, int, float, np.integer, np.floating, type(None))
     if isinstance(given, bool) or not isinstance(given, kinds) or given not in known:
-        raise PlanError(f"{name}: {argument}={given!r}: one of {', '.join(map(repr, known))} (numpy.inf)")
+        raise PlanError(f"{name}: {argument}={given!r}: {list_choices(given, known)} (inf is numpy.inf)")
 
 
 def _norm(A: DistMatrix, ord: Any) -> float:

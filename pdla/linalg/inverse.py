@@ -19,7 +19,7 @@ from pdla.checks import communicator, describe_call
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import take
 from pdla.comm.workspace import Workspace, opened, within
-from pdla.errors import ShapeError
+from pdla.errors import ArgumentError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -256,8 +256,10 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     ------
     LinAlgError
         For a negative power of a singular matrix.
-    ShapeError, AgreementError
-        For a matrix that is not square, or another n, on every rank, as all of these.
+    ShapeError, ArgumentError
+        For a matrix that is not square, and an n that is no integer, on every rank.
+    AgreementError
+        For another n on another rank, on every rank.
 
     Notes
     -----
@@ -276,7 +278,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     with agreed(communicator((A,)), describe_call("matrix_power", A, n)):
         checks.square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
-            raise ShapeError(f"matrix_power: n={n!r}: an integer")
+            raise ArgumentError(f"matrix_power: n={n!r}: an integer")
         n = int(n)  # of np.int8(-128) the absolute value is -128
     layout = A.layout.summed
     if n == 0:

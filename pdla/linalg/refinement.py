@@ -28,7 +28,7 @@ import numpy as np
 from pdla.array.dtypes import near_one
 from pdla.comm.agreement import collective_section
 from pdla.comm.ledger import held
-from pdla.errors import LinAlgError, PlanError
+from pdla.errors import LinAlgError, PlanError, suggest
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
@@ -61,7 +61,8 @@ def lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
     if refine is None:
         return None
     if not isinstance(refine, str) or (refine, dtype.char) not in LOWER:
-        raise PlanError(f"solve: refine={refine!r} of {dtype}: None, or 'float32' where A or B is float64 or complex128")
+        like = "" if refine == "float32" else suggest(refine, ("float32",))
+        raise PlanError(f"solve: refine={refine!r} of {dtype}: None, or 'float32' where A or B is float64 or complex128{like}")
     if assumed in checks.FACTORLESS:
         raise PlanError(f"solve: refine={refine!r} with assume_a={assumed!r}, which needs no factors: leave refine out")
     return np.dtype(LOWER[refine, dtype.char])

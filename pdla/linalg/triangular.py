@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.checks import one_of, scalars
-from pdla.errors import ShapeError
+from pdla.checks import SIDES, one_of, scalars
+from pdla.errors import PlanError, ShapeError, suggest
 from pdla.layout import Layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
@@ -248,8 +248,9 @@ def _reads(options: Options) -> Part:
 
 
 def _check_trsm(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
-    if not one_of(options.side, ("left", "right")):
-        raise ShapeError(f"trsm: side={options.side!r}: 'left' for A X = alpha B, 'right' for X A = alpha B")
+    if not one_of(options.side, SIDES):
+        like = suggest(options.side, SIDES)
+        raise PlanError(f"trsm: side={options.side!r}: 'left' for A X = alpha B, 'right' for X A = alpha B{like}")
     if not isinstance(B, DistMatrix):
         raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
     scalars(dtype, options.alpha, 0, B)

@@ -15,7 +15,7 @@ from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
-from pdla.errors import GridError, LayoutError, PlanError, ShapeError
+from pdla.errors import GridError, LayoutError, PlanError, ShapeError, list_choices, misfit, suggest
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import planner
@@ -59,7 +59,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
         if layout.partial:
             raise LayoutError(f"layout={layout!r}: the product cannot be left as partial sums")
     elif layout is not None and not checks.one_of(layout, ("native",)):
-        raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
+        raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None{suggest(layout, ('native',))}")
 
 
 def check_algorithm(algorithm: Any) -> None:
@@ -67,7 +67,7 @@ def check_algorithm(algorithm: Any) -> None:
     names = (*ON_GRID, *NAMED)
     if not checks.one_of(algorithm, (*names, "auto")):
         hint = f"; {algorithm} is a schedule: give matmul schedule={algorithm!r}" if checks.one_of(algorithm, SCHEDULES) else ""
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(names)}, auto{hint}")
+        raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, (*names, 'auto'))}{hint}")
 
 
 def _check_options(options: Options, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
@@ -79,13 +79,13 @@ def _check_options(options: Options, A: DistMatrix, B: DistMatrix, out: DistMatr
                 "grid first, or leave the choice to algorithm='auto'"
             )
     if options.schedule is not None and not checks.one_of(options.schedule, SCHEDULES):
-        raise PlanError(f"schedule={options.schedule!r}: one of {', '.join(SCHEDULES)}")
+        raise PlanError(f"schedule={options.schedule!r}: {list_choices(options.schedule, SCHEDULES)}")
     if options.schedule is not None and (why := SCHEDULES[options.schedule].refused(A.grid.comm)):
         raise PlanError(f"schedule={options.schedule!r}: {why}")
     if options.schedule and options.algorithm in ON_GRID and options.schedule != options.algorithm:
         raise PlanError(f"schedule={options.schedule!r} with algorithm={options.algorithm!r}, which is a schedule itself")
     if options.panel is not None and not _counts(options.panel):
-        raise PlanError(f"panel={options.panel!r}: a whole number of at least 1")
+        raise misfit(PlanError, options.panel)(f"panel={options.panel!r}: a whole number of at least 1")
     checks.limit(options.memory_limit)
     if options.box is not None:
         _check_box(options, A.grid.comm.size)

@@ -9,7 +9,7 @@ import numpy as np
 from pdla import checks
 from pdla.comm import as_communicator
 from pdla.comm.agreement import agreed
-from pdla.errors import PlanError, ShapeError
+from pdla.errors import PlanError, ShapeError, list_choices, misfit
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul.algorithms import NAMED
@@ -77,9 +77,9 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
         if not checks.sizes(m, n, k):
-            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
+            raise misfit(ShapeError, m, n, k)(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
         if not checks.one_of(algorithm, (*NAMED, "auto")):
-            raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
+            raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, (*NAMED, 'auto'))}")
         kind, machine = np.dtype(dtype), Machine.chosen()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
     table, order = native_tables(q, algorithm)[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla import checks
-from pdla.errors import PlanError
+from pdla.errors import PlanError, list_choices, misfit
 from pdla.grid import ProcessGrid
 from pdla.matmul import planner
 from pdla.matmul.algorithms import NAMED
@@ -113,9 +113,10 @@ def predict_matmul(
     """
     m, n, k, P = exact(m, n, k, P)
     if not checks.sizes(m, n, k) or not isinstance(P, int) or P < 1:
-        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
+        error = misfit(PlanError, m, n, k, P)
+        raise error(f"m={m}, n={n}, k={k}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     if not checks.one_of(algorithm, (*NAMED, "auto")):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
+        raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, (*NAMED, 'auto'))}")
     checks.limit(memory_limit)
     kind = np.dtype(dtype)
     if machine is None or memory_limit is not None:
@@ -182,7 +183,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     6000000.0
     """
     if not checks.one_of(algorithm, (*NAMED, *SCHEDULES)):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(dict.fromkeys((*ALGORITHMS, *SCHEDULES)))}")
+        raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, dict.fromkeys((*ALGORITHMS, *SCHEDULES)))}")
     axes = 3 if algorithm in NAMED else 2
     if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:
         given = f"m={m}, n={n}, k={k}, grid={grid!r}"

@@ -25,7 +25,7 @@ from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
-from pdla.errors import PlanError, VerificationError
+from pdla.errors import PlanError, VerificationError, suggest
 from pdla.layout import axes_of, points, share
 from pdla.matmul.images import Images, Pair, summed
 from pdla.matrix.core import DistMatrix
@@ -34,7 +34,7 @@ from pdla.matrix.core import DistMatrix
 def check_asked(verify: Any) -> None:
     """PlanError unless this is one of the values of matmul's argument."""
     if not any(verify is way for way in (True, False, None)) and not (isinstance(verify, str) and verify == "keep"):
-        raise PlanError(f"verify={verify!r}: True, False, 'keep' or None")
+        raise PlanError(f"verify={verify!r}: True, False, 'keep' or None{suggest(verify, ('keep',))}")
 
 
 def run(

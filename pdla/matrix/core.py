@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from numbers import Number
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pdla import signposts
 from pdla.array import namespace
 from pdla.array.dtypes import (
     check_numbers,
@@ -177,6 +178,14 @@ class DistMatrix:
         lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
         part, layout = ("", self.layout) if self.origin is None else (f", {self.origin}", self.origin.layout)
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}{part}, {layout!r} on {self.grid!r}{lying}"
+
+    if not TYPE_CHECKING:  # type checkers would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(DistMatrix, name):
+                return object.__getattribute__(self, name)  # a property's own AttributeError has led here: raise that
+            public = [known for known in (*vars(DistMatrix), *DistMatrix.__annotations__) if not known.startswith("_")]
+            raise signposts.missing("a DistMatrix", name, public, "{}(A)")
 
     def __reduce__(self):
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
@@ -699,7 +708,7 @@ class DistMatrix:
 
         Raises
         ------
-        ShapeError
+        ArgumentError
             For an offset that is no integer, on every rank.
         LayoutError
             For partial sums, on every rank.

@@ -19,13 +19,14 @@ from pdla.array.dtypes import check_numbers, has_fractions
 from pdla.array.numpy import significant
 from pdla.comm.agreement import agree, agreed, collective_section, in_words
 from pdla.comm.communicator import Communicator
-from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
+from pdla.errors import ArgumentError, DeviceError, LayoutError, ShapeError, kind_of, list_choices, misfit
 from pdla.grid import ProcessGrid, in_layout, place
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import check_root, converted, local_shape
 
+DISTRIBUTIONS = ("uniform", "integers", "normal")
 LARGEST = float_info.max
 FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
 
@@ -45,10 +46,11 @@ def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple
 
 
 def whole_shape(call: str, shape: Any) -> Shape:
-    """The shape as two Python ints; ShapeError unless it is two lengths from 0 to 2^63 - 1."""
+    """The shape as two Python ints; ShapeError, ArgumentError unless it is two lengths from 0 to 2^63 - 1."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
-        raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+        lengths = shape if isinstance(shape, (tuple, list)) else (shape,)
+        raise misfit(ShapeError, *lengths)(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
     if max(map(int, shape)) > MOST:
         raise ShapeError(f"{call}: the dimensions of shape {shape!r} are too long: 2^63 - 1 is the most")
     return int(shape[0]), int(shape[1])
@@ -580,10 +582,10 @@ def random(
     """
     shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):
-        if not (isinstance(distribution, str) and distribution in ("uniform", "integers", "normal")):
-            raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
+        if not (isinstance(distribution, str) and distribution in DISTRIBUTIONS):
+            raise ValueError(f"distribution={distribution!r}: {list_choices(distribution, DISTRIBUTIONS)}")
         if not isinstance(seed, (int, np.integer)):
-            raise ValueError(f"seed={seed!r}: give an integer")
+            raise ArgumentError(f"seed={seed!r}: give an integer")
         low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # NumPy's short ints wrap around
         real = all(isinstance(end, Real) for end in (low, high))
         if not (real and abs(low) <= LARGEST and abs(high) <= LARGEST and high - low <= LARGEST):

@@ -8,7 +8,7 @@ import numpy as np
 
 from pdla.array.dtypes import has, is_number
 from pdla.comm.agreement import agreed, collective_section, in_words
-from pdla.errors import LayoutError, ShapeError, kind_of
+from pdla.errors import ArgumentError, LayoutError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import points
 from pdla.matrix.core import DistMatrix
@@ -58,9 +58,9 @@ def meeting(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, n
 
 
 def within(A: DistMatrix, call: str, name: str, offset: Any) -> int:
-    """The offset of a diagonal, or of one of those just outside the matrix; ShapeError unless it is an integer."""
+    """The offset of a diagonal, or of one of those just outside the matrix; ArgumentError unless it is an integer."""
     if not isinstance(offset, (int, np.integer)):
-        raise ShapeError(f"{call}({name}={offset!r}): a whole number, {kind_of(offset)} is none")
+        raise ArgumentError(f"{call}({name}={offset!r}): a whole number, {kind_of(offset)} is none")
     return min(max(int(offset), -A.shape[0]), A.shape[1])
 
 

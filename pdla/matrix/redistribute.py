@@ -26,7 +26,7 @@ from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
-from pdla.errors import GridError, LayoutError, PdlaError
+from pdla.errors import GridError, LayoutError, PdlaError, misfit
 from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
 from pdla.indices import IndexSet, Selection, searched, some_of
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
@@ -377,7 +377,7 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
 def check_root(comm: Communicator, root: Any) -> None:
     """GridError unless `root` is a rank of the communicator, or None."""
     if root is not None and not (isinstance(root, (int, np.integer)) and 0 <= root < comm.size):
-        raise GridError(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
+        raise misfit(GridError, root)(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
 
 
 def gather(A: DistMatrix, root: int | None = None) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import has_fractions
 from pdla.comm.agreement import agreed, collective_section, in_words
-from pdla.errors import ShapeError
+from pdla.errors import ShapeError, misfit
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.matrix.core import DistMatrix
@@ -62,7 +62,8 @@ def _checked(A: DistMatrix, name: str, axis: Any) -> int | None:
     with agreed(A.grid.comm, f"{name} of {A.described}, axis={in_words(axis)}"):
         check_summed(A, name)
         if axis is not None and not (isinstance(axis, (int, np.integer)) and -2 <= axis < 2):
-            raise ShapeError(f"{name}(axis={axis!r}): 0 for one of each column, 1 for one of each row, None for one of all")
+            kind = misfit(ShapeError, axis)
+            raise kind(f"{name}(axis={axis!r}): 0 for one of each column, 1 for one of each row, None for one of all")
         chosen = None if axis is None else int(axis) % 2
         if name in ("max", "min"):
             _check_ordered(A, name, chosen)

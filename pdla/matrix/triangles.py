@@ -31,7 +31,7 @@ def tril(A: DistMatrix, k: int = 0) -> DistMatrix:
 
     Raises
     ------
-    ShapeError
+    ShapeError, ArgumentError
         For an A that is no matrix, and a k that is no integer.
 
     Examples
@@ -63,7 +63,7 @@ def triu(A: DistMatrix, k: int = 0) -> DistMatrix:
 
     Raises
     ------
-    ShapeError
+    ShapeError, ArgumentError
         For an A that is no matrix, and a k that is no integer.
 
     Examples

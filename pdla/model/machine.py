@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pdla import config
+from pdla.errors import list_choices, suggest
 
 FIGURES = {  # each with its unit, and what it is
     "flops": ("flop/s", "a large float64 product"),
@@ -154,11 +155,11 @@ class Machine:
         Raises
         ------
         FileNotFoundError
-            Where there is none; it lists the known machines.
+            Where there is no such file.
         ValueError
-            For a file with keys or values that no machine has, or without a figure for which 0
-            would not mean "none": only reached, erf, gap, node, injection, name and source may be
-            left out.
+            For a name that is none of the known machines'. For a file with keys or values that no
+            machine has, or without a figure for which 0 would not mean "none": only reached, erf,
+            gap, node, injection, name and source may be left out.
 
         Examples
         --------
@@ -169,7 +170,8 @@ class Machine:
         if not path.suffix:
             path = Path(str(files("pdla.model") / "machines" / f"{name}.toml"))
         if not path.is_file():
-            raise FileNotFoundError(f"no machine {str(name)!r}: a TOML file, or one of {', '.join(Machine.known())}")
+            fault = f"no machine {str(name)!r}: a TOML file, or {list_choices(str(name), Machine.known())}"
+            raise FileNotFoundError(fault) if Path(name).suffix else ValueError(fault)
         try:
             figures = tomllib.loads(path.read_text("utf-8"))
         except ValueError as error:
@@ -178,7 +180,8 @@ class Machine:
         for key, value in figures.items():
             fits = key in known and _fits(value, known[key])
             if not fits or (key in _RATES and value == 0) or (key == "overlap" and value > 1):
-                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
+                like = "" if key in known else suggest(key, known)
+                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}{like}")
         if missing := [key for key in known if key not in (*figures, *_OPTIONAL)]:
             raise ValueError(f"{path}: lacks {', '.join(missing)}; only {', '.join(_OPTIONAL)} may be left out")
         return Machine(**figures)

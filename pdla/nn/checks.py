@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.errors import GridError, LayoutError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, ShapeError, kind_of, misfit
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
@@ -106,7 +106,7 @@ def check_counts(kind: str, **numbers: Any) -> None:
     """ShapeError unless each number (of features, say) is whole and at least 0."""
     for name, number in numbers.items():
         if not is_count(number, 0):
-            raise ShapeError(f"{kind}: {name}={number!r}: a whole number, at least 0")
+            raise misfit(ShapeError, number)(f"{kind}: {name}={number!r}: a whole number, at least 0")
 
 
 def check_number(kind: str, name: str, number: Any) -> None:
@@ -118,7 +118,7 @@ def check_number(kind: str, name: str, number: Any) -> None:
 def check_sequence(kind: str, sequence: int) -> None:
     """ShapeError unless `sequence`, the tokens of a sequence, is a whole number of at least 1."""
     if not is_count(sequence):
-        raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
+        raise misfit(ShapeError, sequence)(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
 
 
 def check_sequences(layer: Declared, x: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from pdla import checks
 from pdla.comm.agreement import agreed, raise_everywhere
 from pdla.cuts import Balanced, Cut
-from pdla.errors import GridError, ShapeError, kind_of
+from pdla.errors import GridError, ShapeError, kind_of, misfit, suggest
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, extra_axes
 from pdla.matrix.core import DistMatrix
@@ -178,8 +178,8 @@ class Scheme:
     ------
     GridError
         For a grid that lacks an axis or has one too many, on every rank.
-    ShapeError
-        For shards and panels that are no whole numbers, on every rank.
+    ShapeError, ArgumentError
+        For shards and panels that are no whole numbers of at least 1, on every rank.
 
     Examples
     --------
@@ -210,14 +210,15 @@ class Scheme:
             if (missing or unknown) and named:
                 wanted, free = [axis for axis in named if axis not in self.optional], [*self.optional, "data"]
                 fault = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides"
+                like = suggest(unknown[0], [*missing, *free]) if unknown else ""
                 axes = f"the axes {', '.join(wanted)} (optional: {', '.join(free)})"
-                raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
+                raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}{like}")
             if grid.size < grid.comm.size:
                 fewer = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {fewer}")
             checks.flags(keep=keep, **(_flags or {}))
             if not is_count(shards):
-                raise ShapeError(f"shards={shards}: a whole number, at least 1")
+                raise misfit(ShapeError, shards)(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not is_count(panel) or keep or shards > 1):
                 raise ShapeError(
                     f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
@@ -257,7 +258,7 @@ class Scheme:
             For any other kind.
         """
         if not (isinstance(kind, str) and kind in ("first", "second")):
-            raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair")
+            raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair{suggest(kind, ('first', 'second'))}")
         return self.first if kind == "first" else self.second
 
     def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
@@ -360,12 +361,12 @@ class Scheme:
 
         Raises
         ------
-        ShapeError
-            For a sequence that is no whole number, on every rank.
+        ShapeError, ArgumentError
+            For a sequence that is no whole number of at least 1, on every rank.
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
             if not is_count(sequence):
-                raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
+                raise misfit(ShapeError, sequence)(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
 
 

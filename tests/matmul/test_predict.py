@@ -14,7 +14,7 @@ from pdla.model.bounds import received_lower_bound
     [
         ("summa", (10, 10, 10), (2, 2, 2), "summa takes a grid of 2 axes"), ("summa", (10, 10, 10), 4, "grid=4"),
         ("tesseract", (10, 10, 10), (2, 2), "tesseract takes a grid of 3 axes"), ("gather", (10, 10, 10), (2, 0), r"grid=\(2, 0\)"),
-        ("3d", (10, -1, 10), (2, 2, 2), "n=-1"), ("sum", (10, 10, 10), (2, 2), "one of gather, .*, shared"),
+        ("3d", (10, -1, 10), (2, 2, 2), "n=-1"), ("sum", (10, 10, 10), (2, 2), "one of 'gather', .*, 'shared'"),
     ],
 )
 def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match):

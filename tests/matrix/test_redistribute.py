@@ -195,7 +195,7 @@ def test_gather_to_one_rank():
         assert not np.shares_memory(A.gather(), A.base)
         with pytest.raises(pdla.errors.GridError, match="root=5: the communicator has ranks 0 to 4"):
             A.gather(root=5)
-        with pytest.raises(pdla.errors.GridError, match="rank 3: root='0': the communicator has ranks 0 to 4"):
+        with pytest.raises(pdla.errors.ArgumentError, match="rank 3: root='0': the communicator has ranks 0 to 4"):
             A.gather(root="0" if comm.rank == 3 else 0)
 
     pdla.run(5, program)

@@ -6,7 +6,7 @@ import pytest
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import ArgumentError, GridError, LayoutError, ShapeError
 
 LAYOUTS = [
     Layout(), Layout("row", "col"), Layout("col"), Layout(cols=("col", "row")), Layout(Cyclic("col", 2), Cyclic("row", 1)),
@@ -208,8 +208,8 @@ def test_a_dry_run_stacks_shapes():
     (lambda A: pdla.block(A), ShapeError, "block of no matrices, but a DistMatrix: give a list"),
     (lambda A: pdla.hstack([A, A], layout=Layout(partial="row")), LayoutError, "cannot be left as partial sums"),
     (lambda A: pdla.hstack([A, A], layout=Layout("depth")), LayoutError, "depth"),
-    (lambda A: pdla.tril(A, 0.5), ShapeError, r"tril\(k=0.5\): a whole number"),
-    (lambda A: A.diagonal("x"), ShapeError, r"diagonal\(offset='x'\)"),
+    (lambda A: pdla.tril(A, 0.5), ArgumentError, r"tril\(k=0.5\): a whole number"),
+    (lambda A: A.diagonal("x"), ArgumentError, r"diagonal\(offset='x'\)"),
     (lambda A: pdla.fill_diagonal(A, [1, 2]), ShapeError, "a vector of 4"),
     (lambda A: pdla.fill_diagonal(A, 1j), LayoutError, "cannot represent 1j"),
     (lambda A: pdla.fill_diagonal(A, "x"), ShapeError, "'x' is no number"),

@@ -8,7 +8,7 @@ import pytest
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.errors import AgreementError, LayoutError, ShapeError
+from pdla.errors import AgreementError, ArgumentError, LayoutError, ShapeError
 from pdla.matrix import reductions
 
 LAYOUTS = [
@@ -177,7 +177,7 @@ def test_16_bits_are_added_up_in_32():
 
 @pytest.mark.parametrize(("call", "error", "match"), [
     (lambda A: A.sum(axis=2), ShapeError, r"sum\(axis=2\): 0 for one of each column"),
-    (lambda A: A.mean(axis="row"), ShapeError, r"mean\(axis='row'\)"),
+    (lambda A: A.mean(axis="row"), ArgumentError, r"mean\(axis='row'\)"),
     (lambda A: (A * 1j).max(), ShapeError, r"max of complex128: complex numbers have no order"),
     (lambda A: A.redistribute(Layout()).min(A.grid.comm.rank), AgreementError, r"axis=0; rank 1: .*axis=1"),
     (lambda A: A[:0, :].max(), ShapeError, r"max of a matrix of shape \(0, 4\)"),

@@ -51,8 +51,10 @@ def test_machines_are_files(tmp_path):
         path = tmp_path / "again.toml"
         path.write_text(machine.text())
         assert Machine.load(path) == machine
-    with pytest.raises(FileNotFoundError, match="a100x4"):
-        Machine.load("a100")
+    with pytest.raises(ValueError, match=r"no machine 'a100x': a TOML file, or one of 'a100x4', .*; did you mean 'a100x4'"):
+        Machine.load("a100x")
+    with pytest.raises(FileNotFoundError, match=r"no machine 'none\.toml'"):
+        Machine.load("none.toml")
     path.write_text(replace(machine, reached=((8, 0.5), (64.5, 0.75))).text())
     assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
     shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")

@@ -17,7 +17,7 @@ from helpers.nets import (
 
 import pdla
 from pdla import nn
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import ArgumentError, PdlaError, ShapeError
 
 HIDDEN, HEADS, GROUPS, SEQUENCE = 24, 6, 3, 4
 SIZE, SHARED = HIDDEN // HEADS, HEADS // GROUPS
@@ -194,7 +194,7 @@ REFUSED = {
     "cut of axes that are not there": (
         lambda s: nn.feature_vector(s, 8, "depth | row"), pdla.errors.LayoutError, "cut='depth | row': 'axes that cut rows"
     ),
-    "half a feature": (lambda s: nn.feature_vector(s, 1.5, s.first.X), ShapeError, "features=1.5: a whole number"),
+    "half a feature": (lambda s: nn.feature_vector(s, 1.5, s.first.X), ArgumentError, "features=1.5: a whole number"),
 }
 
 

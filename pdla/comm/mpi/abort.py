@@ -9,19 +9,19 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import cache
+from io import StringIO
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from pdla import config
-from pdla.comm.mpi import libmpi
+from pdla.comm.mpi import alike, libmpi
 from pdla.comm.mpi.libmpi import MPI
 
 _HERE = str(Path(__file__).parents[2])  # pdla's own folder
-_HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
 _PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
 
 
@@ -70,7 +70,7 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback.
+    """Print this rank's exception, unless a rank that fails alike has printed it, and end the job.
 
     Only print it where MPI cannot end a job, as it is not running, and in a process that was forked
     from a rank, as that may go on.
@@ -83,19 +83,21 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
             sys.stdout.flush()
         if issubclass(kind, KeyboardInterrupt) and not libmpi.first():
             time.sleep(_PATIENCE)  # a launcher interrupts all ranks: the first one tells it, and ends the job meanwhile
-        say(_told(kind, error, trace))
-        time.sleep(_HEARD)
+        if issubclass(kind, KeyboardInterrupt):
+            say(f"{_place(trace)}: interrupted; the job ends")
+            time.sleep(alike.HEARD)
+        else:
+            key = f"{_place(trace)}: {''.join(traceback.format_exception_only(kind, error))}"
+            alike.tell_once(_printed(kind, error, trace), key, say)
     finally:
         _abort()
 
 
-def _told(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
-    """What a rank prints of its exception: a line where others tell the rest, or where there is no more to tell."""
-    if issubclass(kind, KeyboardInterrupt):
-        return f"{_place(trace)}: interrupted; the job ends"
-    if getattr(error, "repeated", False):
-        return f"{_place(trace)}: {kind.__name__}, as on the other ranks: {error}"
-    return "".join(traceback.format_exception(kind, error, trace))
+def _printed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
+    """What Python prints of an exception that nobody catches: also which name was probably meant."""
+    with redirect_stderr(StringIO()) as printed:
+        sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
+    return (printed.getvalue() or "".join(traceback.format_exception(kind, error, trace))).rstrip("\n")
 
 
 def _place(trace: TracebackType | None) -> str:
@@ -105,8 +107,8 @@ def _place(trace: TracebackType | None) -> str:
     """
     frames = traceback.extract_tb(trace)
     program = [*takewhile(lambda frame: not frame.filename.startswith(_HERE), frames)]
-    at = next((frame for frame in reversed(program) if not frame.filename.startswith("<frozen ")), frames[-1])  # `python -m`
-    return f"{at.filename}:{at.lineno}"
+    own = [frame for frame in program if not frame.filename.startswith("<frozen ")]  # `python -m`
+    return next((f"{at.filename}:{at.lineno}" for at in [*own[-1:], *frames[-1:]]), "nowhere")
 
 
 @cache
@@ -127,7 +129,7 @@ def end_when_interrupted() -> None:
 
 
 def abort_on_exception() -> None:
-    """From here on an uncaught exception on one rank, in any thread, ends the whole job, its traceback printed.
+    """From here on an uncaught exception on one rank, in any thread, ends the whole job; ranks that fail alike print one traceback.
 
     Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a
     program: `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.

@@ -13,7 +13,7 @@ from typing import Any
 from pdla import config
 from pdla.array import blas, chosen, cores, numpy
 from pdla.comm.agreement import name, who_said
-from pdla.comm.mpi import libmpi
+from pdla.comm.mpi import alike, libmpi
 from pdla.comm.mpi.abort import end_when_interrupted, watched
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
@@ -48,6 +48,8 @@ def attach(comm: MPI.Comm) -> MPIComm:
             here, homes = this_node(comm)
             own = comm.Dup()
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
+            if comm == MPI.COMM_WORLD:
+                alike.use(own)
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = connected(ours)
             ours.shared_limit = least_free_bytes(comm) // 2 if config.settings.shared and ours.xp is numpy else 0

@@ -7,9 +7,9 @@ from math import isfinite, sqrt
 import numpy as np
 
 from pdla.array.dtypes import near_one
-from pdla.checks import communicator, describe_call, flags
+from pdla.checks import SIDES, communicator, describe_call, flags, one_of
 from pdla.comm.agreement import agreed
-from pdla.errors import LinAlgError, PlanError, ShapeError
+from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor, cho_solve
 from pdla.linalg.condition import cond, norm
@@ -61,7 +61,7 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, AgreementError
+    ShapeError, PlanError, AgreementError
         For arguments that do not go together, on every rank.
 
     See Also
@@ -88,8 +88,8 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
     with agreed(communicator((A,)), describe_call("polar", A, side=side, check_finite=check_finite)):
         dtype = checks.working_dtype("polar", A.dtype)
         flags(check_finite=check_finite)
-        if side not in ("right", "left"):
-            raise ShapeError(f"polar: side={side!r}: 'right' for A = U H, 'left' for A = H U")
+        if not one_of(side, SIDES):
+            raise PlanError(f"polar: side={side!r}: 'right' for A = U H, 'left' for A = H U{suggest(side, SIDES)}")
         (m, n), right = A.shape, side == "right"
         if (m < n) if right else (m > n):
             raise ShapeError(f"polar: A is {m} x {n}: side={'left' if right else 'right'!r} is for such a matrix")
@@ -144,7 +144,7 @@ def newton_schulz(
     with agreed(communicator((A,)), describe_call("newton_schulz", A, coefficients=coefficients, steps=steps)):
         checks.working_dtype("newton_schulz", A.dtype)
         if isinstance(coefficients, str) and coefficients not in COEFFICIENTS:
-            raise PlanError(f"newton_schulz: coefficients={coefficients!r}: one of {', '.join(map(repr, COEFFICIENTS))}")
+            raise PlanError(f"newton_schulz: coefficients={coefficients!r}: {list_choices(coefficients, COEFFICIENTS)}")
         table = COEFFICIENTS[coefficients] if isinstance(coefficients, str) else coefficients
         if steps is not None and not 0 <= steps <= len(table):
             raise PlanError(f"newton_schulz: steps={steps!r}: 0 to {len(table)} of these coefficients")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.checks import communicator, describe_call, flags, matrix, one_of
+from pdla.checks import SIDES, communicator, describe_call, flags, matrix, one_of
 from pdla.comm.agreement import agreed
-from pdla.errors import PlanError, ShapeError
+from pdla.errors import PlanError, ShapeError, list_choices, suggest
 from pdla.grid import one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -253,8 +253,8 @@ def qr_multiply(
     with agreed(comm, describe_call("qr_multiply", A, C, mode=mode, conjugate=conjugate, layout=layout)):
         one_communicator(A.grid, C.grid, "C")
         flags(conjugate=conjugate)
-        if not one_of(mode, ("right", "left")):
-            raise ShapeError(f"qr_multiply: mode={mode!r}: 'right' for C Q, 'left' for Q C")
+        if not one_of(mode, SIDES):
+            raise PlanError(f"qr_multiply: mode={mode!r}: 'right' for C Q, 'left' for Q C{suggest(mode, SIDES)}")
         right, (m, n), k = mode == "right", A.shape, min(A.shape)
         inner, wanted = (C.shape[1], f"{m} columns") if right else (C.shape[0], f"{k} rows")
         if inner != (m if right else k):
@@ -337,7 +337,7 @@ def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
 
 def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     if not one_of(options.mode, MODES):
-        raise PlanError(f"qr: mode={options.mode!r}: one of {', '.join(map(repr, MODES))}")
+        raise PlanError(f"qr: mode={options.mode!r}: {list_choices(options.mode, MODES)}")
     flags(pivoting=options.pivoting)
     if options.pivoting and options.mode == "raw":
         raise PlanError("qr: mode='raw' has no pivoting: leave out one of them")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla import checks
-from pdla.errors import PlanError
+from pdla.errors import PlanError, misfit
 from pdla.linalg.checks import working_dtype
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
@@ -58,7 +58,8 @@ def predict(call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, ma
     """
     m, n, P = exact(m, n, P)
     if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
-        raise PlanError(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
+        error = misfit(PlanError, m, n, P)
+        raise error(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     kind = working_dtype(routine.name, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
     found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])

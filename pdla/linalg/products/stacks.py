@@ -17,7 +17,7 @@ from pdla import checks
 from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
-from pdla.errors import GridError, LayoutError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, ShapeError, kind_of, suggest
 from pdla.grid import ProcessGrid, in_layout, meeting, one_communicator, place
 from pdla.layout import Layout
 from pdla.matmul import plan_matmul
@@ -276,7 +276,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
 
 def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: str | None) -> None:
     if axis is not None and axis not in grid.axes:
-        raise GridError(f"axis={axis!r}: {grid!r} has no such axis to cut the batch along")
+        raise GridError(f"axis={axis!r}: {grid!r} has no such axis to cut the batch along{suggest(axis, grid.axes)}")
     if not isinstance(layout, Layout) or layout.partial:
         raise LayoutError(f"layout={layout!r}: a Layout without partial sums")
     if axis in layout.axes:

@@ -7,9 +7,9 @@ sqrt(P) times as much.
 
 from __future__ import annotations
 
-from pdla.checks import communicator, describe_call, flags, matrix, one_of, same_grid
+from pdla.checks import SIDES, communicator, describe_call, flags, matrix, one_of, same_grid
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import ShapeError
+from pdla.errors import PlanError, ShapeError, suggest
 from pdla.layout import Layout
 from pdla.linalg.products.symmetrize import reflect
 from pdla.matmul import matmul
@@ -125,8 +125,8 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
     with agreed(communicator((A, B, out)), describe_call(name, A, B, side=side, lower=lower)):
         if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
-        if not one_of(side, ("left", "right")):
-            raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
+        if not one_of(side, SIDES):
+            raise PlanError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A{suggest(side, SIDES)}")
         same_grid(A, B, "B")
         flags(lower=lower)
         if isinstance(out, DistMatrix) and out.base.size and A.xp.overlap(out.base, A.base):  # matmul sees only the copy of A

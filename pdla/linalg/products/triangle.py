@@ -6,9 +6,9 @@ The copy moves nothing; what follows is a product like any other, by matmul's al
 from __future__ import annotations
 
 from pdla.array.dtypes import promoted
-from pdla.checks import communicator, describe_call, flags, one_of, same_grid, scalars
+from pdla.checks import SIDES, communicator, describe_call, flags, one_of, same_grid, scalars
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import ShapeError
+from pdla.errors import PlanError, ShapeError, suggest
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
@@ -76,8 +76,8 @@ def trmm(
     with agreed(communicator((A, B)), said):
         flags(lower=lower, unit_diagonal=unit_diagonal)
         checks.square("trmm", A)
-        if not one_of(side, ("left", "right")):
-            raise ShapeError(f"trmm: side={side!r}: 'left' for A B, 'right' for B A")
+        if not one_of(side, SIDES):
+            raise PlanError(f"trmm: side={side!r}: 'left' for A B, 'right' for B A{suggest(side, SIDES)}")
         same_grid(A, B, "B")
         if B.shape[side == "right"] != A.shape[0]:
             raise ShapeError(f"trmm: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the inner sizes differ")

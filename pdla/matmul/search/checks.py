@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from pdla.comm.agreement import in_words
-from pdla.errors import PlanError, ShapeError, shortened
+from pdla.errors import PlanError, ShapeError, list_choices, misfit, shortened
 from pdla.indices import MOST as LONGEST
 
 MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
@@ -18,18 +18,19 @@ def sizes(what: str, least: int, **numbers: Any) -> None:
     """ShapeError unless these are whole numbers that a matrix may have as its sizes."""
     for name, number in numbers.items():
         if not (isinstance(number, Integral) and least <= int(number) <= LONGEST):
-            raise ShapeError(f"{what} of {name}={shortened(in_words(number), QUOTED)}: a whole number from {least} to {LONGEST}")
+            kind = misfit(ShapeError, number)
+            raise kind(f"{what} of {name}={shortened(in_words(number), QUOTED)}: a whole number from {least} to {LONGEST}")
 
 
 def search(ranks: Any, count: Any = 1) -> None:
     """PlanError unless there may be so many ranks, of which so many ways are to be found."""
     if not (isinstance(ranks, Integral) and 1 <= int(ranks) <= MOST_RANKS):
-        raise PlanError(f"ranks={shortened(in_words(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
+        raise misfit(PlanError, ranks)(f"ranks={shortened(in_words(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
     if not (isinstance(count, Integral) and int(count) >= 1):
-        raise PlanError(f"count={in_words(count)}: a whole number of at least 1")
+        raise misfit(PlanError, count)(f"count={in_words(count)}: a whole number of at least 1")
 
 
 def names(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
     """PlanError unless all that was given is among the known."""
     if unknown := [one for one in given if one not in known]:
-        raise PlanError(f"{what} {unknown[0]!r}: there are {', '.join(known)}")
+        raise PlanError(f"{what} {unknown[0]!r}: {list_choices(unknown[0], known)}")

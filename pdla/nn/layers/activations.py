@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.errors import ShapeError
+from pdla.errors import ShapeError, suggest
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_number
@@ -260,5 +260,6 @@ def check_kind(kind: str, activation: Any) -> None:
     try:
         signature(activation).bind(None)
     except (TypeError, ValueError) as error:
+        meant = suggest(activation, ("ReLU", "GeLU"))
         taken = "a kind of layer, nn.ReLU or nn.GeLU, which is made of a scheme alone"
-        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None
+        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}{meant}") from None

@@ -28,8 +28,8 @@ class MeanOverSequence(Layer):
 
     Raises
     ------
-    ShapeError
-        For a sequence that is no whole number, on every rank.
+    ShapeError, ArgumentError
+        For a sequence that is no whole number of at least 1, on every rank.
 
     Examples
     --------

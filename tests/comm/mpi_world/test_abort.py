@@ -31,18 +31,59 @@ stuck()
     assert job.stdout.count("in stuck") == 3
 
 
-def test_an_error_on_all_ranks_is_printed_in_full_once():
+FAILS_ALIKE = {  # a program, who prints the traceback, what it ends with, and what is said of the others
+    "in a call": ("A.redistribute(pdla.Layout('rwo'))", 0, "the grid has row; did you mean 'row'?", "ranks 1-2 failed alike"),
+    "by a name": ("matrix = A; matirx", 0, "'matirx' is not defined. Did you mean: 'matrix'?", "ranks 1-2 failed alike"),
+    "on some": ("comm.rank and undefined; comm.barrier()", 1, "NameError: name 'undefined' is not defined", "rank 2 failed alike"),
+}
+
+
+@pytest.mark.parametrize("case", FAILS_ALIKE)
+def test_ranks_that_fail_alike_print_one_traceback(case):
+    fault, speaks, ends, alike = FAILS_ALIKE[case]
     job = run_job(
-        """
+        f"""
 import pdla
 pdla.abort_on_exception()
 A = pdla.ones((4, 4), pdla.ProcessGrid(3), pdla.Layout("row"))
-A.redistribute(pdla.Layout("col"))
-"""
+{fault}
+""",
+        PDLA_TIMEOUT="120",
     )
-    assert job.returncode != 0 and job.stdout.count("Traceback") == 1 and "[rank 0 of 3] Traceback" in job.stdout
-    for rank in (1, 2):
-        assert re.search(rf"\[rank {rank} of 3\] <string>:\d+: LayoutError, as on the other ranks: Layout", job.stdout)
+    assert job.returncode != 0 and job.stdout.count("Traceback") == 1, job.stdout
+    assert f"[rank {speaks} of 3] Traceback" in job.stdout and f"{ends}\n[rank {speaks} of 3] {alike}\n" in job.stdout, job.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_fail_alike_before_there_is_a_communicator_print_one_traceback(ranks):
+    program = "import pdla\npdla.abort_on_exception()\nmatrix = 1\nmatirx"
+    joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    job = subprocess.run([*mpirun(), "-n", str(ranks), sys.executable, "-c", program], timeout=LONGEST, **joined)
+    told = "Did you mean: 'matrix'?\n[rank 0 of " + f"{ranks}] {'rank 1' if ranks == 2 else 'ranks 1-2'} failed alike\n"
+    assert (job.returncode != 0, job.stdout.count("Traceback"), told in job.stdout) == (True, 1, True), job.stdout
+
+
+def test_ranks_that_fail_differently_print_a_traceback_each():
+    job = run_job("abort.abort_on_exception()\nraise ValueError(f'lost by {comm.rank}')", PDLA_TIMEOUT="120")
+    assert job.stdout.count("Traceback") == 3 and "alike" not in job.stdout, job.stdout
+    assert all(f"ValueError: lost by {rank}" in job.stdout for rank in range(3)), job.stdout
+
+
+def test_an_error_that_no_other_rank_has_told_is_told():
+    """A rank below it has failed alike, and has ended before it could tell that."""
+    job = run_job(
+        """
+import os, time
+from pdla.comm.mpi import alike
+if comm.rank == 0:
+    alike.Failure(alike._communicator(), alike.digest_of("the same"))
+    time.sleep(60)
+alike.tell_once("told by 1", "the same", lambda text: os.write(1, text.encode()))
+abort._abort()
+""",
+        ranks=2,
+    )
+    assert job.stdout.count("told by 1") == 1, job.stdout
 
 
 # Its own session on the terminal that it is given, and Ctrl-C as a user has it: a shell's background jobs ignore it.

@@ -1,0 +1,164 @@
+"""Ranks that fail alike: one of them prints the error for all. Found in bounded time, without a collective call.
+
+A rank that fails sends a digest of its error to the first ranks, which may speak for others. The
+lowest of these that fails alike prints the error, and says so to the others. A rank keeps silent
+only once it has heard that; until then it waits a moment, and prints the error itself.
+
+Nothing here is matched with a program's own messages: they travel on pdla's duplicate of MPI's
+world, under tags of their own. Before there is one, ranks that all fail within a moment make a
+communicator, in a thread that is left behind where one of them does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import groupby
+
+from pdla.comm.communicator import VERB_TAGS
+from pdla.comm.mpi.libmpi import MPI
+from pdla.errors import plural
+
+SPEAKERS = 16  # ranks that may print an error for others, the first ones
+GRACE = 0.5  # seconds within which ranks that fail alike mostly do so
+LONGEST = 2.0  # seconds for which a rank waits until another has printed
+HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
+POLL = 0.005  # seconds between two looks for messages
+_TAG = VERB_TAGS - 1  # of the call that makes a communicator; no message has it
+
+_own: MPI.Comm | None = None  # pdla's duplicate of MPI's world
+_alone = threading.Lock()  # held by the first thread of this rank that fails
+
+
+def use(own: MPI.Comm) -> None:
+    """Local: from here on ranks that fail send on pdla's duplicate of MPI's world."""
+    global _own
+    _own = own
+
+
+def tell_once(error: str, key: str, tell: Callable[[str], None]) -> None:
+    """Local: tell this rank's error unless another that fails alike, with the same key, has told it; then who else failed alike."""
+    told = False
+    try:
+        with suppress(Exception):  # MPI may be in any state
+            comm = _communicator()
+            failure = comm and Failure(comm, digest_of(key))
+            if failure and failure.told_by_another():
+                told = True
+                time.sleep(2 * LONGEST + HEARD)  # until that rank has ended the job
+                return
+            tell(error)
+            told = True
+            if failure and (others := failure.announce()):
+                tell(f"{spans(others)} failed alike")
+            if failure:
+                failure.await_others()
+    finally:
+        if not told:
+            tell(error)
+        time.sleep(HEARD)
+
+
+def digest_of(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(errors="replace"), digest_size=16).digest()
+
+
+def _communicator() -> MPI.Comm | None:
+    """One of all ranks, on which no program sends; None where there is none."""
+    world, made = MPI.COMM_WORLD, []
+    if world.Get_size() == 1 or not _alone.acquire(blocking=False):
+        return None
+    if _own:
+        return _own
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return None
+
+    def make() -> None:  # this call returns only where all ranks come to it
+        with suppress(Exception):
+            made.append(world.Create_group(world.Get_group(), _TAG))
+
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
+    maker.join(GRACE)
+    return made[0] if made else None
+
+
+class Failure:
+    """A failure of this rank, of which it has told the first ranks; and what it hears of theirs, by the errors' digests."""
+
+    def __init__(self, comm: MPI.Comm, digest: bytes) -> None:
+        most: int = comm.Get_attr(MPI.TAG_UB) or 0
+        if most < 2 * VERB_TAGS + 1:
+            raise ValueError("MPI has no tags but those of pdla's messages")
+        self.comm, self.rank, self.digest, self.tags = comm, comm.Get_rank(), digest, (most - 1, most)
+        self.failed: defaultdict[bytes, set[int]] = defaultdict(set, {digest: {self.rank}})
+        self.told: set[bytes] = set()
+        self.speakers = range(min(SPEAKERS, comm.Get_size()))
+        self._sends: list[MPI.Request] = []  # which hold what MPI reads
+        self._send(self.tags[0], self.speakers)
+
+    def told_by_another(self) -> bool:
+        """Whether another rank has told the error: this one waits for that while a lower one, which fails alike, may do so."""
+        if self.rank in self.speakers:
+            self._listen(GRACE if self.rank else 0.0, lambda: self._told() or self._lower())
+        if self.rank not in self.speakers or self._lower():
+            self._listen(LONGEST, self._told)
+        return self._told()
+
+    def announce(self) -> list[int]:
+        """Say to others that this rank has told the error. Gives the other ranks that have failed alike, after a moment."""
+        self.told.add(self.digest)
+        alike = self.failed[self.digest]
+        self._send(self.tags[1], {*alike, *self.speakers})
+        self._listen(GRACE, lambda: len(alike) == self.comm.Get_size())
+        return sorted(alike - {self.rank})
+
+    def await_others(self) -> None:
+        """Wait a while for those that failed otherwise to tell their errors."""
+        self._listen(LONGEST, lambda: self.failed.keys() <= self.told)
+
+    def _told(self) -> bool:
+        return self.digest in self.told
+
+    def _lower(self) -> bool:
+        return min(self.failed[self.digest]) < self.rank
+
+    def _send(self, tag: int, ranks: Iterable[int]) -> None:
+        self._sends += [self.comm.Isend([self.digest, MPI.BYTE], rank, tag) for rank in ranks if rank != self.rank]
+
+    def _listen(self, seconds: float, enough: Callable[[], bool]) -> None:
+        """Take what others send, until it is enough, for so many seconds at most."""
+        end = time.monotonic() + seconds
+        while not enough():
+            taken = [self._take(tag) for tag in self.tags]
+            if any(taken):
+                continue
+            if time.monotonic() >= end:
+                return
+            time.sleep(POLL)
+
+    def _take(self, tag: int) -> bool:
+        """Take a message of this tag, if one has come."""
+        status, digest = MPI.Status(), bytearray(len(self.digest))
+        message = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        if message is None:
+            return False
+        message.Recv([digest, MPI.BYTE])
+        rank, error = status.Get_source(), bytes(digest)
+        self.failed[error].add(rank)
+        if tag == self.tags[1]:
+            self.told.add(error)
+        elif error == self.digest and self._told():
+            self._send(self.tags[1], [rank])
+        return True
+
+
+def spans(ranks: list[int]) -> str:
+    """Ranks in words, ascending ones as "ranks 1-3, 5"."""
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{plural(len(ranks), 'rank')} {said}"

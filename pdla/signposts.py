@@ -1,0 +1,89 @@
+"""What pdla does not have, and what to do instead: one table for pdla, its packages, and a matrix's attributes.
+
+A name is looked for in this order: among pdla's other public names (`pdla.cholesky` is
+`pdla.linalg.cholesky`), in the table, and among the names that are like it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from types import ModuleType
+from typing import NoReturn
+
+from pdla.errors import suggest
+
+PACKAGES = ("pdla", "pdla.linalg", "pdla.nn", "pdla.scalapack")
+
+FITS = "where the whole of A fits in a rank's memory"
+SCIPY = f"scipy.linalg.{{name}}(A.gather()) {FITS}"
+NUMPY = f"numpy.{{name}}(A.gather()) {FITS}"
+BLOCKWISE = "pdla.from_local(numpy.{name}(A.local), A.shape, A.grid, A.layout), on every rank"
+DENSE = "pdla's matrices are dense: petsc4py has sparse ones that are cut over ranks, scipy.sparse has those of one rank"
+KRYLOV = "scipy.sparse.linalg.{name} of a LinearOperator whose matvec is lambda x: pdla.matvec(A, x), from one start on all ranks"
+GATHERED = "A.gather() is the whole matrix as an array, A.local this rank's block"
+
+# Names -> what to do instead. Remove a name when pdla gets it: a test holds that the table has none of pdla's own.
+TABLE: dict[str, str] = {
+    name: instead.replace("{name}", name)
+    for names, instead in {
+        "eig eigvals eigh eigvalsh": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
+        "svd svdvals": SCIPY,
+        "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
+        "schur hessenberg qz ldl logm funm": SCIPY,
+        "fft ifft fft2 rfft": "mpi4py-fft transforms arrays that are cut over ranks; numpy.fft.{name} a rank's whole rows, A.local",
+        "sparse csr_matrix csr_array csc_matrix coo_matrix coo_array todia tocsr tocoo nnz spsolve spmm": DENSE,
+        "dot": "A @ B, or pdla.matvec(A, x) for a vector",
+        "inner vdot": "(A.conj() * B).sum()",
+        "outer": "pdla.from_function(lambda i, j: x[i] * y[j], shape, grid, layout)",
+        "tensordot": "pdla.einsum('ij,jk->ik', A, B), or A @ B",
+        "transpose swapaxes mT": "A.T, a view",
+        "conjugate": "A.conj(), a view",
+        "adjoint mH": "A.H, a view",
+        "concatenate": "pdla.vstack, pdla.hstack or pdla.block",
+        "empty": "pdla.zeros",
+        "identity": "pdla.eye",
+        "full": "value * pdla.ones(shape, grid, layout), or pdla.from_function",
+        "arange linspace diag": "pdla.from_function, which calls a function of the rows' and columns' numbers",
+        "toarray todense to_numpy numpy tolist asnumpy item": GATHERED,
+        "reshape ravel flatten squeeze": f"A.gather().{{name}}() {FITS}: a matrix keeps its two dimensions",
+        "fill": "A[:, :] = value",
+        "nbytes": "A.local.nbytes, of this rank's block",
+        "comm": "A.grid.comm, the communicator",
+        "sqrt exp log sin cos tanh sign floor ceil round isnan": BLOCKWISE,
+        "argmax argmin argsort sort cumsum prod median percentile quantile std var unique nonzero": NUMPY,
+        "kron flip roll tile repeat": NUMPY,
+    }.items()
+    for name in names.split()
+}
+
+
+def missing(owner: str, name: str, known: Iterable[str], form: str = "{}") -> AttributeError:
+    """The error for an attribute that the owner, in words, does not have: it says what to do instead, or what was meant.
+
+    known  the public names that it has
+    form   how a user calls a function of pdla in its place: "{}(A)" for a matrix's
+    """
+    said = f"{owner} has no attribute {name!r}"
+    if not name.startswith("_"):  # NumPy and others ask for such names, and want no advice
+        found = [form.format(f"{place}.{name}") for place in PACKAGES if name in getattr(sys.modules.get(place), "__all__", ())]
+        if name in vars(sys.modules["pdla.matrix.core"].DistMatrix):
+            found.append(f"A.{name} of a DistMatrix A")
+        instead = " or ".join(found) or TABLE.get(name)
+        said += f": {instead}" if instead else suggest(name, known)
+    return AttributeError(said, name=name)  # without obj=, as Python would add what it thinks was meant
+
+
+def put_up() -> None:
+    """Give each of the packages, once they are there, a `__getattr__`, which Python calls where a module has no such attribute.
+
+    Not in their own files, where type checkers would let any name pass.
+    """
+    for place in PACKAGES:
+        module = sys.modules[place]
+        vars(module)["__getattr__"] = partial(_refuse, module)
+
+
+def _refuse(module: ModuleType, name: str) -> NoReturn:
+    raise missing(f"module {module.__name__!r}", name, module.__all__)
