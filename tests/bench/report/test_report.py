@@ -131,6 +131,12 @@ def test_without_matplotlib_one_line_names_the_command(files, tmp_path, monkeypa
         run(*files, "--plots", str(tmp_path))
 
 
+def test_without_jsonschema_one_line_names_the_extra(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(Stop, match=r"needs jsonschema: pip install 'pdla\[bench\]'"):
+        run(*files)
+
+
 def test_what_cannot_be_written_is_one_line(files, tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
