@@ -240,7 +240,9 @@ def runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return starts[order], stops[order], number[order]
 
 
-def intersect(starts1, stops1, starts2, stops2):
+def intersect(
+    starts1: np.ndarray, stops1: np.ndarray, starts2: np.ndarray, stops2: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
     first = searched(stops2, starts1, "right")
     counts = np.maximum(searched(starts2, stops1, "left") - first, 0)

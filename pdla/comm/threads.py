@@ -60,8 +60,8 @@ class World:
         self.size, self.delay, self.bandwidth = size, delay, bandwidth
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
-        self.shared: dict[tuple, Message] = {}
+        self.mail: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)  # from one rank to another, in order
+        self.shared: dict[tuple[Any, ...], Message] = {}
         # Ranks that wait, each with its threads that do, and what describes their calls, in case that all do.
         self.waiting: dict[int, dict[threading.Thread, Callable[[], str]]] = {}
         self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank its known threads that do not wait
@@ -151,11 +151,11 @@ class ThreadComm(Communicator):
 
     xp: ModuleType = numpy
 
-    def __init__(self, world: World, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:
+    def __init__(self, world: World, name: tuple[Any, ...], ranks: Sequence[int], rank: int, axis: str = "all") -> None:
         super().__init__(rank, len(ranks), axis)
         self.world, self.name, self.ranks = world, name, tuple(ranks)
         self.me = self.ranks[rank]
-        self._tags: dict[tuple, Iterator[int]] = defaultdict(count)
+        self._tags: dict[tuple[Any, ...], Iterator[int]] = defaultdict(count)
 
     @property
     def identity(self) -> Any:
@@ -176,11 +176,11 @@ class ThreadComm(Communicator):
         return self._post(call, ("verb", self._number()), sends, recvs, onward, landed)
 
     def _post(
-        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
         return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends) if sends else [])
 
-    def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
+    def _send(self, call: str, key: tuple[Any, ...], sends: Pieces) -> list[tuple[int, Message]]:
         """Messages that set out now. While one is delayed neither its sender waits nor a core works."""
         if self.xp is not numpy:
             self.xp.finish()
@@ -194,7 +194,7 @@ class ThreadComm(Communicator):
         return sent
 
     def _complete(
-        self, call: str, key: tuple, recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
+        self, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
     ) -> Iterator[int]:
         for number, i in enumerate(self._in_turn(recvs, onward), 1):
             source, out = recvs[i]
@@ -211,7 +211,7 @@ class ThreadComm(Communicator):
                     copied, told = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
                     self.world.wait_until(self.me, copied, told)
 
-    def _copy(self, out: Array, call: str, key: tuple, source: int) -> None:
+    def _copy(self, out: Array, call: str, key: tuple[Any, ...], source: int) -> None:
         """Copy a message to `out`, once it has come."""
         world, slot = self.world, (self.name, key, source, self.rank)
         with world.lock:
@@ -236,7 +236,7 @@ class ThreadComm(Communicator):
             world.bytes_copied[self.me] += x.nbytes
             world.notify((self.ranks[source],))
 
-    def _check(self, call: str, key: tuple, other: int, theirs: str) -> None:
+    def _check(self, call: str, key: tuple[Any, ...], other: int, theirs: str) -> None:
         """AgreementError unless the other rank of a message is in the same call; send and recv are matched by tags alone."""
         if theirs != call and key[0] == "verb":
             raise AgreementError(

@@ -22,7 +22,9 @@ REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?|nan|inf(?:inity)?)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
 WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
 NATURALS = (("an integer of at least 0", r"\+?+\d++"),)
-VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2}
+VALUES: dict[str, tuple[tuple[str, str], ...]] = {
+    "pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2,
+}
 EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
 BANNER = re.compile(rb"%%MatrixMarket matrix array (real|double|integer|unsigned-integer|complex) ([a-z-]+)[ \t\r]*")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -37,6 +39,13 @@ class Lines:
     ValueError for a line that is none, and for more or fewer than are announced. A D before an exponent becomes an e, and a
     + is left out.
     """
+
+    rows: int
+    cols: int
+    entries: int
+    form: str
+    field: str
+    symmetry: str
 
     def __init__(self, file: BufferedIOBase) -> None:
         self.file = file

@@ -236,7 +236,7 @@ def _solution(factors: Factors, dtype: np.dtype) -> Way:
     return way
 
 
-def estimated_norm(times: Callable, adjoint: Callable, like: np.ndarray) -> float:
+def estimated_norm(times: Callable[..., Any], adjoint: Callable[..., Any], like: np.ndarray) -> float:
     """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given.
 
     It is infinite where they are not finite.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from numbers import Number
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -178,7 +178,7 @@ class DistMatrix:
         part, layout = ("", self.layout) if self.origin is None else (f", {self.origin}", self.origin.layout)
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}{part}, {layout!r} on {self.grid!r}{lying}"
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
 
     def __copy__(self) -> DistMatrix:
@@ -855,8 +855,8 @@ def raised(x: Any, y: Any) -> Any:
 
 
 # What may be done to each addend of partial sums: with another matrix's, and with a number.
-ADDING = {np.add, np.subtract, subtracted}
-SCALING = {np.multiply, np.true_divide}
+ADDING: set[Any] = {np.add, np.subtract, subtracted}
+SCALING: set[Any] = {np.multiply, np.true_divide}
 
 
 def _foreign(other: Any) -> Any:

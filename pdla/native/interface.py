@@ -27,7 +27,7 @@ from pdla.scalapack.pblas import DTYPES, TURNS
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
 OTHER = 7  # PDLA_OTHER
 LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
-THINGS = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
+THINGS: dict[type[Any], str] = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
 QUOTED = 200  # characters of a layout's text that an error quotes
 
 

@@ -37,7 +37,7 @@ from pdla.matrix.redistribute import local_shape, start
 from pdla.model.machine import Machine
 from pdla.scalapack.descriptor import Descriptor
 
-DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
+DTYPES: dict[str, type[Any]] = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
 AUTO = Options("auto", None, None, None, None)
 Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)

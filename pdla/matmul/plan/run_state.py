@@ -35,7 +35,7 @@ class LastCall:
     def __init__(self) -> None:
         self.clear()
 
-    def clear(self, gone: ref | None = None) -> None:
+    def clear(self, gone: ref[Any] | None = None) -> None:
         """Local: forget it, as one of its factors is gone."""
         self.A = self.B = self.out = _nothing
         self.turn = None

@@ -9,6 +9,7 @@ be as many times the words as a kernel has places.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -136,7 +137,7 @@ class Conv2d(Linear):
 
     # ------------------------------------------------------------------ this rank's samples and channels
 
-    def _pair_views(self, around: Any, unfolded: Any):
+    def _pair_views(self, around: Any, unfolded: Any) -> Iterator[tuple[Any, Any]]:
         """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
 
         It meets them as the kernel goes over the sample.
