@@ -242,6 +242,9 @@ class ProcessGrid:
     """
 
     closed: bool
+    shape: tuple[int] | tuple[int, ...]
+    axes: tuple[str, ...]
+    ranks: np.ndarray
 
     def __init__(
         self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None

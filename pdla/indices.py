@@ -70,7 +70,7 @@ class IndexSet:
         mine, theirs = self.merged(), other.merged()
         return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: None = None  # type: ignore[assignment]
 
     def merged(self) -> IndexSet:
         """Join runs that touch.

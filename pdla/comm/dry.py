@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import cached_property, partial
 from sys import maxsize
+from types import ModuleType
 from typing import Any
 
 from pdla.array import meta
@@ -61,7 +62,7 @@ class DryComm(Communicator):
     members  the ranks of the world that are in this communicator, in its order;  alive: empty once the program has ended
     """
 
-    xp = meta
+    xp: ModuleType = meta
     publishes = False
 
     def __init__(
@@ -70,11 +71,11 @@ class DryComm(Communicator):
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
         self.name: tuple[int, ...] = (size,)
-        self.alive = [rank]
+        self.alive: list[int] = [rank]
         self.clock = clock
         # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and
         # nodes that add in turn are not.
-        self.adds = clock is None
+        self.adds: bool = clock is None
         if clock is not None and clock.machine.node:
             home = clock.machine.home
             self.homes = clock.machine.homes(size) if members is None else [home(r) for r in members]

@@ -56,21 +56,25 @@ class Message:
 class World:
     """What the threads of all ranks share: the messages under way, which rank waits in which call, and the first failure."""
 
+    size: int
+    delay: float
+    bandwidth: float
+
     def __init__(self, size: int, delay: float = 0.0, bandwidth: float = inf) -> None:
         self.size, self.delay, self.bandwidth = size, delay, bandwidth
-        self.lock = threading.Lock()
-        self.wake = [threading.Condition(self.lock) for _ in range(size)]
+        self.lock: threading.Lock = threading.Lock()
+        self.wake: list[threading.Condition] = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple[Any, ...], Message] = {}
         # Ranks that wait, each with its threads that do, and what describes their calls, in case that all do.
         self.waiting: dict[int, dict[threading.Thread, Callable[[], str]]] = {}
         self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank its known threads that do not wait
-        self.alive = set(range(size))
+        self.alive: set[int] = set(range(size))
         self.failure: BaseException | None = None
-        self.failed_rank = -1
-        self.stopped = False  # a rank has failed, or none runs any more: `check_failure` raises
-        self.elements_copied = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
-        self.bytes_copied = [0] * size
+        self.failed_rank: int = -1
+        self.stopped: bool = False  # a rank has failed, or none runs any more: `check_failure` raises
+        self.elements_copied: list[int] = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
+        self.bytes_copied: list[int] = [0] * size
 
     def begin(self, rank: int) -> None:
         """A rank's program begins, in this thread."""
@@ -150,11 +154,14 @@ class ThreadComm(Communicator):
     """
 
     xp: ModuleType = numpy
+    world: World
+    name: tuple[Any, ...]
+    ranks: tuple[int, ...]
 
     def __init__(self, world: World, name: tuple[Any, ...], ranks: Sequence[int], rank: int, axis: str = "all") -> None:
         super().__init__(rank, len(ranks), axis)
         self.world, self.name, self.ranks = world, name, tuple(ranks)
-        self.me = self.ranks[rank]
+        self.me: int = self.ranks[rank]
         self._tags: dict[tuple[Any, ...], Iterator[int]] = defaultdict(count)
 
     @property

@@ -49,9 +49,9 @@ class Lines:
 
     def __init__(self, file: BufferedIOBase) -> None:
         self.file = file
-        self.head = self._head()
-        self.number = self.head.count(b"\n")  # how many lines have been read
-        self.count = 0  # how many entries have been read
+        self.head: bytes = self._head()
+        self.number: int = self.head.count(b"\n")  # how many lines have been read
+        self.count: int = 0  # how many entries have been read
         self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = _announced(self.head)
         if self.symmetry != "general" and self.rows != self.cols:  # scipy would mirror elements to places outside its array
             raise ValueError(f"{self.symmetry}, but {self.rows} x {self.cols}: it must be square")
@@ -59,7 +59,7 @@ class Lines:
             raise ValueError("skew-symmetric, but of unsigned integers, which have no negatives")
         if self.form == "array":
             self.entries = self.before(self.cols)
-        self.unread = self.head
+        self.unread: bytes = self.head
 
     def _head(self) -> bytes:
         """The header and the comments, and the line of sizes, which is the last."""

@@ -332,7 +332,7 @@ class Plans:
 
     def __init__(self) -> None:
         self.plans: dict[tuple[Any, ...], Any] = {}
-        self.workspace = Workspace()
+        self.workspace: Workspace = Workspace()
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """The plan kept under this key, or one made now."""

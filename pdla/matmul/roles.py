@@ -93,7 +93,8 @@ def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
 
 
 def _comes(
-    given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest, cols: Nest
+    given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest,
+    cols: Nest,
 ) -> float:
     """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
     words = moved(mnk[2] * mnk[which], given[which], Layout.trusted(rows, cols), size)

@@ -36,7 +36,7 @@ class Handles:
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}
-        self.numbers = count(1)
+        self.numbers: count[int] = count(1)
 
     def new(self, thing: Any) -> int:
         number = next(self.numbers)
@@ -106,7 +106,7 @@ class Interface:
 
     def __init__(self, ffi: Any) -> None:
         self.ffi = ffi
-        self.handles = Handles()
+        self.handles: Handles = Handles()
 
     def answering(self, function: Callable[..., None]) -> Callable[..., None]:
         """The function with two more arguments at the end, to which its errors are written."""

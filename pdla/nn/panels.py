@@ -24,6 +24,9 @@ PLANS = 12  # that are kept for a weight: three for each number of tokens
 class Panels:
     """The products of one weight, planned at the first pass of their kind."""
 
+    scheme: Scheme
+    width: int
+
     def __init__(self, scheme: Scheme, width: int) -> None:
         self.scheme, self.width = scheme, width
         self.plans: dict[tuple[Any, ...], Plan] = {}

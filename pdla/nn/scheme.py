@@ -194,6 +194,10 @@ class Scheme:
     first: Table
     second: Table
     optional: tuple[str, ...] = ()
+    grid: ProcessGrid
+    keep: bool
+    shards: int
+    panel: int | None
 
     def __init__(
         self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None,

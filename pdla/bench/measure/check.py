@@ -22,6 +22,9 @@ COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
 class Checker:
     """Checks products on one communicator; rank 0 keeps NumPy's product, as many algorithms are compared with the same one."""
 
+    comm: pdla.Communicator
+    small: int
+
     def __init__(self, comm: pdla.Communicator, small: int = SMALL) -> None:
         self.comm, self.small = comm, small
         self.kept: dict[Any, Any] = {}

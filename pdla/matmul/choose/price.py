@@ -112,7 +112,7 @@ class KeptOf:
 
     def __init__(self, q: Problem) -> None:
         self.q = q
-        self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
+        self.sides: list[Side] = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
         self.known: dict[tuple[Any, ...], Kept] = {}
         self.found: dict[tuple[Any, ...], np.ndarray] = {}
 

@@ -14,6 +14,10 @@ from pdla.matrix.core import DistMatrix
 class RunState:
     """The buffers of a plan, what depends on its layouts alone, and its last call."""
 
+    workspace: Workspace
+    memo: PlanCache
+    last: LastCall
+
     def __init__(self) -> None:
         self.workspace, self.memo, self.last = Workspace(), PlanCache(), LastCall()
 

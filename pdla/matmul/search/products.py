@@ -61,8 +61,8 @@ class Product:
     ['gather row=2']
     """
 
-    kind: ClassVar = "product"
-    grows: ClassVar = ("m, n and k",)  # what may grow with the ranks
+    kind: ClassVar[str] = "product"
+    grows: ClassVar[tuple[str, ...]] = ("m, n and k",)  # what may grow with the ranks
 
     m: int
     n: int
