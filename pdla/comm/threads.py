@@ -24,7 +24,7 @@ from math import inf
 from numbers import Integral
 from operator import itemgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pdla import config
 from pdla.array import blas, chosen, cores, namespace, numpy
@@ -39,6 +39,7 @@ ENDED = (
     "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
     "pdla.dry_run or pdla.dry_run_all, and return arrays, as A.gather() and A.local are, instead of matrices"
 )
+Result = TypeVar("Result")  # of a program, on each rank
 _RANK = itemgetter(0)
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
@@ -361,9 +362,15 @@ class ThreadBuffer(SharedBuffer):
         pass
 
 
+@overload
+def run(size: int, program: Callable[[Communicator], Result], *, delay: float = 0.0, bandwidth: float = inf) -> list[Result]: ...
+@overload
 def run(
-    size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
-) -> list[Any]:
+    size: int, program: Callable[..., Result], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
+) -> list[Result]: ...
+def run(
+    size: int, program: Callable[..., Result], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
+) -> list[Result]:
     """Run a program on ranks that are threads of this process, and give their results.
 
     Inside, `comm=None` means this world. Every BLAS is held to one thread a rank meanwhile.

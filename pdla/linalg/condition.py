@@ -93,7 +93,8 @@ def _norm(A: DistMatrix, ord: Any) -> float:
 
 
 def cond(
-    A: Any, p: float = 1, *, check_finite: bool = True, memory_limit: int | None = None, verify: bool | str | None = None
+    A: DistMatrix | tuple[DistMatrix, np.ndarray | bool], p: float = 1, *, check_finite: bool = True,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> float:
     """Estimate the condition number: the norm of A times that of its inverse.
 

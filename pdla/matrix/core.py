@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from numbers import Number
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class DistMatrix:
         return self.base.T if self.transposed else self.base
 
     @property
-    def local(self) -> Any:
+    def local(self) -> np.ndarray:
         """The block of this rank, 2-D: writing to it writes to the matrix, but for a conjugate view."""
         return self.xp.reinterpret(self.stored, self.conjugated)
 
@@ -622,6 +622,10 @@ class DistMatrix:
 
         return shared(self)
 
+    @overload
+    def gather(self, root: None = None) -> np.ndarray: ...
+    @overload
+    def gather(self, root: int) -> np.ndarray | None: ...
     def gather(self, root: int | None = None) -> Any:
         """Bring the whole matrix together. Collective over the grid's communicator.
 
@@ -708,6 +712,10 @@ class DistMatrix:
 
         return diagonal(self, offset)
 
+    @overload
+    def sum(self, axis: None = None) -> Any: ...
+    @overload
+    def sum(self, axis: int) -> np.ndarray: ...
     def sum(self, axis: int | None = None) -> Any:
         """Add up all elements, or those of each row or column. Collective over the communicator.
 
@@ -739,6 +747,10 @@ class DistMatrix:
 
         return total(self, axis)
 
+    @overload
+    def mean(self, axis: None = None) -> Any: ...
+    @overload
+    def mean(self, axis: int) -> np.ndarray: ...
     def mean(self, axis: int | None = None) -> Any:
         """Average all elements, or those of each row or column. Collective over the communicator.
 
@@ -765,6 +777,10 @@ class DistMatrix:
 
         return mean(self, axis)
 
+    @overload
+    def max(self, axis: None = None) -> Any: ...
+    @overload
+    def max(self, axis: int) -> np.ndarray: ...
     def max(self, axis: int | None = None) -> Any:
         """Find the largest element, or that of each row or column. Collective over the communicator.
 
@@ -790,6 +806,10 @@ class DistMatrix:
 
         return extreme(self, "max", axis)
 
+    @overload
+    def min(self, axis: None = None) -> Any: ...
+    @overload
+    def min(self, axis: int) -> np.ndarray: ...
     def min(self, axis: int | None = None) -> Any:
         """Find the least element, or that of each row or column. Collective over the communicator.
 
@@ -853,6 +873,8 @@ def power(x: Any, y: Any, out: Any = None) -> Any:
 def raised(x: Any, y: Any) -> Any:
     return y**x
 
+
+MatrixOrVector = TypeVar("MatrixOrVector", DistMatrix, np.ndarray)  # a result is what an argument is: a vector on every rank
 
 # What may be done to each addend of partial sums: with another matrix's, and with a number.
 ADDING: set[Any] = {np.add, np.subtract, subtracted}
