@@ -190,7 +190,8 @@ class DistMatrix:
     def __array__(self, *args: Any, **named: Any) -> Any:
         raise TypeError("a DistMatrix is cut over many ranks: A.gather() is the whole as an array, A.local this rank's block")
 
-    __dlpack__ = __dlpack_device__ = __array__
+    __dlpack__: Callable[..., Any] = __array__
+    __dlpack_device__: Callable[..., Any] = __array__
 
     def __array_function__(self, function: Any, *args: Any) -> Any:
         self.__array__()  # some of NumPy's functions take that error for an answer: array_equal(A, A) would be False

@@ -1,6 +1,7 @@
 """`python -m pdla.bench report`: what is read, refused, printed and drawn."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
