@@ -78,7 +78,7 @@ def check(python, distribution):
         lines += say(*bench, "report", "gemm.json", cwd=folder, status=2).splitlines()
         say(own, "-m", "pip", "install", "--quiet", f"pdla[bench] @ file://{distribution}")
         report = say(*bench, "report", "gemm.json", cwd=folder)
-        if folder not in lines[0] or "pip install 'pdla[bench]'" not in lines[-1] or "100 x 100 x 100" not in report:
+        if folder not in lines[0] or "pip install 'pdla[bench]'" not in lines[-1] or "x bound" not in report:
             sys.exit("\n".join([*lines, report]))
         return lines
 
