@@ -4,6 +4,7 @@ One environment for each file and each Python from 3.11 on: those on PATH, and p
 brings, and nothing that tests or reports need.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -68,7 +69,9 @@ def check(python, distribution):
     with tempfile.TemporaryDirectory() as folder:
         say(python, ROOT / ".ci" / "make_venv.py", f"{folder}/venv")
         own = f"{folder}/venv/bin/python"
-        say(own, "-m", "pip", "install", "--quiet", f"pdla[mpich] @ file://{distribution}")
+        # With its digest: pip keeps the wheel that it builds of an sdist by the address, which is that of the last one, too.
+        address = f"file://{distribution}#sha256={hashlib.sha256(distribution.read_bytes()).hexdigest()}"
+        say(own, "-m", "pip", "install", "--quiet", f"pdla[mpich] @ {address}")
         Path(folder, "program.py").write_text(PROGRAM)
         lines = say(own, "program.py", cwd=folder).splitlines()
         lines += say(f"{folder}/venv/bin/mpirun", "-n", "2", own, "program.py", cwd=folder).splitlines()
@@ -76,7 +79,7 @@ def check(python, distribution):
         lines += say(*bench, "--version", cwd=folder).splitlines()
         say(*bench, "--threads", "2", "gemm", "-m", "100", "--json", "gemm.json", cwd=folder)
         lines += say(*bench, "report", "gemm.json", cwd=folder, status=2).splitlines()
-        say(own, "-m", "pip", "install", "--quiet", f"pdla[bench] @ file://{distribution}")
+        say(own, "-m", "pip", "install", "--quiet", f"pdla[bench] @ {address}")
         report = say(*bench, "report", "gemm.json", cwd=folder)
         if folder not in lines[0] or "pip install 'pdla[bench]'" not in lines[-1] or "x bound" not in report:
             sys.exit("\n".join([*lines, report]))

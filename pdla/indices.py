@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class IndexSet:
         mine, theirs = self.merged(), other.merged()
         return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
 
-    __hash__: None = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def merged(self) -> IndexSet:
         """Join runs that touch.
