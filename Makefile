@@ -6,7 +6,7 @@ ARGS   =
 
 ifeq ($(MPI),mpich)
 VENV   = .venv
-EXTRA  = [mpich]
+EXTRA  = ,mpich
 MPIRUN = $(VENV)/bin/mpirun
 else ifeq ($(MPI),system)
 # A folder of its own: the embedded MPI, once installed, would be found before the system's.
@@ -28,7 +28,7 @@ CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-de
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit test-lowest test-clients test-gpu pblas clients cuda experiments lint docs clean
+.PHONY: help bench test test-full test-unit test-lowest test-clients test-gpu pblas clients cuda experiments lint dist docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -84,19 +84,24 @@ lint: $(READY)-lint  ## check style, types, and which modules import which
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+dist: $(READY)-dist  ## build the sdist and the wheel in dist/, and run each in a bare environment of every Python that is here
+	rm -rf dist
+	$(PY) -m build --outdir dist .
+	$(PY) .ci/dist.py dist $(ARGS)
+
 docs: $(READY)-docs  ## build docs/_build/index.html, and the notebooks docs/notebooks/*.ipynb
 	rm -rf docs/generated
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system .venv-lowest build docs/_build docs/generated docs/notebooks/*.ipynb *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venv-system .venv-lowest build dist docs/_build docs/generated docs/notebooks/*.ipynb *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):
 	$(PYTHON) .ci/make_venv.py $(VENV)
 
 $(READY): pyproject.toml setup.py | $(PY)
-	$(PY) -m pip install --quiet --editable '.$(EXTRA)'
+	$(PY) -m pip install --quiet --editable '.[bench$(EXTRA)]'
 	@touch $@
 
 $(READY)-%: $(READY)

@@ -7,7 +7,7 @@ C = A @ A.T
 `import pdla` sends no message and does not start MPI: the first grid, or the first matrix, does.
 """
 
-from pdla import errors, linalg, nn, scalapack
+from pdla import errors, linalg, nn, scalapack, simulate
 from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record, tagged
@@ -44,8 +44,8 @@ __all__ = [
     "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "block", "dry_run",
     "dry_run_all", "einsum", "errors", "eye", "fill_diagonal", "from_function", "from_global", "from_local", "gemm", "hemm",
     "herk", "hstack", "linalg", "load", "matmul", "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn",
-    "ones", "plan_matmul", "predict_matmul", "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk",
-    "syrk_words", "tagged", "tiled_order", "tril", "triu", "vstack", "world", "zeros",
+    "ones", "plan_matmul", "predict_matmul", "random", "record", "run", "save", "scalapack", "simulate", "stack", "symm",
+    "syrk", "syrk_words", "tagged", "tiled_order", "tril", "triu", "vstack", "world", "zeros",
 ]
 
 __version__ = "0.1.0"

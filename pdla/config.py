@@ -165,7 +165,7 @@ def _asked() -> Settings:
         raise SystemExit(2) from error
 
 
-settings = _asked()
+settings: Settings = _asked()
 
 
 @contextmanager

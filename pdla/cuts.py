@@ -6,6 +6,7 @@ that own given indices, and the cut of a part of the dimension.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -346,7 +347,7 @@ class Cuts:
     """
 
     axis: str
-    boundaries: tuple[int, ...]
+    boundaries: Sequence[int] | np.ndarray  # kept as a tuple
 
     def __post_init__(self) -> None:
         _named(self, self.axis)

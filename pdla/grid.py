@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import blake2b
 from math import isqrt, prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -243,6 +243,9 @@ class ProcessGrid:
     """
 
     closed: bool
+    shape: tuple[int] | tuple[int, ...]
+    axes: tuple[str, ...]
+    ranks: np.ndarray
 
     def __init__(
         self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None
@@ -421,7 +424,7 @@ class ProcessGrid:
         return blake2b(self.ranks.tobytes(), digest_size=16).digest()
 
     @cached_property
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (self.comm.identity, self.shape, self.axes, self.placing)
 
     def __eq__(self, other: object) -> bool:
@@ -458,7 +461,7 @@ class ProcessGrid:
         left = [f"and {1 + len(others) - len(seen)} more layers"] if len(seen) <= len(others) else []
         return show.heading(repr(self)) + show.beside(*drawn, *left)
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")
 
     def __copy__(self) -> ProcessGrid:
@@ -599,8 +602,8 @@ class Families:
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
-        self.kept: dict[tuple, Communicator | None] = {}
-        self.open: Counter[tuple] = Counter()
+        self.kept: dict[tuple[Any, ...], Communicator | None] = {}
+        self.open: Counter[tuple[Any, ...]] = Counter()
         self._default: ProcessGrid | None = None
         comm.ending.append(self._end)
 
@@ -643,7 +646,7 @@ class Families:
         for key in [*self.kept]:
             self._drop(key)
 
-    def _drop(self, key: tuple) -> None:
+    def _drop(self, key: tuple[Any, ...]) -> None:
         """Close a communicator and forget it; one over which a user's grid is open is only forgotten, as that grid needs it."""
         comm = self.kept.pop(key)
         if comm is not None and not _family(comm).open:

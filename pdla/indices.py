@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class IndexSet:
         mine, theirs = self.merged(), other.merged()
         return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def merged(self) -> IndexSet:
         """Join runs that touch.
@@ -240,7 +241,9 @@ def runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return starts[order], stops[order], number[order]
 
 
-def intersect(starts1, stops1, starts2, stops2):
+def intersect(
+    starts1: np.ndarray, stops1: np.ndarray, starts2: np.ndarray, stops2: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
     first = searched(stops2, starts1, "right")
     counts = np.maximum(searched(starts2, stops1, "left") - first, 0)

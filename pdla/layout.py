@@ -228,7 +228,7 @@ class Layout:
         return made
 
     @cached_property
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return self.rows, self.cols, frozenset(self.partial)
 
     def __eq__(self, other: object) -> bool:
@@ -241,7 +241,7 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Layout, (self.rows, self.cols, self.partial)  # without the cached hash: another process hashes strings otherwise
 
     def __repr__(self) -> str:
@@ -595,7 +595,7 @@ def places_of(
 
 @lru_cache(maxsize=128)
 def _places_of(
-    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple[Any, ...], placed: tuple[Any, ...]
 ) -> list[tuple[Selection, Selection]]:
     sizes, coords = dict(sized), dict(placed)
     return list(zip(*(_places_along(found, axes, sizes) for found in _met(shape, parts, whole, sizes, coords)), strict=True))

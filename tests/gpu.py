@@ -29,7 +29,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["bench"]]
 NEEDED = ["mpich", "setuptools>=77", "pytest>=8.4", "pytest-mpi", "hypothesis", "ml_dtypes", "h5py", *PACKAGES]
 LEAN = [
     "mpich", "mpi4py>=4.1", "setuptools>=77", "pytest>=8.4", "pluggy", "iniconfig", "pygments", "packaging", "pytest-mpi",

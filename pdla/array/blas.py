@@ -200,7 +200,7 @@ def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, b
     )
 
 
-def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
+def _call(char: str, a: Any, how_a: Any, b: Any, how_b: Any, c: Any, ldc: int, alpha: complex, beta: complex) -> None:
     """`c = alpha a b + beta c` as c^T = alpha b^T a^T + beta c^T: in Fortran order, which BLAS reads, each array is transposed."""
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)

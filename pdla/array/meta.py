@@ -94,9 +94,9 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(
         self, shape: tuple[int, ...], dtype: Any = np.float64, lying: np.ndarray | None = None, base: Meta | None = None
     ) -> None:
-        self.shape = tuple(map(int, shape))
-        self.dtype = np.dtype(dtype)
-        self.lying = None if lying is None or lying.flags.c_contiguous else lying
+        self.shape: tuple[int, ...] = tuple(map(int, shape))
+        self.dtype: np.dtype = np.dtype(dtype)
+        self.lying: np.ndarray | None = None if lying is None or lying.flags.c_contiguous else lying
         self.base: Meta | None = base if base is None or base.base is None else base.base
 
     @property
@@ -114,14 +114,14 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.dtype})"
 
-    ndim = property(lambda self: len(self.shape))
-    size = property(lambda self: prod(self.shape))
-    itemsize = property(lambda self: self.dtype.itemsize)
-    nbytes = property(lambda self: prod(self.shape) * self.dtype.itemsize)
-    strides = property(lambda self: tuple([self.dtype.itemsize * step for step in self._laid.strides]))
-    real = property(lambda self: self._half)
-    imag = property(lambda self: self._half)
-    T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
+    ndim: property = property(lambda self: len(self.shape))
+    size: property = property(lambda self: prod(self.shape))
+    itemsize: property = property(lambda self: self.dtype.itemsize)
+    nbytes: property = property(lambda self: prod(self.shape) * self.dtype.itemsize)
+    strides: property = property(lambda self: tuple([self.dtype.itemsize * step for step in self._laid.strides]))
+    real: property = property(lambda self: self._half)
+    imag: property = property(lambda self: self._half)
+    T: property = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
 
     def __len__(self) -> int:
         return self.shape[0]

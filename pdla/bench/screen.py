@@ -19,6 +19,11 @@ ERASE = "\r\x1b[K"
 class Screen:
     """What a command prints, at the first rank; no other rank prints. `first`: whether this is that rank."""
 
+    first: bool
+    said: float
+    done: int
+    total: int
+
     def __init__(self, first: bool = True) -> None:
         self.first, self.said = first, time.monotonic()
         self.done = self.total = 0

@@ -38,6 +38,9 @@ class Column:
 class Table:
     """A table on a screen. On one that is too narrow, columns that do not fit follow in further parts, by `end`."""
 
+    screen: Screen
+    columns: list[Column]
+
     def __init__(self, screen: Screen, columns: Sequence[Column], wide: bool = False) -> None:
         self.screen, self.columns = screen, [column for column in columns if wide or not column.more]
         self.parts: list[list[Column]] = []

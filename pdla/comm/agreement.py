@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
@@ -197,6 +197,13 @@ class collective_section:
     meetings  how often all ranks of the communicator have come to a verb or an agreement here
     verbs     how many verbs have begun since then, in which idle ranks, say, take no part
     """
+
+    before: tuple[int, str] | None
+    comm: Communicator
+    meetings: int
+    token: Token[tuple[Any, ...]]
+    verbs: int
+    what: str
 
     __slots__ = ("before", "comm", "meetings", "token", "verbs", "what")
 

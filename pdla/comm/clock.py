@@ -33,6 +33,9 @@ def begin_step() -> None:
 class Link:
     """handled: the time at which all its messages are handled; free: the time at which all their bytes have passed."""
 
+    handled: float
+    free: float
+
     def __init__(self) -> None:
         self.handled = self.free = 0.0
 
@@ -44,11 +47,15 @@ class Clock:
     of computing time in which messages do not move (1 - machine.overlap).
     """
 
+    time: float
+    lag: float
+    computed: float
+
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.time = self.lag = self.computed = 0.0
-        self.inbound = {False: Link(), True: Link()}  # from ranks on this node; on others
-        self.outbound = {False: Link(), True: Link()}
+        self.inbound: dict[bool, Link] = {False: Link(), True: Link()}  # from ranks on this node; on others
+        self.outbound: dict[bool, Link] = {False: Link(), True: Link()}
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
         """`count` local products of these sizes, in one call, of factors of one dtype into another."""

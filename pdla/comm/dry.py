@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import cached_property, partial
 from sys import maxsize
-from typing import Any
+from types import ModuleType
+from typing import Any, overload
 
 from pdla.array import meta
 from pdla.array.composed import summed_in
@@ -20,7 +21,7 @@ from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.pending import Pending
 from pdla.comm.shared_buffer import SharedBuffer
-from pdla.comm.threads import ENDED, check_run
+from pdla.comm.threads import ENDED, Result, check_run
 from pdla.cuts import block_bounds, bounds_of_blocks
 from pdla.errors import GridError, PdlaError
 from pdla.model.machine import Machine
@@ -61,7 +62,7 @@ class DryComm(Communicator):
     members  the ranks of the world that are in this communicator, in its order;  alive: empty once the program has ended
     """
 
-    xp = meta
+    xp: ModuleType = meta
     publishes = False
 
     def __init__(
@@ -70,11 +71,11 @@ class DryComm(Communicator):
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
         self.name: tuple[int, ...] = (size,)
-        self.alive = [rank]
+        self.alive: list[int] = [rank]
         self.clock = clock
         # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and
         # nodes that add in turn are not.
-        self.adds = clock is None
+        self.adds: bool = clock is None
         if clock is not None and clock.machine.node:
             home = clock.machine.home
             self.homes = clock.machine.homes(size) if members is None else [home(r) for r in members]
@@ -207,9 +208,17 @@ def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
     held.clear()
 
 
+@overload
 def dry_run(
-    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | str | None = None, **named: Any
-) -> tuple[Any, Ledger]:
+    size: int, program: Callable[[Communicator], Result], *, rank: int = 0, machine: Machine | str | None = None
+) -> tuple[Result, Ledger]: ...
+@overload
+def dry_run(
+    size: int, program: Callable[..., Result], *args: Any, rank: int = 0, machine: Machine | str | None = None, **named: Any
+) -> tuple[Result, Ledger]: ...
+def dry_run(
+    size: int, program: Callable[..., Result], *args: Any, rank: int = 0, machine: Machine | str | None = None, **named: Any
+) -> tuple[Result, Ledger]:
     """Run a program as one rank of many, without data or other ranks.
 
     Matrices hold blocks that have a shape and a dtype alone. Numbers that depend on elements, as
@@ -267,7 +276,7 @@ def dry_run(
         comm.alive.clear()
 
 
-def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Any]) -> tuple[Any, Ledger]:
+def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Result]) -> tuple[Result, Ledger]:
     """Run the program as one rank, in the context that it is called in; gives its result and its ledger."""
     current_world.set(comm)
     known_ranks.set(())

@@ -48,6 +48,9 @@ class Group(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    rank: int
+    size: int
+    axis: str
     tree = False  # whether broadcasts may go the world's own way
     adds = True  # whether a rank can add to a piece that has come before it is sent on
     publishes = True  # whether waiting for what others publish takes its time; not where times are predicted
@@ -57,7 +60,7 @@ class Group(ABC):
         self.rank, self.size, self.axis = rank, size, axis
         self.failed: Callable[[], None] | None = None  # after an error amid messages (agreement.py): asks whether all ranks failed
         self.user: tuple[int, str] | None = None  # the thread that is in a collective call, and the call in words
-        self.clash = ""  # what to say at every further call, since two threads were in collective calls at once
+        self.clash: str = ""  # what to say at every further call, since two threads were in collective calls at once
         self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agreement.py)
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator

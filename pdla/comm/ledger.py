@@ -12,9 +12,9 @@ records the same events. Without an open ledger nothing is recorded, and it cost
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import prod
@@ -294,8 +294,8 @@ def record() -> Iterator[Ledger]:
         _open.reset(token)
 
 
-current = _open.get  # the open ledger of this rank, if any
-tag = _tag.get  # the name that `tagged` has given to what is recorded now; "" without one
+current: Callable[[], Ledger | None] = _open.get  # the open ledger of this rank, if any
+tag: Callable[[], str] = _tag.get  # the name that `tagged` has given to what is recorded now; "" without one
 
 
 class tagged:
@@ -319,10 +319,12 @@ class tagged:
     {'result': 64}
     """
 
+    token: Token[str]
+
     __slots__ = ("name", "token")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
 
     def __enter__(self) -> None:
         self.token = _tag.set(self.name)
@@ -374,6 +376,9 @@ def count(x: Any) -> None:
 class held:
     """Count `size` bytes of workspace that are not in a buffer, for the length of a with-block."""
 
+    size: int
+    tellers: list[Callable[[int], None]]
+
     __slots__ = ("size", "tellers")
 
     def __init__(self, size: int) -> None:
@@ -400,6 +405,10 @@ def note_read(axis: str, size: int, messages: int) -> None:
 
 class timed:
     """Record the local work of a with-block."""
+
+    event: tuple[str, str, int]
+    ledger: Ledger | None
+    start: float
 
     __slots__ = ("event", "ledger", "start")
 

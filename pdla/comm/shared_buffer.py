@@ -75,10 +75,16 @@ class Turns(SharedBuffer):
     `_grow` provides it; `_come` and `_await` are the halves of a barrier.
     """
 
+    size: int
+    half: int
+    place: Any
+    small: bool
+    open_still: bool
+
     def __init__(self) -> None:
         self.memory: Any = None
         self.size, self.half, self.small, self.open_still = 0, 0, False, False
-        self.grown = 0
+        self.grown: int = 0
 
     @abstractmethod
     def _grow(self, size: int) -> Any:

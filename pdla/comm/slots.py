@@ -40,14 +40,22 @@ Parts = Mapping[int, Sequence[slice]]  # rank -> the rows of an array that it wr
 class Slots:
     """COUNT slots of a communicator, whose ranks take, broadcast and release alike."""
 
+    comm: Communicator | None
+    xp: ModuleType
+    dtype: np.dtype
+    taken: int
+    released: int
+    bcasts: int
+    memory: Any
+
     def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype) -> None:
         self.comm, self.xp, self.dtype = comm, xp, dtype
-        self.size = aligned(size * dtype.itemsize)
+        self.size: int = aligned(size * dtype.itemsize)
         self.taken = self.released = self.bcasts = 0
         self.seen: SharedBuffer | None = None
         self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
         self.own: list[Any] = []
-        self.ends = ExitStack()
+        self.ends: ExitStack[bool | None] = ExitStack()
 
     def __enter__(self) -> Slots:
         comm, size = self.comm, COUNT * self.size

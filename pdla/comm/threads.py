@@ -24,7 +24,7 @@ from math import inf
 from numbers import Integral
 from operator import itemgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pdla import config
 from pdla.array import blas, chosen, cores, namespace, numpy
@@ -39,6 +39,7 @@ ENDED = (
     "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
     "pdla.dry_run or pdla.dry_run_all, and return arrays, as A.gather() and A.local are, instead of matrices"
 )
+Result = TypeVar("Result")  # of a program, on each rank
 _RANK = itemgetter(0)
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
@@ -56,21 +57,25 @@ class Message:
 class World:
     """What the threads of all ranks share: the messages under way, which rank waits in which call, and the first failure."""
 
+    size: int
+    delay: float
+    bandwidth: float
+
     def __init__(self, size: int, delay: float = 0.0, bandwidth: float = inf) -> None:
         self.size, self.delay, self.bandwidth = size, delay, bandwidth
-        self.lock = threading.Lock()
-        self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
-        self.shared: dict[tuple, Message] = {}
+        self.lock: threading.Lock = threading.Lock()
+        self.wake: list[threading.Condition] = [threading.Condition(self.lock) for _ in range(size)]
+        self.mail: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)  # from one rank to another, in order
+        self.shared: dict[tuple[Any, ...], Message] = {}
         # Ranks that wait, each with its threads that do, and what describes their calls, in case that all do.
         self.waiting: dict[int, dict[threading.Thread, Callable[[], str]]] = {}
         self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank its known threads that do not wait
-        self.alive = set(range(size))
+        self.alive: set[int] = set(range(size))
         self.failure: BaseException | None = None
-        self.failed_rank = -1
-        self.stopped = False  # a rank has failed, or none runs any more: `check_failure` raises
-        self.elements_copied = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
-        self.bytes_copied = [0] * size
+        self.failed_rank: int = -1
+        self.stopped: bool = False  # a rank has failed, or none runs any more: `check_failure` raises
+        self.elements_copied: list[int] = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
+        self.bytes_copied: list[int] = [0] * size
 
     def begin(self, rank: int) -> None:
         """A rank's program begins, in this thread."""
@@ -150,12 +155,15 @@ class ThreadComm(Communicator):
     """
 
     xp: ModuleType = numpy
+    world: World
+    name: tuple[Any, ...]
+    ranks: tuple[int, ...]
 
-    def __init__(self, world: World, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:
+    def __init__(self, world: World, name: tuple[Any, ...], ranks: Sequence[int], rank: int, axis: str = "all") -> None:
         super().__init__(rank, len(ranks), axis)
         self.world, self.name, self.ranks = world, name, tuple(ranks)
-        self.me = self.ranks[rank]
-        self._tags: dict[tuple, Iterator[int]] = defaultdict(count)
+        self.me: int = self.ranks[rank]
+        self._tags: dict[tuple[Any, ...], Iterator[int]] = defaultdict(count)
 
     @property
     def identity(self) -> Any:
@@ -176,11 +184,11 @@ class ThreadComm(Communicator):
         return self._post(call, ("verb", self._number()), sends, recvs, onward, landed)
 
     def _post(
-        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
         return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends) if sends else [])
 
-    def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
+    def _send(self, call: str, key: tuple[Any, ...], sends: Pieces) -> list[tuple[int, Message]]:
         """Messages that set out now. While one is delayed neither its sender waits nor a core works."""
         if self.xp is not numpy:
             self.xp.finish()
@@ -194,7 +202,7 @@ class ThreadComm(Communicator):
         return sent
 
     def _complete(
-        self, call: str, key: tuple, recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
+        self, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
     ) -> Iterator[int]:
         for number, i in enumerate(self._in_turn(recvs, onward), 1):
             source, out = recvs[i]
@@ -211,7 +219,7 @@ class ThreadComm(Communicator):
                     copied, told = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
                     self.world.wait_until(self.me, copied, told)
 
-    def _copy(self, out: Array, call: str, key: tuple, source: int) -> None:
+    def _copy(self, out: Array, call: str, key: tuple[Any, ...], source: int) -> None:
         """Copy a message to `out`, once it has come."""
         world, slot = self.world, (self.name, key, source, self.rank)
         with world.lock:
@@ -236,7 +244,7 @@ class ThreadComm(Communicator):
             world.bytes_copied[self.me] += x.nbytes
             world.notify((self.ranks[source],))
 
-    def _check(self, call: str, key: tuple, other: int, theirs: str) -> None:
+    def _check(self, call: str, key: tuple[Any, ...], other: int, theirs: str) -> None:
         """AgreementError unless the other rank of a message is in the same call; send and recv are matched by tags alone."""
         if theirs != call and key[0] == "verb":
             raise AgreementError(
@@ -354,9 +362,15 @@ class ThreadBuffer(SharedBuffer):
         pass
 
 
+@overload
+def run(size: int, program: Callable[[Communicator], Result], *, delay: float = 0.0, bandwidth: float = inf) -> list[Result]: ...
+@overload
 def run(
-    size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
-) -> list[Any]:
+    size: int, program: Callable[..., Result], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
+) -> list[Result]: ...
+def run(
+    size: int, program: Callable[..., Result], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
+) -> list[Result]:
     """Run a program on ranks that are threads of this process, and give their results.
 
     Inside, `comm=None` means this world. Every BLAS is held to one thread a rank meanwhile.

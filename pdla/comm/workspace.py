@@ -8,7 +8,8 @@ hand.
 from __future__ import annotations
 
 import weakref
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, Token
 from math import inf, prod
 from typing import Any
 
@@ -36,6 +37,12 @@ class Workspace:
     Before it would hold more than `most` bytes (inf: more than the peak, which is what plans
     foretell, and `spare`) it frees memory that is not in use; a later call allocates it again.
     """
+
+    held: int
+    used: int
+    peak: int
+    most: float
+    spare: int
 
     def __init__(self, spare: int = SPARE) -> None:
         self.held, self.used, self.peak, self.most, self.spare = 0, 0, 0, inf, spare
@@ -94,7 +101,7 @@ class Workspace:
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
 
 
-opened = _open.get  # the workspace that buffers of this rank come from, if any
+opened: Callable[[], Workspace | None] = _open.get  # the workspace that buffers of this rank come from, if any
 
 
 def bounded() -> Workspace:
@@ -109,7 +116,7 @@ class within:
     __slots__ = ("token",)
 
     def __init__(self, workspace: Workspace) -> None:
-        self.token = _open.set(workspace)
+        self.token: Token[Workspace | None] = _open.set(workspace)
 
     def __enter__(self) -> None: ...
 

@@ -22,7 +22,9 @@ REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?|nan|inf(?:inity)?)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
 WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
 NATURALS = (("an integer of at least 0", r"\+?+\d++"),)
-VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2}
+VALUES: dict[str, tuple[tuple[str, str], ...]] = {
+    "pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2,
+}
 EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
 BANNER = re.compile(rb"%%MatrixMarket matrix array (real|double|integer|unsigned-integer|complex) ([a-z-]+)[ \t\r]*")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -38,11 +40,18 @@ class Lines:
     + is left out.
     """
 
+    rows: int
+    cols: int
+    entries: int
+    form: str
+    field: str
+    symmetry: str
+
     def __init__(self, file: BufferedIOBase) -> None:
         self.file = file
-        self.head = self._head()
-        self.number = self.head.count(b"\n")  # how many lines have been read
-        self.count = 0  # how many entries have been read
+        self.head: bytes = self._head()
+        self.number: int = self.head.count(b"\n")  # how many lines have been read
+        self.count: int = 0  # how many entries have been read
         self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = _announced(self.head)
         if self.symmetry != "general" and self.rows != self.cols:  # scipy would mirror elements to places outside its array
             raise ValueError(f"{self.symmetry}, but {self.rows} x {self.cols}: it must be square")
@@ -50,7 +59,7 @@ class Lines:
             raise ValueError("skew-symmetric, but of unsigned integers, which have no negatives")
         if self.form == "array":
             self.entries = self.before(self.cols)
-        self.unread = self.head
+        self.unread: bytes = self.head
 
     def _head(self) -> bytes:
         """The header and the comments, and the line of sizes, which is the last."""

@@ -24,7 +24,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
 # The dtype in which scipy reads each field.
-DTYPES = {
+DTYPES: dict[str, type[Any]] = {
     "real": np.float64,
     "double": np.float64,
     "pattern": np.float64,

@@ -14,7 +14,7 @@ from pdla.linalg.routines.cholesky import CHOLESKY
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.images import Part
-from pdla.matrix.core import DistMatrix
+from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
 
 
@@ -232,9 +232,10 @@ def cho_factor(
 
 
 def cho_solve(
-    c_and_lower: tuple[DistMatrix, bool], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None, out: Any = None, memory_limit: int | None = None, verify: bool | str | None = None,
-) -> Any:
+    c_and_lower: tuple[DistMatrix, bool], B: MatrixOrVector, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,
+    verify: bool | str | None = None,
+) -> MatrixOrVector:
     """Solve A X = B by A's Cholesky factor. Collective over its grid, idle ranks included.
 
     Parameters

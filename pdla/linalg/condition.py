@@ -93,7 +93,8 @@ def _norm(A: DistMatrix, ord: Any) -> float:
 
 
 def cond(
-    A: Any, p: float = 1, *, check_finite: bool = True, memory_limit: int | None = None, verify: bool | str | None = None
+    A: DistMatrix | tuple[DistMatrix, np.ndarray | bool], p: float = 1, *, check_finite: bool = True,
+    memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> float:
     """Estimate the condition number: the norm of A times that of its inverse.
 
@@ -236,7 +237,7 @@ def _solution(factors: Factors, dtype: np.dtype) -> Way:
     return way
 
 
-def estimated_norm(times: Callable, adjoint: Callable, like: np.ndarray) -> float:
+def estimated_norm(times: Callable[..., Any], adjoint: Callable[..., Any], like: np.ndarray) -> float:
     """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given.
 
     It is infinite where they are not finite.

@@ -25,8 +25,8 @@ class SlogdetResult(NamedTuple):
 
 
 def det(
-    A: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
-    memory_limit: int | None = None, verify: bool | str | None = None,
+    A: DistMatrix | tuple[DistMatrix, np.ndarray | bool], *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
+    check_finite: bool = True, memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> Any:
     """Compute the determinant. Collective over A's grid, idle ranks included.
 
@@ -91,8 +91,8 @@ def det(
 
 
 def slogdet(
-    A: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
-    memory_limit: int | None = None, verify: bool | str | None = None,
+    A: DistMatrix | tuple[DistMatrix, np.ndarray | bool], *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
+    check_finite: bool = True, memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> SlogdetResult:
     """Compute the sign of the determinant, and the logarithm of its absolute value.
 

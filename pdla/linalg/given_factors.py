@@ -33,11 +33,11 @@ class FactorsCall:
             check(options, dtype, X)
 
         self.of_matrix = of_matrix
-        self.of_lu = Call(
+        self.of_lu: Call = Call(
             name, (), lambda plan, X, pivots: work(plan, Factors.of_lu(X, pivots)), reads=lambda options: None, check=check_lu,
             look=look,
         )
-        self.of_cholesky = Call(
+        self.of_cholesky: Call = Call(
             name, (), lambda plan, C: work(plan, Factors.of_cholesky(C if plan.options.lower else C.H)),
             reads=lambda options: Part(options.lower), check=check,
         )

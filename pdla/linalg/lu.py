@@ -23,7 +23,7 @@ from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
 from pdla.linalg.verify import Claim, run_checked, why_lost
 from pdla.matmul.images import Images, Part
-from pdla.matrix.core import DistMatrix
+from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
 
 
@@ -208,9 +208,10 @@ def predict_lu(
 
 
 def lu_solve(
-    lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None, out: Any = None, memory_limit: int | None = None, verify: bool | str | None = None,
-) -> Any:
+    lu_and_piv: tuple[DistMatrix, np.ndarray], B: MatrixOrVector, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,
+    verify: bool | str | None = None,
+) -> MatrixOrVector:
     """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
 
     Parameters

@@ -15,14 +15,14 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.refinement import lower_dtype, refine_solution
 from pdla.linalg.routines import BY_STRUCTURE, TRIANGULAR
 from pdla.linalg.solutions import factor, solve_by
-from pdla.matrix.core import DistMatrix
+from pdla.matrix.core import DistMatrix, MatrixOrVector
 
 
 def solve(
-    A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, overwrite_b: bool = False,
-    check_finite: bool = True, layout: Layout | None = None, out: Any = None, refine: str | None = None,
-    memory_limit: int | None = None, verify: bool | str | None = None,
-) -> Any:
+    A: DistMatrix, B: MatrixOrVector, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
+    overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None,
+    refine: str | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
+) -> MatrixOrVector:
     """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
 
     Parameters

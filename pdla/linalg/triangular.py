@@ -17,14 +17,15 @@ from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
 from pdla.matmul.images import Part
-from pdla.matrix.core import DistMatrix
+from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
 
 
 def solve_triangular(
-    A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
-    layout: Layout | None = None, out: Any = None, memory_limit: int | None = None, verify: bool | str | None = None,
-) -> Any:
+    A: DistMatrix, B: MatrixOrVector, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False,
+    check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,
+    verify: bool | str | None = None,
+) -> MatrixOrVector:
     """Solve A X = B, A triangular. Collective over A's grid, idle ranks included.
 
     A is never written to.

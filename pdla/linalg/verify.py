@@ -13,7 +13,7 @@ checked they compare that first (`alike`), and what they find, or raise, before 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -39,7 +39,7 @@ class verifying:
     __slots__ = ("token",)
 
     def __init__(self, verify: bool | str | None) -> None:
-        self.token = _asked.set(_asked.get() if verify is None else verify)
+        self.token: Token[bool | str | None] = _asked.set(_asked.get() if verify is None else verify)
 
     def __enter__(self) -> None: ...
 
@@ -145,11 +145,15 @@ def _copied(X: DistMatrix) -> bool:
 class Check:
     """The check of one claim."""
 
+    comm: Communicator
+    images: Images
+    claim: Claim
+
     def __init__(self, comm: Communicator, images: Images, claim: Claim) -> None:
         """Collective: before the result is computed."""
         self.comm, self.images, self.claim = comm, images, claim
-        self.x = images.vectors(claim.n)
-        self.expected = self._expected(self.x)
+        self.x: Pair = images.vectors(claim.n)
+        self.expected: Pair = self._expected(self.x)
 
     def faults(self, made: Any) -> str:
         """Collective: what is wrong, in words that are the same on every rank; "": nothing.

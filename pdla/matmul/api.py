@@ -331,15 +331,15 @@ class Plans:
     """The plans made on one communicator, the latest last, and the workspace that its calls share."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple, Any] = {}
-        self.workspace = Workspace()
+        self.plans: dict[tuple[Any, ...], Any] = {}
+        self.workspace: Workspace = Workspace()
 
-    def plan(self, key: tuple, make: Callable[[], Any]) -> Any:
+    def plan(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """The plan kept under this key, or one made now."""
         plan = self.plans.get(key)
         return make() if plan is None or plan.closed else plan
 
-    def keep(self, key: tuple, plan: Any) -> None:
+    def keep(self, key: tuple[Any, ...], plan: Any) -> None:
         """Keep a plan as the latest, and drop the oldest.
 
         Only for calls that agree, so that every rank drops the same plans: some exchange messages

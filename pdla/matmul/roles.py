@@ -93,7 +93,8 @@ def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
 
 
 def _comes(
-    given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest, cols: Nest
+    given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest,
+    cols: Nest,
 ) -> float:
     """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
     words = moved(mnk[2] * mnk[which], given[which], Layout.trusted(rows, cols), size)
@@ -139,7 +140,7 @@ class Move(NamedTuple):
     addends: bool = False
 
 
-def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
+def moves(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
     """What a rank receives when A and B come in the layouts `given`, are multiplied in `layouts`, and C goes to its given one."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
     return [_coming_to(m * k, A, a, size), _coming_to(k * n, B, b, size), *_going(m * n, c, C, size)]
@@ -160,19 +161,19 @@ def _going(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) 
     return found if C is None else [*found, Move(moved(elements, reduced, C, size), ())]
 
 
-def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+def price(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
     """The words that a rank receives in all: see `moves`."""
     return sum([move.words for move in moves(given, layouts, mnk, size)])
 
 
-def held(given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+def held(given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
     """The words of A and of B that a rank holds in these layouts."""
     m, n, k = mnk
     return m * k / ranks_along(given[0].axes, size), k * n / ranks_along(given[1].axes, size)
 
 
 def copied(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
+    given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
 ) -> float:
     """Words that a rank copies.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from numbers import Number
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -143,7 +143,7 @@ class DistMatrix:
         return self.base.T if self.transposed else self.base
 
     @property
-    def local(self) -> Any:
+    def local(self) -> np.ndarray:
         """The block of this rank, 2-D: writing to it writes to the matrix, but for a conjugate view."""
         return self.xp.reinterpret(self.stored, self.conjugated)
 
@@ -187,7 +187,7 @@ class DistMatrix:
             public = [known for known in (*vars(DistMatrix), *DistMatrix.__annotations__) if not known.startswith("_")]
             raise signposts.missing("a DistMatrix", name, public, "{}(A)")
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
 
     def __copy__(self) -> DistMatrix:
@@ -199,7 +199,8 @@ class DistMatrix:
     def __array__(self, *args: Any, **named: Any) -> Any:
         raise TypeError("a DistMatrix is cut over many ranks: A.gather() is the whole as an array, A.local this rank's block")
 
-    __dlpack__ = __dlpack_device__ = __array__
+    __dlpack__: Callable[..., Any] = __array__
+    __dlpack_device__: Callable[..., Any] = __array__
 
     def __array_function__(self, function: Any, *args: Any) -> Any:
         self.__array__()  # some of NumPy's functions take that error for an answer: array_equal(A, A) would be False
@@ -210,7 +211,7 @@ class DistMatrix:
     def __eq__(self, other: object) -> Any:
         raise TypeError("matrices are compared by what they hold: A.gather() == B.gather(), or (A - B).norm() == 0")
 
-    __hash__ = object.__hash__
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
         kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
@@ -631,6 +632,10 @@ class DistMatrix:
 
         return shared(self)
 
+    @overload
+    def gather(self, root: None = None) -> np.ndarray: ...
+    @overload
+    def gather(self, root: int) -> np.ndarray | Any: ...  # None on the other ranks, which no checker can tell apart
     def gather(self, root: int | None = None) -> Any:
         """Bring the whole matrix together. Collective over the grid's communicator.
 
@@ -717,6 +722,10 @@ class DistMatrix:
 
         return diagonal(self, offset)
 
+    @overload
+    def sum(self, axis: None = None) -> Any: ...
+    @overload
+    def sum(self, axis: int) -> np.ndarray: ...
     def sum(self, axis: int | None = None) -> Any:
         """Add up all elements, or those of each row or column. Collective over the communicator.
 
@@ -748,6 +757,10 @@ class DistMatrix:
 
         return total(self, axis)
 
+    @overload
+    def mean(self, axis: None = None) -> Any: ...
+    @overload
+    def mean(self, axis: int) -> np.ndarray: ...
     def mean(self, axis: int | None = None) -> Any:
         """Average all elements, or those of each row or column. Collective over the communicator.
 
@@ -774,6 +787,10 @@ class DistMatrix:
 
         return mean(self, axis)
 
+    @overload
+    def max(self, axis: None = None) -> Any: ...
+    @overload
+    def max(self, axis: int) -> np.ndarray: ...
     def max(self, axis: int | None = None) -> Any:
         """Find the largest element, or that of each row or column. Collective over the communicator.
 
@@ -799,6 +816,10 @@ class DistMatrix:
 
         return extreme(self, "max", axis)
 
+    @overload
+    def min(self, axis: None = None) -> Any: ...
+    @overload
+    def min(self, axis: int) -> np.ndarray: ...
     def min(self, axis: int | None = None) -> Any:
         """Find the least element, or that of each row or column. Collective over the communicator.
 
@@ -863,9 +884,11 @@ def raised(x: Any, y: Any) -> Any:
     return y**x
 
 
+MatrixOrVector = TypeVar("MatrixOrVector", DistMatrix, np.ndarray)  # a result is what an argument is: a vector on every rank
+
 # What may be done to each addend of partial sums: with another matrix's, and with a number.
-ADDING = {np.add, np.subtract, subtracted}
-SCALING = {np.multiply, np.true_divide}
+ADDING: set[Any] = {np.add, np.subtract, subtracted}
+SCALING: set[Any] = {np.multiply, np.true_divide}
 
 
 def _foreign(other: Any) -> Any:

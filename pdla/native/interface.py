@@ -27,7 +27,7 @@ from pdla.scalapack.pblas import DTYPES, TURNS
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
 OTHER = 7  # PDLA_OTHER
 LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
-THINGS = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
+THINGS: dict[type[Any], str] = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
 QUOTED = 200  # characters of a layout's text that an error quotes
 
 
@@ -36,7 +36,7 @@ class Handles:
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}
-        self.numbers = count(1)
+        self.numbers: count[int] = count(1)
 
     def new(self, thing: Any) -> int:
         number = next(self.numbers)
@@ -106,7 +106,7 @@ class Interface:
 
     def __init__(self, ffi: Any) -> None:
         self.ffi = ffi
-        self.handles = Handles()
+        self.handles: Handles = Handles()
 
     def answering(self, function: Callable[..., None]) -> Callable[..., None]:
         """The function with two more arguments at the end, to which its errors are written."""

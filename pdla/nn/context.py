@@ -35,20 +35,27 @@ class PassContext:
 
     y: DistMatrix
     sizes: Sequence[tuple[int, int]]
+    scheme: Scheme
+    sequence: int
+    tokens: Any
+    number: int
+    training: bool
+    parameters: Sequence[Parameter]
+    order: list[Parameter]
 
     def __init__(
         self, scheme: Scheme, sequence: int, x: Any, number: int, training: bool, parameters: Sequence[Parameter]
     ) -> None:
         self.scheme, self.sequence, self.tokens, self.number, self.training = scheme, sequence, x.shape[0], number, training
-        self.layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
+        self.layout: Layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
         self.parameters, self.order = parameters, [p for p in parameters if p.axes]
-        self.direction = 1  # through the order: forward
+        self.direction: int = 1  # through the order: forward
         self.under_way: dict[Parameter, Transfer[DistMatrix]] = {}
         self.arrived: dict[Parameter, DistMatrix] = {}
-        self.uses = Counter[Parameter]()
+        self.uses: Counter[Parameter] = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
         self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # and the name under which it is recorded
-        self.batches = [MicroBatch(self, number) for number in range(scheme.shards)]
+        self.batches: list[MicroBatch] = [MicroBatch(self, number) for number in range(scheme.shards)]
 
     def drop(self) -> None:
         """Receive the parameters under way, which will not be used."""
@@ -166,9 +173,15 @@ class MicroBatch:
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
+    context: PassContext
+    number: int
+    recomputing: bool
+    training: bool
+    saving: bool
+
     def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
         self.context, self.number, self.recomputing = context, number, recomputing
-        self.several = context.scheme.shards > 1  # others can compute while this one waits
+        self.several: bool = context.scheme.shards > 1  # others can compute while this one waits
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
 

@@ -6,6 +6,8 @@ move, in more messages.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pdla import config
 from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
@@ -22,9 +24,12 @@ PLANS = 12  # that are kept for a weight: three for each number of tokens
 class Panels:
     """The products of one weight, planned at the first pass of their kind."""
 
+    scheme: Scheme
+    width: int
+
     def __init__(self, scheme: Scheme, width: int) -> None:
         self.scheme, self.width = scheme, width
-        self.plans: dict[tuple, Plan] = {}
+        self.plans: dict[tuple[Any, ...], Plan] = {}
 
     def __deepcopy__(self, memo: object) -> Panels:
         return Panels(self.scheme, self.width)  # without plans, which may hold memory that ranks share

@@ -62,12 +62,17 @@ class Parameter:
     [(1, 3), (1, 3)]
     """
 
+    allocated: DistMatrix
+    name: str
+    layers: int
+    backward: bool
+
     def __init__(
         self, value: DistMatrix, gathered_layout: Layout | None = None, name: str = "", draw: Callable[[], None] | None = None
     ) -> None:
         self.allocated, self.name, self.layers, self.backward, self._draw = value, name, 1, True, draw
-        self.gathered_layout = value.layout if gathered_layout is None else gathered_layout
-        self.axes = gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
+        self.gathered_layout: Layout = value.layout if gathered_layout is None else gathered_layout
+        self.axes: tuple[str, ...] = gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
         self.gradient: DistMatrix | None = None
         self._addends: dict[Axes, tuple[Layout, Shape, Any]] = {}
         self._summed: dict[Axes, tuple[Axes, Axes]] = {}

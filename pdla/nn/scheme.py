@@ -194,6 +194,10 @@ class Scheme:
     first: Table
     second: Table
     optional: tuple[str, ...] = ()
+    grid: ProcessGrid
+    keep: bool
+    shards: int
+    panel: int | None
 
     def __init__(
         self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None,
@@ -228,7 +232,7 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
-        self._layouts: dict[tuple, Any] = {}  # kept, as every pass asks for the same ones
+        self._layouts: dict[tuple[Any, ...], Any] = {}  # kept, as every pass asks for the same ones
         self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
     def __repr__(self) -> str:

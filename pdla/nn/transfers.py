@@ -23,6 +23,7 @@ class Transfer(Generic[T]):
 
     __slots__ = ("_verbs", "result", "under_way")
     result: T
+    under_way: bool
 
     def __init__(self, verbs: Verbs[T]) -> None:
         self._verbs, self.under_way = verbs, True

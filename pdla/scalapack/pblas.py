@@ -37,7 +37,7 @@ from pdla.matrix.redistribute import local_shape, start
 from pdla.model.machine import Machine
 from pdla.scalapack.descriptor import Descriptor
 
-DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
+DTYPES: dict[str, type[Any]] = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
 AUTO = Options("auto", None, None, None, None)
 Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
@@ -75,10 +75,10 @@ class Context:
     def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
         """Collective over comm. here: this process's row and column in the grid."""
         ranks = {place: rank for rank, place in enumerate(comm.share(here))}
-        self.grid = ProcessGrid(shape, comm=comm, order=[ranks[place] for place in np.ndindex(*shape)])
+        self.grid: ProcessGrid = ProcessGrid(shape, comm=comm, order=[ranks[place] for place in np.ndindex(*shape)])
         self.calls: dict[bytes, Run] = {}
         self.met: defaultdict[bytes, float] = defaultdict(float)  # operations so far, of calls without a plan
-        self.workspace = Workspace()
+        self.workspace: Workspace = Workspace()
 
     def find(self, key: bytes, flops: float, read: Callable[[], Call]) -> Run | None:
         """The function that runs a call, found by its key; None while it is not worth a plan. Collective where a plan is made."""

@@ -40,21 +40,26 @@ ARRIVAL, TURN, START = range(3)
 class VirtualWorld(World):
     """A world whose ranks take turns, with an agenda of what happens at which time."""
 
+    machine: Machine
+    now: float
+    failed_rank: int
+    stopped: bool
+
     def __init__(self, size: int, machine: Machine) -> None:
         super().__init__(size)
         self.machine, self.now = machine, 0.0
-        self.lanes = [Lane(machine, rank) for rank in range(size)]
-        self.rounds = [count() for _ in range(size)]
-        self.asked: dict[tuple, deque[Letter]] = defaultdict(deque)  # what receivers have asked for; `mail`: what was sent
+        self.lanes: list[Lane] = [Lane(machine, rank) for rank in range(size)]
+        self.rounds: list[count[int]] = [count() for _ in range(size)]
+        self.asked: dict[tuple[Any, ...], deque[Letter]] = defaultdict(deque)  # by receivers; `mail`: what was sent
         self.asleep: dict[int, tuple[Callable[[], bool], Callable[[], str]]] = {}
-        self.numbers = count()
-        self.agenda: list[tuple[float, int, tuple, int, Any]] = []
-        self.gates = [threading.Lock() for _ in range(size)]
+        self.numbers: count[int] = count()
+        self.agenda: list[tuple[float, int, tuple[Any, ...], int, Any]] = []
+        self.gates: list[threading.Lock] = [threading.Lock() for _ in range(size)]
         for rank in range(1, size):
             self.gates[rank].acquire()
             self._plan(0.0, TURN, (rank,), rank)
 
-    def _plan(self, at: float, kind: int, order: tuple, what: Any) -> None:
+    def _plan(self, at: float, kind: int, order: tuple[Any, ...], what: Any) -> None:
         heappush(self.agenda, (at, kind, order, next(self.numbers), what))
 
     # ------------------------------------------------------------------ turns
@@ -158,14 +163,23 @@ class VirtualWorld(World):
 class Round:
     """One rank's part of an exchange: what it awaits, what has come, what it has sent, and what it still has to send on."""
 
-    def __init__(self, comm: VirtualComm, call: str, key: tuple, recvs: Pieces, onward: Onward) -> None:
+    comm: VirtualComm
+    call: str
+    key: tuple[Any, ...]
+    recvs: Pieces
+    onward: Onward
+    number: int
+    tag: str
+
+    def __init__(self, comm: VirtualComm, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward) -> None:
         self.comm, self.call, self.key, self.recvs, self.onward = comm, call, key, recvs, onward
         self.number, self.tag = next(comm.world.rounds[comm.me]), tag()
         self.came: deque[tuple[int, Letter]] = deque()
-        self.turns = deque(onward)
+        self.turns: deque[int] = deque(onward)
         self.sent: list[Letter] = []
         self.gone: list[Letter] = []
-        self.awaited = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in comm._in_turn(recvs, onward)}
+        turns = comm._in_turn(recvs, onward)
+        self.awaited: dict[int, tuple[int, Letter]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in turns}
 
     def _ask(self, i: int, source: int, out: Array) -> Letter:
         letter, both = self._letter(source, self.comm.rank, out, False)
@@ -247,13 +261,13 @@ class VirtualComm(ThreadComm):
     publishes = False
     world: VirtualWorld
 
-    def __init__(self, world: VirtualWorld, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:
+    def __init__(self, world: VirtualWorld, name: tuple[Any, ...], ranks: Sequence[int], rank: int, axis: str = "all") -> None:
         super().__init__(world, name, ranks, rank, axis)
-        self.lane = world.lanes[self.me]
+        self.lane: Lane = world.lanes[self.me]
         self.homes = [world.machine.home(r) for r in self.ranks] if world.machine.node else ()
 
     def _post(
-        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
         if not sends and not recvs:
             return iter(())

@@ -109,6 +109,9 @@ class Lane(Clock):
     last  (inbound, far) -> the passages of the last message on that link: its handling, and its bytes
     """
 
+    rank: int
+    doing: str
+
     def __init__(self, machine: Machine, rank: int) -> None:
         super().__init__(machine)
         self.rank, self.doing = rank, ""

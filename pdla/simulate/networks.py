@@ -56,8 +56,8 @@ class Transformer:
     ['Megatron1D data=2 row=2, sequence_parallel=True', 'Megatron1D row=4, sequence_parallel=True']
     """
 
-    kind: ClassVar = "transformer"
-    grows: ClassVar = ("batch", "hidden")  # what may grow with the ranks
+    kind: ClassVar[str] = "transformer"
+    grows: ClassVar[tuple[str, ...]] = ("batch", "hidden")  # what may grow with the ranks
 
     hidden: int
     heads: int

@@ -164,7 +164,7 @@ class Mark:
     """An event on the current stream, recorded as it is made."""
 
     def __init__(self) -> None:
-        self.event = cupy.cuda.Event(disable_timing=True)
+        self.event: Any = cupy.cuda.Event(disable_timing=True)
         self.event.record()
 
     @property

@@ -25,7 +25,9 @@ SIZES = {
     "batch": (64, "sequences of a step"),
     "layers": (24, "layers of the transformer"),
 }
-DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32", "complex64", "complex128")}  # default first
+DTYPES: dict[str, tuple[str, ...]] = {  # default first
+    "transformer": ("float32", "float64"), "product": ("float64", "float32", "complex64", "complex128"),
+}
 
 
 def add(to: Parser) -> None:

@@ -149,7 +149,7 @@ def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
     a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
     each = list(zip(a, b, c, strict=True))
 
-    def stack():  # in one call of NumPy's library, so that calls are not timed; another library takes one product a call
+    def stack() -> None:  # in one call of NumPy's library, so that calls are not timed; another library takes one product a call
         if not config.settings.blas:
             np.matmul(a, b, out=c)
             return

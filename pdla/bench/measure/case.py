@@ -49,7 +49,7 @@ class Case:
         return operations(self.m, self.n, self.k, self.dtype)
 
     @property
-    def problem(self) -> tuple:
+    def problem(self) -> tuple[Any, ...]:
         """A key, equal for two cases that multiply equal matrices."""
         return (self.m, self.n, self.k, self.dtype, self.transa, self.transb, self.source)
 

@@ -22,11 +22,14 @@ COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
 class Checker:
     """Checks products on one communicator; rank 0 keeps NumPy's product, as many algorithms are compared with the same one."""
 
+    comm: pdla.Communicator
+    small: int
+
     def __init__(self, comm: pdla.Communicator, small: int = SMALL) -> None:
         self.comm, self.small = comm, small
         self.kept: dict[Any, Any] = {}
 
-    def check(self, problem: tuple, A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
+    def check(self, problem: tuple[Any, ...], A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
         """Collective: how C = A B was checked, beginning with "WRONG" where it is not.
 
         problem  a key, equal for two calls with equal A and B;  exact  whether the product has no rounding errors
@@ -36,7 +39,7 @@ class Checker:
         how = ("exact" if exact else "bound") + (" (NumPy)" if by_numpy else " (Freivalds)")
         return f"{WRONG}, {how}: {fault}" if fault else how
 
-    def _numpy(self, problem: tuple, A: Any, B: Any, C: Any, exact: bool) -> str:
+    def _numpy(self, problem: tuple[Any, ...], A: Any, B: Any, C: Any, exact: bool) -> str:
         key = (problem, exact)
         if key not in self.kept:
             if len(self.kept) > 1:  # of the problem before: one of its data, one of integers

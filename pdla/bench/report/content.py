@@ -13,6 +13,7 @@ import numpy as np
 
 from pdla.bench.measure.case import Case
 from pdla.bench.measure.product import Results, Row
+from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
 from pdla.simulate.split import Span, Split, Timeline
 
@@ -65,9 +66,13 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 def misfit(content: Any) -> str | None:
     """A value of a kind or size that the schema does not allow, and where it is; None where there is none.
 
-    Fields that are missing or unknown are no misfit: files of other versions have fewer or more.
+    Fields that are missing or unknown are no misfit: files of other versions have fewer or more. Raises
+    Stop without jsonschema.
     """
-    from jsonschema import Draft202012Validator, validators
+    try:
+        from jsonschema import Draft202012Validator, validators
+    except ImportError as error:
+        raise refuse("reading a report needs jsonschema: pip install 'pdla[bench]'") from error
 
     kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # JSON Schema takes 2.0 for one, too
     faults = validators.extend(Draft202012Validator, type_checker=kinds)(json.loads(SCHEMA.read_text())).iter_errors(content)

@@ -87,6 +87,10 @@ class Pipeline:
     It is what to pass to `_exchange`, with `landed`, which adds.
     """
 
+    out: Any
+    xp: ModuleType
+    into: Any
+
     def __init__(self, circle: Nodes, rank: int, parts: Sequence[Any], out: Any, xp: ModuleType, op: str) -> None:
         node, last = circle.node[rank], len(circle.ranks) - 1
         mates, column = circle.ranks[node], circle.column(rank)
@@ -94,7 +98,7 @@ class Pipeline:
         # it; on that rank itself the second's, as a sum of two has the same bits in either order.
         giver = column[node - 1] if node else next(r for r in mates if r != rank)
         self.out, self.xp, self.into = out, xp, getattr(xp, op)
-        self.sends = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
+        self.sends: list[tuple[int, Any]] = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
         self.recvs: list[tuple[int, Any]] = []
         self.onward: dict[int, Sequence[int]] = {}
         self.whole: dict[int, Chunk] = {}  # the chunk that can be added up once so many messages have come

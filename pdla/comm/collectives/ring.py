@@ -55,6 +55,9 @@ class Nodes:
     ranks[i] are those of node i; rank r is number place[r] of the ranks of node node[r].
     """
 
+    ranks: list[list[int]]
+    node: list[int]
+
     def __init__(self, homes: Sequence[int]) -> None:
         ranks: dict[int, list[int]] = {}
         self.place: list[int] = []

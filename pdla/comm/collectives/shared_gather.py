@@ -25,6 +25,12 @@ class GatherBuffer:
     ranks  how many ranks run on this node
     """
 
+    shared_buffer: SharedBuffer
+    holding: held
+    memory: Any
+    taken: int
+    counts: list[int]
+
     def __init__(self, shared_buffer: SharedBuffer, ranks: int, size: int) -> None:
         self.shared_buffer, self.holding = shared_buffer, held(size // ranks)
         self.holding.__enter__()

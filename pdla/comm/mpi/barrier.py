@@ -60,6 +60,15 @@ class SharedBarrier:
     """
 
     beside: SharedBarrier
+    comm: NodeComm
+    window: MPI.Win
+    turns: memoryview[int]
+    asleep: memoryview[int]
+    spare: list[memoryview[int]]
+    word: memoryview[int]
+    address: int
+    turn: int
+    word_seen: int
 
     def __init__(self, comm: NodeComm, window: MPI.Win, memory: np.ndarray) -> None:
         self.comm, self.window = comm, window

@@ -47,6 +47,12 @@ _LOOK = 1.0  # seconds from one look at the clock to the next that count as wait
 class MPIComm(Communicator):
     """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator on which nothing else is sent."""
 
+    xp: ModuleType
+    homes: Sequence[int]
+    adds: bool
+    mpi: MPI.Comm
+    node: Node
+
     staged = False  # whether a device's arrays go through pinned memory of the host
 
     def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
@@ -56,7 +62,7 @@ class MPIComm(Communicator):
         self._progress = progress(here, xp) if self.nodes > 1 else None
         # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its
         # rank gets a core, and 8 ranks on 2 cores take 8 times as long.
-        self.tree = self.nodes > 1 or not here.crowded
+        self.tree: bool = self.nodes > 1 or not here.crowded
         self._shared_buffer: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
         self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for

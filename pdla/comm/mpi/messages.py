@@ -68,6 +68,15 @@ class Round:
     a round that has ended for a moment longer.
     """
 
+    recvs: list[MPI.Request]
+    expected: list[tuple[int, int, int]]
+    sends: list[MPI.Request]
+    onward: deque[tuple[int, list[Send]]]
+    packing: deque[tuple[Any, Send]]
+    by_piece: Collection[int]
+    landed: Callable[[int], None] | None
+    landings: int
+
     def __init__(
         self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
         onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
@@ -86,10 +95,10 @@ class Round:
             self.missing[message] = number + 1  # as its last piece comes last: how many there are
         self.packing, self.by_piece = deque(packing), by_piece
         self.landed, self.landings = landed, 0
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and are not yet taken
-        self.fault = ""
-        self.left = bool(recvs or packing or onward or sends)  # whether anything is still on its way; else `come` has all that came
+        self.fault: str = ""
+        self.left: bool = bool(recvs or packing or onward or sends)  # whether anything is under way; else `come` has all that came
         if packing or onward:
             owing[id(self)] = self
 
@@ -179,12 +188,16 @@ class Progress:
     resting   the rank waits. The thread is not woken when that changes: waits are many and short.
     """
 
+    wanted: threading.Event
+    ended: bool
+    resting: bool
+
     def __init__(self, here: Node, xp: ModuleType = numpy) -> None:
         """xp: the module of the rounds' arrays, which are on the device of the thread that calls this."""
-        self.nap = config.settings.progress * here.crowding
+        self.nap: float = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
-        self.thread = threading.Thread(target=self._look, args=[xp.joining()], name="pdla progress", daemon=True)
+        self.thread: threading.Thread = threading.Thread(target=self._look, args=[xp.joining()], name="pdla progress", daemon=True)
         self.thread.start()
         atexit.register(self.end)
 

@@ -27,11 +27,14 @@ _MOST = 2**32  # more than the pieces of any turn
 class WindowBuffer(Turns):
     """A shared buffer over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
 
+    barrier: SharedBarrier
+    meeting: SharedBarrier
+
     def __init__(self, comm: NodeComm) -> None:
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
-        self.opened = 0
+        self.opened: int = 0
 
     def _grow(self, size: int) -> np.ndarray:
         apart = barrier.nbytes_for(self.comm.size)

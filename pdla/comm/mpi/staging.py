@@ -35,6 +35,10 @@ def gapless(xp: ModuleType, x: Array) -> Array:
 class Landing:
     """Receives a message for `out` in `box`: `out` itself, or memory without gaps, from which it is copied when it is complete."""
 
+    xp: ModuleType
+    out: Array
+    box: Array
+
     by_piece = False
 
     def __init__(self, xp: ModuleType, out: Array) -> None:
@@ -53,15 +57,18 @@ class Landing:
 class Staged(Landing):
     """The same for a device's array, through pinned memory: rows go on to the device while later ones arrive."""
 
+    xp: ModuleType
+    after: Any
+
     by_piece = True
 
     def __init__(self, xp: ModuleType, out: Array, after: Any) -> None:
         """after: the event after which nothing on the device uses `out` any more."""
         self.xp, self.after = xp, after
-        self.box = self.xp.pinned(out.shape, out.dtype)
-        self.parts = _parts(out, self.box, whole=False)
+        self.box: Any = self.xp.pinned(out.shape, out.dtype)
+        self.parts: list[tuple[Array, Array]] = _parts(out, self.box, whole=False)
         self.come: set[int] = set()
-        self.landed = 0
+        self.landed: int = 0
 
     def land(self, number: int) -> bool:
         self.come.add(number)

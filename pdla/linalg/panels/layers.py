@@ -46,13 +46,19 @@ class Layers:
     everyone  the communicator of the ranks of all layers
     """
 
+    xp: Any
+    rows: Dimension
+    cols: Dimension
+    stored: Any
+    comm: Communicator
+
     def __init__(
         self, X: DistMatrix, axis: str, comm: Communicator, everyone: Communicator, rows: Dimension, cols: Dimension
     ) -> None:
         self.xp, self.rows, self.cols, self.stored, self.comm = X.xp, rows, cols, X.stored, comm
         self.everyone = everyone
-        self.steps = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
-        self.a = buffer(X.xp, (len(X.stored), cols.tail[0].stop), X.dtype)
+        self.steps: range = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
+        self.a: Any = buffer(X.xp, (len(X.stored), cols.tail[0].stop), X.dtype)
         self.going: list[Pending] = []
         self.xp.scale(self.a, 0)
         for _, here, there in self.own():

@@ -31,6 +31,10 @@ Extent = tuple[slice, int]  # of a block: its rows, as places among this rank's,
 class Panels:
     """The panels of one dimension: each goes from the owner of its block to all ranks along this axis."""
 
+    dimension: Dimension
+    xp: ModuleType
+    slots: Slots
+
     def __init__(self, dimension: Dimension, xp: ModuleType, size: int, dtype: np.dtype) -> None:
         self.dimension, self.xp, self.slots = dimension, xp, Slots(dimension.comm, xp, size, dtype)
 
@@ -68,6 +72,13 @@ class Panel:
     message  all of it
     blocks   its blocks;  firsts: of each the place of its first row among this rank's
     """
+
+    header: Any
+    message: Any
+    mine: bool
+    owner: int
+    second: int
+    slots: Slots
 
     __slots__ = ("blocks", "firsts", "header", "message", "mine", "owner", "pending", "second", "slots")
 
@@ -127,6 +138,9 @@ def on_host(xp: ModuleType, header: Any, unknown: Callable[[], np.ndarray]) -> n
 
 class Step:
     """What step k sends: a panel, or one along each axis. stop: it has failed, and no other step follows."""
+
+    k: int
+    panels: tuple[Panel, ...]
 
     stop = False
 

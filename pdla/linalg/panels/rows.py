@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, take
 from pdla.linalg.panels.blocks import Dimension
 
@@ -103,6 +104,9 @@ class RowExchange:
     sends, recvs  by peer: the positions of the rows that go there, or come from there
     own           positions of rows that are written, and of those that they get
     """
+
+    comm: Communicator | None
+    own: tuple[np.ndarray, np.ndarray]
 
     def __init__(self, rows: Dimension, to: np.ndarray, was: np.ndarray) -> None:
         self.sends: dict[int, np.ndarray] = {}

@@ -37,8 +37,8 @@ class Routine(ABC):
 
     name: str
     about: str
-    layered = False
-    algorithm = "right-looking"
+    layered: bool = False
+    algorithm: str = "right-looking"
 
     @abstractmethod
     def multiplications(self, m: int, n: int) -> float:

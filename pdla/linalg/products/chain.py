@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 from pdla.array.dtypes import promoted
 from pdla.checks import communicator, describe_call, matrix, one_of, same_grid
@@ -136,6 +136,14 @@ class Chain:
     transposed: tuple[bool, ...]
 
 
+@overload
+def einsum(subscripts: str, A: DistMatrix, /, *, layout: Layout | str | None = None, algorithm: str = "auto") -> Any: ...
+@overload
+def einsum(
+    subscripts: str, A: DistMatrix, B: DistMatrix, /, *more: DistMatrix, layout: Layout | str | None = None, algorithm: str = "auto"
+) -> DistMatrix: ...
+@overload
+def einsum(subscripts: str, *stacks: Stack, layout: Layout | str | None = None, algorithm: str = "auto") -> Stack: ...
 def einsum(
     subscripts: str, *matrices: Any, layout: Layout | str | None = None, algorithm: str = "auto"
 ) -> Any:

@@ -128,7 +128,10 @@ def her2k(
     return _rank_2k("her2k", A, B, alpha, beta, out, lower, layout, mirror)
 
 
-def _rank_2k(name: str, A, B, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
+def _rank_2k(
+    name: str, A: DistMatrix, B: DistMatrix, alpha: complex, beta: complex, out: DistMatrix | None, lower: bool,
+    layout: Layout | None, mirror: bool,
+) -> DistMatrix:
     named = {"lower": lower, "layout": layout, "mirror": mirror}
     with agreed(communicator((A, B, out)), describe_call(name, A, B, alpha, beta, out, **named)):
         same_grid(matrix(A), B, "B")

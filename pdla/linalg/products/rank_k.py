@@ -153,7 +153,10 @@ def herk(
     return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
 
 
-def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
+def _rank_k(
+    name: str, A: DistMatrix, alpha: complex, beta: complex, out: DistMatrix | None, lower: bool, layout: Layout | None,
+    mirror: bool,
+) -> DistMatrix:
     with agreed(communicator((A, out)), describe_call(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         hermitian = matrix(A).dtype.kind == "c" and name == "herk"
         shape = (A.shape[0], A.shape[0])

@@ -8,7 +8,7 @@ layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,13 +59,21 @@ class Stack:
     [(range(0, 2), (4, 2, 2)), (range(2, 4), (4, 2, 2))]
     """
 
+    shape: tuple[int, int, int]
+    grid: ProcessGrid
+    layout: Layout
+    axis: str | None
+    dtype: np.dtype
+    transposed: bool
+    conjugated: bool
+
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
 
     def __init__(
         self, blocks: Sequence[Any], shape: tuple[int, int, int], grid: ProcessGrid, layout: Layout, axis: str | None,
         dtype: np.dtype, transposed: bool = False, conjugated: bool = False,
     ) -> None:
-        self.blocks = tuple(blocks)  # as stored: transposed where `transposed`
+        self.blocks: tuple[Any, ...] = tuple(blocks)  # as stored: transposed where `transposed`
         self.shape, self.grid, self.layout, self.axis, self.dtype = shape, grid, layout, axis, dtype
         self.transposed, self.conjugated = transposed, conjugated
 
@@ -78,7 +86,7 @@ class Stack:
     def __eq__(self, other: object) -> Any:
         raise TypeError("stacks are compared by what they hold: S.gather() == R.gather()")
 
-    __hash__ = object.__hash__
+    __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise TypeError("a Stack is neither true nor false: ask for S is not None, or S.shape[0] > 0")

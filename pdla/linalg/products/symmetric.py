@@ -121,7 +121,10 @@ def hemm(
     return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 
 
-def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
+def _product(
+    name: str, A: DistMatrix, B: DistMatrix, side: str, lower: bool, alpha: complex, beta: complex, out: DistMatrix | None,
+    layout: Layout | str | None, algorithm: str,
+) -> DistMatrix:
     with agreed(communicator((A, B, out)), describe_call(name, A, B, side=side, lower=lower)):
         if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")

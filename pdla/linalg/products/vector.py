@@ -16,12 +16,12 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.schedules.streams import multiply
-from pdla.matrix.core import DistMatrix
+from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.matrix.create import whole_array
 from pdla.matrix.redistribute import converted, summed
 
 
-def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
+def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) -> MatrixOrVector:
     """Multiply a vector: y = A x. Collective over A's grid, idle ranks included.
 
     A.T and A.H are views, and move as little as A, which is not moved.
@@ -61,17 +61,17 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     array([21, 43])
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
-    x = _agreed(comm, A, x, distributed, layout)
-    dtype, wanted = promoted(A.dtype, x.dtype), layout or Layout(A.layout.rows)
+    given = _agreed(comm, A, x, distributed, layout)
+    dtype, wanted = promoted(A.dtype, given.dtype), layout or Layout(A.layout.rows)
     with collective_section(comm, "matvec"):
         if A.layout.partial and not sum_alike(A.dtype, dtype):
             A = summed(A, A.layout.summed)
-        y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
+        y: Any = _addends(A, _at_columns(A, given) if distributed else given, dtype)
         if distributed:
             y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
         everyone = ProcessGrid.everyone(comm)
-        whole = converted(y, Layout(), everyone).local
+        whole: Any = converted(y, Layout(), everyone).local
         return whole.astype(dtype, copy=False).reshape(whole.size)
 
 

@@ -139,6 +139,13 @@ class LUPanel(Step):
     moved     the permutation of rows;  exchange: this rank's part in it
     """
 
+    row: Panel
+    next: int
+    walk: FlatLU
+    header: np.ndarray
+    moved: Permutation
+    exchange: RowExchange
+
     def __init__(self, k: int, row: Panel, next: int, walk: FlatLU) -> None:
         super().__init__(k, row)
         self.row, self.next, self.walk, self.L1 = row, next, walk, row.blocks[0].T
@@ -153,12 +160,20 @@ class LUPanel(Step):
 class FlatLU:
     """One rank's work on one layer: L and U in place of its blocks of A."""
 
+    xp: Any
+    a: Any
+    size: int
+    rows: Dimension
+    cols: Dimension
+    block: int
+    mine: np.ndarray
+
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
         self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
         self.rows, self.cols = rows, cols
         self.block, self.mine = self.cols.block, X.indices[0].indices()
-        self.count = -(-self.size // self.block)
-        self.row_panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
+        self.count: int = -(-self.size // self.block)
+        self.row_panels: Panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
 
     def run(self) -> np.ndarray:
         """Collective: the header of all panels, and all pivots."""

@@ -40,12 +40,15 @@ class RowPlaces:
     pivots  by rank, how many of its rows are pivots
     """
 
+    places: np.ndarray
+    rows: np.ndarray
+
     def __init__(self, dimension: Dimension) -> None:
         self.dimension = dimension
         self.places, self.rows = np.arange(dimension.n), np.arange(dimension.n)
-        self.ranks = dimension.owners(self.rows)
-        self.indices = [np.flatnonzero(self.ranks == rank) for rank in range(dimension.parts)]
-        self.pivots = [0] * dimension.parts
+        self.ranks: np.ndarray = dimension.owners(self.rows)
+        self.indices: list[np.ndarray] = [np.flatnonzero(self.ranks == rank) for rank in range(dimension.parts)]
+        self.pivots: list[int] = [0] * dimension.parts
 
     @property
     def heights(self) -> list[int]:
@@ -112,20 +115,34 @@ Known = tuple[np.ndarray, Permutation]  # of a panel: its header, and the permut
 class LayeredLU:
     """One rank's work: L and U in place of its blocks of A."""
 
+    xp: Any
+    stored: Any
+    a: Any
+    layers: Layers
+    rows: Dimension
+    cols: Dimension
+    size: int
+    places: RowPlaces
+    first: int
+    header: np.ndarray
+    winners: np.ndarray
+
     def __init__(self, X: DistMatrix, layers: Layers) -> None:
         self.xp, self.stored, self.a, self.layers = X.xp, X.stored, layers.a, layers
         self.rows, self.cols, self.size = layers.rows, layers.cols, min(X.shape)
         (height, width), block, rows, cols = self.a.shape, layers.cols.block, layers.rows, layers.cols
-        self.count = -(-self.size // block)
+        self.count: int = -(-self.size // block)
         self.places, self.first = RowPlaces(rows), 0  # first: of this rank's rows that are left
-        self.row_panels = Panels(cols, self.xp, (height + block + 1) * block + HEADER, self.a.dtype)  # L of rows left; L11 and U11
-        self.col_panels = Panels(rows, self.xp, block * width, self.a.dtype)  # pivot rows
+        # Of L the rows that are left, with L11 and U11; and pivot rows.
+        self.row_panels: Panels = Panels(cols, self.xp, (height + block + 1) * block + HEADER, self.a.dtype)
+        self.col_panels: Panels = Panels(rows, self.xp, block * width, self.a.dtype)
         self.update: Update | None = None
         self.header, self.winners = np.array([0.0, np.inf, 0]), np.zeros(self.size, np.int64)
         self.coming: list[tuple[Pending, Any]] = []  # rows of U, and where they belong
         self.going: list[Pending] = []  # headers, over depth
         numbers = np.repeat(cols.mine, [cols.width[k] for k in cols.mine])
-        self.columns = [np.flatnonzero(numbers % layers.count == layer) for layer in range(layers.count)]  # which lie in it
+        # By layer, which columns lie in it.
+        self.columns: list[np.ndarray] = [np.flatnonzero(numbers % layers.count == layer) for layer in range(layers.count)]
 
     def run(self) -> np.ndarray:
         """Collective: the header of all panels, and all pivots."""

@@ -107,6 +107,10 @@ class QRPanel(Step):
     next  the first of this rank's columns that it has not updated
     """
 
+    row: Panel
+    next: int
+    sizes: Any
+
     def __init__(self, k: int, row: Panel, next: int) -> None:
         super().__init__(k, row)
         self.row, self.next, self.V = row, next, row.blocks[0].T
@@ -117,13 +121,20 @@ class QRPanel(Step):
 class Reflectors:
     """One rank's part of a matrix whose columns are panels of reflections."""
 
+    xp: Any
+    a: Any
+    size: int
+    rows: Dimension
+    cols: Dimension
+    block: int
+
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
         self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
         if rows.comm is cols.comm is None:  # all of it is here: one block
             rows, cols = Dimension(rows.n, WIDTH), Dimension(cols.n, WIDTH)
         self.rows, self.cols, self.block = rows, cols, cols.block
-        self.count = -(-self.size // self.block)
-        self.row_panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
+        self.count: int = -(-self.size // self.block)
+        self.row_panels: Panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
 
     def take(self, k: int, next: int = 0) -> QRPanel:
         """Local: panel k in the next slot."""

@@ -23,7 +23,7 @@ from pdla.comm.cache import cached
 from pdla.comm.clock import begin_step
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.linalg.panels.blocks import dimensions
+from pdla.linalg.panels.blocks import Dimension, dimensions
 from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
 from pdla.linalg.plan import routine
@@ -77,11 +77,18 @@ class LPanel(Step):
     faces   the first block column whose conj(L21 D11) has not been asked for
     """
 
+    row: Panel
+    col: Panel
+    faces: int
+    L21_rows: Callable[..., Any]
+    L21_cols: Callable[..., Any]
+    stop: bool
+
     def __init__(self, k: int, row: Panel, col: Panel, header: Callable[[], np.ndarray]) -> None:
         super().__init__(k, row, col)
         self.row, self.col, self.faces, self.L21_rows, self.L21_cols = row, col, k + 1, row.rows, col.rows
         self.unknown = header
-        self.header = NONE
+        self.header: np.ndarray = NONE
 
     def wait(self) -> None:
         super().wait()
@@ -91,6 +98,13 @@ class LPanel(Step):
 
 class RightLooking(ABC):
     """One rank's work: L in place of the lower triangle of A. A subclass has the local steps."""
+
+    xp: Any
+    rows: Dimension
+    cols: Dimension
+    counts: Any
+    facing: Any
+    found: np.ndarray
 
     def more(self, w: int) -> int:
         """How many numbers of a panel of w columns follow its header, and are known to all ranks."""
@@ -113,11 +127,11 @@ class RightLooking(ABC):
 
     def __init__(self, L: DistMatrix) -> None:
         self.xp, (self.rows, self.cols) = L.xp, dimensions(L)
-        self.layers = Layers.of(L, self.rows, self.cols)
-        self.a = L.stored if self.layers is None else self.layers.a
+        self.layers: Layers | None = Layers.of(L, self.rows, self.cols)
+        self.a: Any = L.stored if self.layers is None else self.layers.a
         (height, width), block = self.a.shape, self.cols.block
-        self.row_panels = Panels(self.cols, self.xp, height * block + HEADER + self.more(block), self.a.dtype)
-        self.col_panels = Panels(self.rows, self.xp, (width + block) * block + HEADER + self.more(block), self.a.dtype)
+        self.row_panels: Panels = Panels(self.cols, self.xp, height * block + HEADER + self.more(block), self.a.dtype)
+        self.col_panels: Panels = Panels(self.rows, self.xp, (width + block) * block + HEADER + self.more(block), self.a.dtype)
         self.counts, self.facing = cached(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
 
     def count_columns(self) -> np.ndarray:

@@ -13,7 +13,7 @@ along the grid rows instead. A transpose is a view, whose grid rows are T's grid
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,7 @@ from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import count_workspace, diagonal, dimensions, square_blocks, working_copy
+from pdla.linalg.panels.blocks import Dimension, count_workspace, diagonal, dimensions, square_blocks, working_copy
 from pdla.linalg.panels.factors import Factors, pivot_ratio
 from pdla.linalg.panels.panel import Extent, Panel, Panels, Step, look_ahead
 from pdla.linalg.plan import routine
@@ -194,6 +194,9 @@ class XBlock(Step):
     cols  the columns that are worked out;  rest: the rows of B2 that have not been updated
     """
 
+    cols: slice
+    rest: slice
+
     def __init__(self, k: int, T: Panel, X: Panel, cols: slice, rest: slice) -> None:
         super().__init__(k, T, X)
         self.T, self.X, self.cols, self.rest = T, X, cols, rest
@@ -202,6 +205,17 @@ class XBlock(Step):
 class Substitution:
     """One rank's work: T X = B, in place in X's block, which begins as B."""
 
+    xp: Any
+    t: Any
+    x: Any
+    conjugated: bool
+    lower: bool
+    unit: bool
+    rows: Dimension
+    cols: Dimension
+    panels: deque[Panel]
+    later: Iterator[int]
+
     def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
@@ -209,10 +223,10 @@ class Substitution:
         self.counts: np.ndarray | None = None  # of how many columns each row is worked out, where these are not as many in a panel
         self.widths: Sequence[int] = [self.x.shape[1]] * self.rows.count  # of how many columns each block is worked out
         steps = range(self.rows.count if T.grid.active else 0)
-        self.steps = steps if lower else steps[::-1]
+        self.steps: range = steps if lower else steps[::-1]
         block = self.cols.block
-        self.row_panels = Panels(self.cols, self.xp, len(self.t) * block, self.t.dtype)  # of T
-        self.col_panels = Panels(self.rows, self.xp, self.x.shape[1] * block, self.x.dtype)  # of X
+        self.row_panels: Panels = Panels(self.cols, self.xp, len(self.t) * block, self.t.dtype)  # of T
+        self.col_panels: Panels = Panels(self.rows, self.xp, self.x.shape[1] * block, self.x.dtype)  # of X
 
     def many(self, widths: Sequence[int] | None = None) -> None:
         """Collective along the grid rows and columns: many columns.

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from math import inf
 from operator import attrgetter, itemgetter
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -255,7 +256,7 @@ def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
 
 def different(found: Sequence[Way]) -> list[Way]:
     """Of the ways with one algorithm, schedule and grid shape, the cheapest."""
-    seen: dict[tuple, Way] = {}
+    seen: dict[tuple[Any, ...], Way] = {}
     for way in found:
         seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way)
     return [*seen.values()]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Way:
         return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
-def redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
+def redistributed(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
     """Messages by which A and B come where they are needed, and by which C goes to its layout when it has been summed.
 
     Of A's and B's less those of the gathers that a box's price counts: other ones, where no
@@ -88,7 +89,7 @@ def table_weighed(q: Sizes, table: Table, order: Order, words: float) -> float:
 
 
 def weighed(
-    q: Sizes, schedule: str, words: float, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int], order: Order
+    q: Sizes, schedule: str, words: float, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
     """The words by which a product is priced: those that a rank receives, of which those from other nodes count more.
 
@@ -111,9 +112,9 @@ class KeptOf:
 
     def __init__(self, q: Problem) -> None:
         self.q = q
-        self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
-        self.known: dict[tuple, Kept] = {}
-        self.found: dict[tuple, np.ndarray] = {}
+        self.sides: list[Side] = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
+        self.known: dict[tuple[Any, ...], Kept] = {}
+        self.found: dict[tuple[Any, ...], np.ndarray] = {}
 
     @cached_property
     def most(self) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class PlacedOperand:
     shared: bool = False
 
 
-def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
+def lying_so(given: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
     """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
     return tuple([None if X is None else roles.cutting(X, sizes) for X in given])
 
@@ -113,7 +114,7 @@ class Sizes:
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
 
-    def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
+    def schedule(self, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
         """The schedule that suits operands in the layouts `given`.
 
         What is redistributed before does not count: panels do not help it.

@@ -14,6 +14,10 @@ from pdla.matrix.core import DistMatrix
 class RunState:
     """The buffers of a plan, what depends on its layouts alone, and its last call."""
 
+    workspace: Workspace
+    memo: PlanCache
+    last: LastCall
+
     def __init__(self) -> None:
         self.workspace, self.memo, self.last = Workspace(), PlanCache(), LastCall()
 
@@ -35,7 +39,7 @@ class LastCall:
     def __init__(self) -> None:
         self.clear()
 
-    def clear(self, gone: ref | None = None) -> None:
+    def clear(self, gone: ref[Any] | None = None) -> None:
         """Local: forget it, as one of its factors is gone."""
         self.A = self.B = self.out = _nothing
         self.turn = None

@@ -139,10 +139,16 @@ class Tour:
 class Ring:
     """One operand on its ring of ranks: the slice and the number of the part that is here, and its elements as stored."""
 
+    stream: Stream
+    shares: list[Share]
+    slice: int
+    part: int
+    stored: Any
+
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares = stream, shares
         widest = max(len(part) for share in shares for part in share.parts)
-        self.buffers = [stream.panel_buffer(widest) for _ in range(BUFFERS)] if stream.moves else []
+        self.buffers: list[Any] = [stream.panel_buffer(widest) for _ in range(BUFFERS)] if stream.moves else []
         self.slice, self.part, self.stored = -1, stream.here, stream.X.base
         self.coming: tuple[Pending, int, int] | None = None
 
@@ -177,6 +183,15 @@ class Carried:
 
     They travel while the next product is computed.
     """
+
+    stream: Stream
+    shares: list[Share]
+    xp: Any
+    product: Any
+    buffers: list[Any]
+    slice: int
+    part: int
+    sums: Any
 
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares, self.xp = stream, shares, stream.X.xp

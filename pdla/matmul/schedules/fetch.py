@@ -64,9 +64,11 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sin
 class Feed:
     """Panels of one operand: the one that is multiplied, and those under way."""
 
+    comm: Communicator
+
     def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
         self.X, self.comm = X, comm
-        self.buffers = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
+        self.buffers: cycle[Any] = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
         """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""

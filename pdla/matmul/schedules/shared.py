@@ -248,10 +248,13 @@ class Turn:
     memory.
     """
 
+    left: LocalBlock
+    right: LocalBlock
+
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
-        self.script = Script.kept(a, b, roles, grid, memo)
+        self.script: Script = Script.kept(a, b, roles, grid, memo)
         self.shared_buffer: SharedBuffer = memo.once("shared buffer", grid.comm.shared_buffer)
-        self.share = self.script.size // grid.comm.size
+        self.share: int = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
         self.left, self.right = LocalBlock.of(left), LocalBlock.of(right)
         self.views: dict[Any, Views] = {}

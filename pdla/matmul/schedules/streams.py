@@ -22,7 +22,7 @@ from pdla.model.machine import operations
 ALL = slice(None)
 
 
-class PlanCache(dict):
+class PlanCache(dict[Any, Any]):
     """What a plan works out at its first run and keeps for the next: index sets, panels, routes, which depend on layouts alone."""
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -156,7 +156,9 @@ class Assembly(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple) -> Assembly:
+def _assembly(
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple[Any, ...], placed: tuple[Any, ...]
+) -> Assembly:
     sizes, coords = dict(sized), dict(placed)
     rows, cols = whole.indices(shape, sizes, coords)
     block = len(rows), len(cols)
@@ -195,6 +197,12 @@ class Sink:
     What was there is multiplied by beta: each part of the block when its first product comes.
     alike: as for gemm, where other ranks have copies of the block.
     """
+
+    xp: Any
+    block: Any
+    alpha: complex
+    beta: complex
+    alike: bool
 
     def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
         self.xp, self.block, self.alpha, self.beta, self.alike = xp, block, alpha, beta, alike

@@ -31,7 +31,7 @@ class Feed:
         self.stream = stream
         buffers = [stream.panel_buffer(width) for _ in range(at_once(panels))] if stream.moves else []
         # By width, of which there are few for thousands of panels.
-        self.panels = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])
+        self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
@@ -50,7 +50,7 @@ class Drain:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.buffers = cycle([stream.panel_buffer(width) for _ in range(at_once(panels))])
+        self.buffers: cycle[Any] = cycle([stream.panel_buffer(width) for _ in range(at_once(panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:

@@ -17,7 +17,7 @@ from pdla.matmul.schedules.streams import PlanCache, Stream, assemble, meetings
 from pdla.matrix.core import DistMatrix
 
 # Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
-WALKED = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
+WALKED: dict[str, tuple[int | None, int | None, int | None]] = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Walk:
         return mnk["mnk".index(self.dimension)]
 
 
-def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]):
+def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]) -> Nest:
     return effective((layout.rows, layout.cols)[dimension], sizes)
 
 
-def _with(layout: Layout, dimension: int, cuts: tuple) -> Layout:
+def _with(layout: Layout, dimension: int, cuts: Nest) -> Layout:
     return Layout(cuts, layout.cols, layout.partial) if dimension == 0 else Layout(layout.rows, cuts, layout.partial)
 
 
-def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]):
+def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
     """The axes over which an operand can move along the dimension, and the layout that it must have before.
 
     None: it has to be gathered.
@@ -80,7 +80,7 @@ def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mappi
     return axes, _with(needed, dimension, before)
 
 
-def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]):
+def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
     """The axes over which addends of C can be summed panel by panel, and C's layout after the walk.
 
     Each panel is summed at the rank that is to hold it; sums over other axes may be left.
@@ -91,7 +91,9 @@ def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[st
     return axes, Layout(layout.rows, layout.cols, [axis for axis in c.partial if axis not in axes])
 
 
-def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
+def _walk(
+    dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int]
+) -> Walk:
     da, db, dc = WALKED[dimension]
     (axes_a, a), (axes_b, b) = _streamed(A, roles.A, da, sizes), _streamed(B, roles.B, db, sizes)
     axes_c, c = _reduced(roles.C, wanted, dc, sizes)
@@ -108,7 +110,8 @@ def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, si
 
 
 def choose(
-    A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk, dimension: str | None = None
+    A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int],
+    dimension: str | None = None,
 ) -> Walk:
     """The walk along a dimension; None: along that on which most words move panel by panel, ties to k, then n."""
     A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
@@ -137,7 +140,7 @@ def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, in
     return x.overlay(y)[2]
 
 
-def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache):
+def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache) -> list[Stream] | None:
     """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in walk.axes:

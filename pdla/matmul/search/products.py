@@ -61,8 +61,8 @@ class Product:
     ['gather row=2']
     """
 
-    kind: ClassVar = "product"
-    grows: ClassVar = ("m, n and k",)  # what may grow with the ranks
+    kind: ClassVar[str] = "product"
+    grows: ClassVar[tuple[str, ...]] = ("m, n and k",)  # what may grow with the ranks
 
     m: int
     n: int
@@ -295,12 +295,12 @@ def _stays(product: Product, table: Table) -> bool:
     return chosen.carries == table.roles.carries
 
 
-def _does(table: Table) -> tuple:
+def _does(table: Table) -> tuple[Any, ...]:
     """A key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
     carries = dict(table.carries)
     names = {axis: (carries[axis], n, axis == "depth") for axis, n in table.sizes.items() if n > 1}
 
-    def cuts(layout: Layout) -> tuple:
+    def cuts(layout: Layout) -> tuple[Any, ...]:
         return tuple(tuple(names[cut.axis] for cut in nest if cut.axis in names) for nest in (layout.rows, layout.cols))
 
     return table.schedule, table.walked, table.box, cuts(table.A), cuts(table.B), cuts(table.C)

@@ -202,6 +202,10 @@ class Dropout(Layer):
     [0.0, 2.0]
     """
 
+    probability: float
+    seed: int
+    name: str
+
     numbers = ("probability", "seed", "name")
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:

@@ -51,6 +51,10 @@ class Block(Layer):
     [(8, 8), (8, 8)]
     """
 
+    recompute: bool
+    branches: Sequence[Sequence[Layer]]
+    layers: list[Layer]
+
     numbers = ("recompute",)
 
     def __init__(self, scheme: Scheme, branches: Sequence[Sequence[Layer]], *, recompute: bool = False) -> None:

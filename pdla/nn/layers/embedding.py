@@ -70,6 +70,10 @@ class Embedding(Layer):
     [(3, 8), (3, 8)]
     """
 
+    vocabulary: int
+    hidden: int
+    name: str
+
     units = 1, 1
 
     def __init__(
@@ -81,10 +85,10 @@ class Embedding(Layer):
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
-        self.weight = weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight: Parameter = weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
         self.weight.backward = False
         self.gives, self.widths = scheme.first.X, (None, hidden)
-        self.positions = None
+        self.positions: Positions | None = None
         if sequence > 1:
             self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed, dtype=dtype, name=name)
 
@@ -211,6 +215,9 @@ class Positions(Layer):
     [True, True]
     """
 
+    features: int
+    name: str
+
     units = 1, 1
 
     def __init__(
@@ -230,7 +237,7 @@ class Positions(Layer):
         self.takes = self.gives = scheme.first.X
         self.widths, self.dtype = (features, features), kind
         value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
-        self.table = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
+        self.table: Parameter = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
@@ -308,6 +315,13 @@ class TiedHead(Linear):
     >>> pdla.run(2, program)
     [(3, 100), (3, 100)]
     """
+
+    k: int
+    n: int
+    name: str
+    weight: Parameter
+    bias: None
+    panels: None
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
         if not isinstance(embedding, Embedding):

@@ -18,6 +18,7 @@ from pdla.nn.context import MicroBatch, Write
 from pdla.nn.coroutines import TURN
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.panels import Panels
+from pdla.nn.parameter import Parameter
 from pdla.nn.products import multiply_checked
 from pdla.nn.scheme import LinearLayouts, Scheme, Table, is_count, sequence_of
 from pdla.nn.transfers import Transfer, gathered, reduced
@@ -67,6 +68,9 @@ class Linear(Layer):
 
     by_panels = True  # whether products go by panels where the scheme asks for them
     units: tuple[int, int]
+    k: int
+    n: int
+    name: str
 
     def __init__(
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
@@ -81,9 +85,9 @@ class Linear(Layer):
         self.k, self.n, self.units, self.name = k, n, units, name
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
-        self.panels = Panels(scheme, scheme.panel) if scheme.panel and self.by_panels else None
-        self.weight = weight(self, self.table, (k, n), units, scale, seed, dtype, name, whole=not self.panels)
-        self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
+        self.panels: Panels | None = Panels(scheme, scheme.panel) if scheme.panel and self.by_panels else None
+        self.weight: Parameter = weight(self, self.table, (k, n), units, scale, seed, dtype, name, whole=not self.panels)
+        self.bias: Parameter | None = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
         self.dtype = self.weight.allocated.dtype
 
     def __repr__(self) -> str:

@@ -42,6 +42,8 @@ class MeanOverSequence(Layer):
     [[2.0, 3.0]]
     """
 
+    scale: Fraction
+
     sizes = None, (1, 1)
     units = 1, 1
 

@@ -70,7 +70,7 @@ class MLP(Sequential):
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
         second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed, dtype=dtype, name=f"{name} second")
         super().__init__(scheme, [first, activation(scheme), second])
-        self.adds_bias = type(self.layers[1]) is GeLU  # a subclass may override forward_local
+        self.adds_bias: bool = type(self.layers[1]) is GeLU  # a subclass may override forward_local
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give second(activation(first(x))). Collective.

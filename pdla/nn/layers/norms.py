@@ -20,6 +20,7 @@ from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_number
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
 from pdla.nn.transfers import Transfer, allreduced
 from pdla.nn.weights import vector
@@ -27,6 +28,10 @@ from pdla.nn.weights import vector
 
 class Norm(Layer):
     """What all norms share: gain and offset for each feature, and sums over features that may be cut. Collective to make."""
+
+    features: int
+    eps: float
+    name: str
 
     numbers = ("eps",)
     units = 1, 1
@@ -42,8 +47,8 @@ class Norm(Layer):
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
         self.widths = features, features
-        self.gain = vector(scheme, features, cut, 1, 1, dtype)
-        self.offset = vector(scheme, features, cut, 1, 0, dtype) if offset else None
+        self.gain: Parameter = vector(scheme, features, cut, 1, 1, dtype)
+        self.offset: Parameter | None = vector(scheme, features, cut, 1, 0, dtype) if offset else None
         self.dtype = self.gain.value.dtype
 
     def __repr__(self) -> str:

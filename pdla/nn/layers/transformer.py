@@ -60,6 +60,9 @@ class TransformerLayer(Block):
     [(8, 8), (8, 8)]
     """
 
+    hidden: int
+    heads: int
+
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, inner: int | None = None, causal: bool = True,
         dropout: float = 0.0, bias: bool = True, recompute: bool = False, seed: int = 0, dtype: Any = np.float64,
@@ -68,14 +71,14 @@ class TransformerLayer(Block):
         numbers = f"{hidden}, {heads} heads, sequence={sequence}"
         with arguments_agreed("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads = hidden, heads
-        self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
-        self.attention = SelfAttention(
+        self.norm1: LayerNorm = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
+        self.attention: SelfAttention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
         )
-        self.dropout1 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
-        self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
-        self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
-        self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
+        self.dropout1: Dropout = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
+        self.norm2: LayerNorm = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
+        self.mlp: MLP = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
+        self.dropout2: Dropout = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
         branches = [self.norm1, self.attention, self.dropout1], [self.norm2, self.mlp, self.dropout2]
         super().__init__(scheme, branches, recompute=recompute)
 

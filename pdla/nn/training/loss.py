@@ -52,7 +52,7 @@ class CrossEntropy:
     """
 
     def __init__(self, *, ignore: int = -1) -> None:
-        self.ignore = int(ignore) if isinstance(ignore, Integral) else ignore
+        self.ignore: int = int(ignore) if isinstance(ignore, Integral) else ignore
         self._saved: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:

@@ -46,8 +46,8 @@ class Optimizer:
         if not isinstance(layer, Layer):
             told = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped"
             raise_everywhere(PdlaError(told))
-        self.layer = layer
-        self.steps = 0
+        self.layer: Layer = layer
+        self.steps: int = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
     def __repr__(self) -> str:
@@ -217,6 +217,10 @@ class SGD(Optimizer):
     [True, True]
     """
 
+    decay: float
+    momentum: float
+    rate: float
+
     __slots__ = ("decay", "momentum", "rate")
     numbers = ("rate", "momentum", "decay")
     moments = 1
@@ -282,6 +286,11 @@ class AdamW(Optimizer):
     >>> pdla.run(2, program)
     [3, 3]
     """
+
+    betas: tuple[float, float]
+    decay: float
+    eps: float
+    rate: float
 
     __slots__ = ("betas", "decay", "eps", "rate")
     numbers = ("rate", "betas", "eps", "decay")

@@ -1,6 +1,7 @@
 """`python -m pdla.bench report`: what is read, refused, printed and drawn."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,12 @@ def test_without_matplotlib_one_line_names_the_command(files, tmp_path, monkeypa
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     with pytest.raises(Stop, match=r"pip install 'pdla\[plot\]'"):
         run(*files, "--plots", str(tmp_path))
+
+
+def test_without_jsonschema_one_line_names_the_extra(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(Stop, match=r"needs jsonschema: pip install 'pdla\[bench\]'"):
+        run(*files)
 
 
 def test_what_cannot_be_written_is_one_line(files, tmp_path):

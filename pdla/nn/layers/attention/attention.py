@@ -66,6 +66,11 @@ class SelfAttention(Layer):
     [(8, 8), (8, 8)]
     """
 
+    hidden: int
+    heads: int
+    causal: bool
+    by_head: Heads
+
     numbers = ("causal",)
     units = 1, 1
 
@@ -82,11 +87,11 @@ class SelfAttention(Layer):
         self.takes = self.gives = scheme.first.X
         self.widths = hidden, hidden
         self.by_head = by_head = Heads(hidden // heads, sequence)
-        self.qkv = Linear(
+        self.qkv: Linear = Linear(
             scheme, hidden, heads * by_head.columns, kind="first", bias=bias, units=(1, by_head.columns), seed=seed, dtype=dtype,
             name=f"{name} qkv",
         )
-        self.out = Linear(
+        self.out: Linear = Linear(
             scheme, hidden, hidden, kind="second", bias=bias, units=(by_head.size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
         self.dtype = self.qkv.dtype

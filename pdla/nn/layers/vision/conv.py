@@ -9,6 +9,7 @@ be as many times the words as a kernel has places.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -78,6 +79,15 @@ class Conv2d(Linear):
     [(32, 4), (32, 4)]
     """
 
+    inputs: int
+    kernel: int
+    stride: int
+    padding: int
+    height: int
+    width: int
+    height_out: int
+    width_out: int
+
     by_panels = False  # panels of the unfolded matrix would travel
 
     def __init__(
@@ -103,8 +113,8 @@ class Conv2d(Linear):
         self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, around
         self.height, self.width, self.sequence = height, width, height * width
         self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
-        self.scale = Fraction(self.height_out * self.width_out, height * width)
-        self.sizes = (height, width), (self.height_out, self.width_out)
+        self.scale: Fraction = Fraction(self.height_out * self.width_out, height * width)
+        self.sizes: tuple[tuple[int, int], tuple[int, int]] = (height, width), (self.height_out, self.width_out)
         self._layouts: dict[int, LinearLayouts] = {}  # by the pixels that a cut keeps together
 
     def __repr__(self) -> str:
@@ -136,7 +146,7 @@ class Conv2d(Linear):
 
     # ------------------------------------------------------------------ this rank's samples and channels
 
-    def _pair_views(self, around: Any, unfolded: Any):
+    def _pair_views(self, around: Any, unfolded: Any) -> Iterator[tuple[Any, Any]]:
         """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
 
         It meets them as the kernel goes over the sample.

@@ -60,6 +60,8 @@ class GroupNorm(Norm):
     [[-1.0, 1.0], [1.0, -1.0]]
     """
 
+    groups: int
+
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",

@@ -64,6 +64,9 @@ class ResidualBlock(Block):
     [(32, 4), (32, 4)]
     """
 
+    channels: int
+    inner: Sequential
+
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
@@ -148,14 +151,14 @@ class UNetBlock(Block):
         low: dict[str, Any] = {"height": height // 2, "width": width // 2}
         same: dict[str, Any] = {"kernel": kernel, "dtype": dtype}
         block: dict[str, Any] = {"groups": groups, "activation": activation, **same}
-        self.block = ResidualBlock(scheme, channels, seed=seed, name=f"{name} block", **high, **block)
-        self.down = Sequential(
+        self.block: ResidualBlock = ResidualBlock(scheme, channels, seed=seed, name=f"{name} block", **high, **block)
+        self.down: Sequential = Sequential(
             scheme, _make_pair(scheme, channels, 2 * channels, stride=2, seed=seed + 2, name=f"{name} down", **high, **same)
         )
         level: Any = partial(UNetBlock, levels=levels - 1) if levels > 1 else ResidualBlock
         self.inner: Layer = level(scheme, 2 * channels, seed=seed + 6, name=f"{name} inner", **low, **block)
         back = _make_pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
-        self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
+        self.up: Sequential = Sequential(scheme, [Upsample(scheme, **low), *back])
         self.channels = channels
         super().__init__(scheme, [[self.down, self.inner, self.up]])
 

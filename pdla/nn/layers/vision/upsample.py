@@ -42,6 +42,12 @@ class Upsample(Layer):
     [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
     """
 
+    height: int
+    width: int
+    factor: int
+    scale: Fraction
+    sizes: tuple[tuple[int, int], tuple[int, int]]
+
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
         with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
             if not all(map(is_count, (height, width, factor))):
