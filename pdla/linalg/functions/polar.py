@@ -128,9 +128,9 @@ def newton_schulz(
 
     Notes
     -----
-    X = A / |A|_F; then X = a X + b S X + c S (S X), S = X X^H on the shorter side. What remains of
-    singular values s of X, 0.01 to 1: "jordan" 0.68 to 1.13, "polar_express" after 5 steps 0.87 to
-    1.12, after 8 1.000.
+    X is A over its Frobenius norm; then X = a X + b S X + c S (S X), S = X X^H on the shorter side.
+    What remains of singular values s of X, 0.01 to 1: "jordan" 0.68 to 1.13, "polar_express" after
+    5 steps 0.87 to 1.12, after 8 1.000.
 
     Examples
     --------
