@@ -35,7 +35,8 @@ class MeanSquaredError:
     ...     grid = pdla.ProcessGrid((2,), comm=comm)
     ...     y = pdla.ones((3, 4), grid, pdla.Layout(cols="row"))
     ...     loss = pdla.nn.MeanSquaredError()
-    ...     return loss.forward(y, np.full((3, 4), 3.0)), loss.backward().gather()[0].tolist()
+    ...     value = loss.forward(y, np.full((3, 4), 3.0))
+    ...     return value, loss.backward().gather()[0].tolist()
     >>> pdla.run(2, program)[0]
     (4.0, [-0.3333333333333333, -0.3333333333333333, -0.3333333333333333, -0.3333333333333333])
     """
