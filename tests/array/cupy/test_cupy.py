@@ -238,9 +238,10 @@ def test_without_a_gpu(monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_benchmark_in_threads(capsys):
+def test_the_benchmark_in_threads(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     for algorithm in ("auto", "summa", "cannon"):
-        words = ["-m", "40", "-n", "30", "-k", "50", "--repeats", "1", "--algorithm", algorithm]
+        words = ["-m", "40", "-n", "30", "-k", "50", "--repeats", "1", "--wide", "--algorithm", algorithm]
         assert main(["gemm", *words, "--threads", "4", "--array", "cupy"]) == 0
         assert "exact, bound (NumPy)" in capsys.readouterr().out
 
