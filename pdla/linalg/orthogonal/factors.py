@@ -17,7 +17,7 @@ from pdla.comm.workspace import Workspace, opened, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError
 from pdla.layout import Layout, axes_of, effective
-from pdla.linalg.panels.blocks import count_workspace, dimensions, working_copy
+from pdla.linalg.panels.blocks import count_workspace, working_copy
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.triangle import triangle
 from pdla.linalg.routines.qr import QR, Product
@@ -75,8 +75,7 @@ class Reflections:
         made = count_workspace(DistMatrix(block, shape, X.grid, X.layout))
         i, j = made.indices[0].meeting(made.indices[1])
         X.xp.place(block, i, j, 1)
-        cols = dimensions(made)[1]
-        self._run(made, False, lambda panel: cols.tail[panel].start)
+        self._run(made, False, lower=True)
         return made
 
     def multiply(self, C: DistMatrix, adjoint: bool, layout: Layout | None = None) -> DistMatrix:
@@ -94,11 +93,11 @@ class Reflections:
         made = made[: self.k, :] if adjoint else made
         return made if layout is None else made.redistribute(layout)
 
-    def _run(self, C: DistMatrix, adjoint: bool, first: Any = lambda panel: 0) -> None:
+    def _run(self, C: DistMatrix, adjoint: bool, lower: bool = False) -> None:
         with collective_section(C.grid.comm, "a product with Q"), within(opened() or Workspace()):
             product = Product(self.X, self.tau)
             if C.grid.active:
-                product.run(C.stored, adjoint, first)
+                product.run(C.stored, adjoint, lower)
 
 
 Factored = Explicit | Reflections

@@ -15,7 +15,6 @@ Where a panel is cut over a grid column it is factored by a tree, and V is recon
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from math import ceil, log, prod
 from typing import Any
@@ -208,12 +207,12 @@ class Product(Reflectors):
         super().__init__(X, *dimensions(X))
         self.tau = tau
 
-    def run(self, c: Any, adjoint: bool, first: Callable[[int], int] = lambda k: 0) -> None:
-        """Collective along the grid rows and columns. first: the first of this rank's columns of C that panel k changes."""
+    def run(self, c: Any, adjoint: bool, lower: bool = False) -> None:
+        """Collective along the grid rows and columns. lower: C's columns are dealt as panels are, with zeros above the diagonal."""
         steps = range(self.count) if adjoint else range(self.count)[::-1]
         with self.row_panels:
             for panel in look_ahead(steps, self.send_panel):
-                C = c[self.rows.tail[panel.k].start :, first(panel.k) :]
+                C = c[self.rows.tail[panel.k].start :, self.cols.tail[panel.k].start if lower else 0 :]
                 apply(self.xp, panel.V, panel.T, C, adjoint, self.rows)
 
     def send_panel(self, k: int, last: QRPanel | None) -> QRPanel:

@@ -50,6 +50,13 @@ def test_of_all_shapes_on_all_grids(dtype, shape):
         assert q.shape == (shape[0], min(shape)) and q.dtype == r.dtype == a.dtype
 
 
+@pytest.mark.parametrize("shape", [(300, 300), (300, 170), (140, 300)])
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 1), (3, 2)])
+def test_of_several_panels_in_layouts_of_pdla_s_choice(shape, grid):
+    a = drawn(shape, "float64")
+    assert max(ratios(a, *factors(a, "blocks", grid))) < 30
+
+
 CASES = zip(GENERAL, cycle(KINDS), cycle([(2, 2), (1, 3), (4, 1), (2, 3)]), cycle(WAYS), cycle((0, 1)), strict=False)
 
 
