@@ -520,7 +520,7 @@ def test_who_goes_on_after_an_error_of_its_own_amid_a_save_asks_first(tmp_path, 
             pdla.save(tmp_path / "x.h5", pdla.ones((3, 3), ProcessGrid(3), Layout("row")))
         comm.barrier()
 
-    monkeypatch.setattr("pdla.io.hdf5.buffer", fails_on_rank_0)
+    monkeypatch.setattr("pdla.io.files.buffer", fails_on_rank_0)
     with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid save, in verb 0 "):
         pdla.run(3, program)
 

@@ -14,8 +14,8 @@ from pdla.linalg import cholesky, lu_factor, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.routines.lu import FlatLU
 
-cholesky_steps, lu_steps, triangular_steps = (
-    importlib.import_module(f"pdla.linalg.routines.{name}") for name in ("cholesky", "lu", "triangular")
+kernels, lu_steps, triangular_steps = (
+    importlib.import_module(f"pdla.linalg.{name}") for name in ("panels.kernels", "routines.lu", "routines.triangular")
 )
 
 SEEN = pytest.mark.parametrize("limit", [0, 2**30], ids=["messages", "memory"])
@@ -265,7 +265,7 @@ def test_a_rank_that_is_as_late_as_the_others_allow_reads_what_was_written_for_i
         return called
 
     right = pdla.run(6, results, 0)[0]
-    for module in (cholesky_steps, lu_steps, triangular_steps):
+    for module in (kernels, lu_steps, triangular_steps):
         monkeypatch.setattr(module, "multiply", late(module.multiply))
     monkeypatch.setattr(Slots, "release", late(Slots.release))
     for found in pdla.run(6, results, 2**30):

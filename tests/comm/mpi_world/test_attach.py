@@ -12,7 +12,7 @@ from helpers.jobs import LONGEST, mpirun
     [
         ("PDLA_SHARED=0", "1 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_CHECK=0", "differs between ranks: 1 on ranks 0, 1; 0 on rank 2"),
-        ("PDLA_MACHINE=v100x9", "name='', source='') on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
+        ("PDLA_MACHINE=v100x9", "Machine() on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
     ],
 )
 def test_settings_that_differ_are_an_error_on_every_rank(variable, told):
