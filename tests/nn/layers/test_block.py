@@ -148,7 +148,7 @@ def test_a_block_takes_what_its_first_layer_takes():
         y = block.forward(scheme.shard(X, sequence=5))
         with pytest.raises(ShapeError, match=r"Block of 1 branches on .* takes \(tokens, 20\)"):
             block.forward(scheme.shard(X[:, :8], sequence=5))
-        with pytest.raises(LayoutError, match=r"Block .* takes Layout\(rows=Balanced\(axes='row', unit=5\)"):
+        with pytest.raises(LayoutError, match=r"Block .* takes Layout\(rows=Balanced\('row', unit=5\)"):
             block.forward(scheme.shard(X))
         return y.gather()
 
