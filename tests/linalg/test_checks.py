@@ -61,7 +61,7 @@ REFUSED = {
         (errors.ShapeError, "stack: elements of dtype object", lambda s: pdla.stack(np.ones((2, 2, 2), object), s.grid, BLOCKS)),
         (errors.AgreementError, "rank 1: gather 3 x 4", lambda s: (s.batch if s.comm.rank == 1 else s.other_batch).gather()),
         (errors.ShapeError, "masked elements", lambda s: pdla.stack(np.ma.masked_all((2, 4, 4)), s.grid, BLOCKS)),
-        (errors.GridError, "stack: grid=None", lambda s: pdla.stack(np.ones((2, 2, 2)), None, BLOCKS)),
+        (errors.GridError, "stack: grid=3", lambda s: pdla.stack(np.ones((2, 2, 2)), 3, BLOCKS)),
     ],
     "batched_matmul": [
         (errors.ShapeError, "B is a DistMatrix", lambda s: pdla.batched_matmul(s.batch, s.A)),
