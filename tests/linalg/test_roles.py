@@ -19,7 +19,7 @@ from pdla import linalg
 from pdla.errors import LinAlgError
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import in_blocks
-from pdla.linalg.routines import cholesky, lu, lu_layers, right_looking, triangular
+from pdla.linalg.routines import lu, lu_layers, right_looking, triangular
 
 N, M, BLOCK = 29, 7, 4
 GRIDS = [(1, 1), (2, 1), (1, 3), (6, 1), (3, 2), (6, 2), (2, 2, 2), (3, 2, 2), (6, 1, 2)]
@@ -179,7 +179,7 @@ def test_every_casting(case):
 
 WORK = {
     **{name: (kernels, name) for name in ("potrf", "trtri", "getrf", "trsm")},
-    **{f"{module.__name__}.multiply": (module, "multiply") for module in (cholesky, right_looking, lu, lu_layers, triangular)},
+    **{f"{module.__name__}.multiply": (module, "multiply") for module in (kernels, right_looking, lu, lu_layers, triangular)},
     **{f"{module.__name__}.below": (module, "below") for module in (right_looking, triangular)},
 }
 
