@@ -23,6 +23,7 @@ from pdla.comm.clock import begin_step
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Parts, Slots
 from pdla.linalg.panels.blocks import Dimension
+from pdla.matrix.core import DistMatrix
 
 ALL = (slice(None),)
 Extent = tuple[slice, int]  # of a block: its rows, as places among this rank's, and its width
@@ -134,6 +135,33 @@ def on_host(xp: ModuleType, header: Any, unknown: Callable[[], np.ndarray]) -> n
     """Local: a few numbers on the host, as real numbers; of arrays without data what `unknown` gives."""
     numbers = xp.host_or(header, None)
     return unknown() if numbers is None else numbers.real.astype(float)
+
+
+class BlockColumns:
+    """One rank's part of a matrix in square blocks, of whose block columns as many are factored as there are rows for.
+
+    size  the columns that are factored;  count: the block columns
+    """
+
+    def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
+        self.xp: Any = X.xp
+        self.a: Any = X.stored
+        self.rows, self.cols, self.block = rows, cols, cols.block
+        self.size: int = min(rows.n, cols.n)
+        self.count: int = -(-self.size // self.block)
+
+    def width(self, k: int) -> int:
+        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        return min(self.block, self.size - k * self.block)
+
+    def columns(self, k: int) -> slice:
+        """Where this rank has panel k among its columns."""
+        cols = self.cols.at[k]
+        return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
+
+    def heights(self, k: int) -> list[int]:
+        """How many rows of panel k each rank of the grid column has."""
+        return np.bincount(self.rows.owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
 
 
 class Step:

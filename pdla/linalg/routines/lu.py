@@ -28,7 +28,7 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension, count_workspace, dimensions
 from pdla.linalg.panels.factors import Factors, pivot_ratio
 from pdla.linalg.panels.layers import Layers, merge
-from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead, on_host
+from pdla.linalg.panels.panel import BlockColumns, Panel, Panels, Step, look_ahead, on_host
 from pdla.linalg.panels.rows import Permutation, RowExchange, as_of_random, pivots_of, possible
 from pdla.linalg.panels.tournament import choose_pivots, solve_l
 from pdla.linalg.plan import routine
@@ -157,22 +157,12 @@ class LUPanel(Step):
         self.exchange = RowExchange(self.walk.rows, *self.moved)
 
 
-class FlatLU:
+class FlatLU(BlockColumns):
     """One rank's work on one layer: L and U in place of its blocks of A."""
 
-    xp: Any
-    a: Any
-    size: int
-    rows: Dimension
-    cols: Dimension
-    block: int
-    mine: np.ndarray
-
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
-        self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
-        self.rows, self.cols = rows, cols
-        self.block, self.mine = self.cols.block, X.indices[0].indices()
-        self.count: int = -(-self.size // self.block)
+        super().__init__(X, rows, cols)
+        self.mine: np.ndarray = X.indices[0].indices()
         self.row_panels: Panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
 
     def run(self) -> np.ndarray:
@@ -214,8 +204,7 @@ class FlatLU:
     def factor_parts(self, L1: Any, A1: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
-        heights = np.bincount(self.rows.owners(np.arange(first, self.rows.n)), minlength=self.rows.parts).tolist()
-        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], heights)
+        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.heights(k))
         fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.rows_of_random(k)])), k)
         pivots = pivots_of(np.array(winners, np.int64), first)
         RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
@@ -259,15 +248,6 @@ class FlatLU:
                 after = np.arange((k + 1) * self.block, self.rows.n)
                 RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.columns(k)])
             was = moved[k].rows(self.rows.n)[was]
-
-    def width(self, k: int) -> int:
-        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
-        return min(self.block, self.size - k * self.block)
-
-    def columns(self, k: int) -> slice:
-        """Where this rank has panel k among its columns."""
-        cols = self.cols.at[k]
-        return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
 
     def below(self, k: int) -> int:
         """Where this rank's rows below panel k's square begin."""

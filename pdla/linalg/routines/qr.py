@@ -27,7 +27,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension, dimensions
-from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
+from pdla.linalg.panels.panel import BlockColumns, Panel, Panels, Step, look_ahead
 from pdla.linalg.panels.reflectors import above, apply, clear, factor_cut, factor_whole
 from pdla.linalg.panels.tournament import FAN
 from pdla.linalg.plan import routine
@@ -117,41 +117,19 @@ class QRPanel(Step):
         self.T, self.sizes = row.header[: w * w].reshape(w, w), row.header[w * w :]
 
 
-class Reflectors:
+class Reflectors(BlockColumns):
     """One rank's part of a matrix whose columns are panels of reflections."""
 
-    xp: Any
-    a: Any
-    size: int
-    rows: Dimension
-    cols: Dimension
-    block: int
-
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
-        self.xp, self.a, self.size = X.xp, X.stored, min(X.shape)
         if rows.comm is cols.comm is None:  # all of it is here: one block
             rows, cols = Dimension(rows.n, WIDTH), Dimension(cols.n, WIDTH)
-        self.rows, self.cols, self.block = rows, cols, cols.block
-        self.count: int = -(-self.size // self.block)
+        super().__init__(X, rows, cols)
         self.row_panels: Panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
 
     def take(self, k: int, next: int = 0) -> QRPanel:
         """Local: panel k in the next slot."""
         rows, w = self.rows.tail[k], self.width(k)
         return QRPanel(k, self.row_panels.take(k, (slice(0, w), rows.stop - rows.start), header=w * w + HEADER), next)
-
-    def width(self, k: int) -> int:
-        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
-        return min(self.block, self.size - k * self.block)
-
-    def columns(self, k: int) -> slice:
-        """Where this rank has panel k among its columns."""
-        cols = self.cols.at[k]
-        return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
-
-    def heights(self, k: int) -> list[int]:
-        """How many rows of panel k each rank of the grid column has."""
-        return np.bincount(self.rows.owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
 
 
 class FlatQR(Reflectors):
@@ -166,7 +144,7 @@ class FlatQR(Reflectors):
                 self.update(panel, self.a.shape[1])
                 at = np.arange(panel.V.shape[1])
                 taus.append(self.xp.host_or(self.xp.picked(panel.T, at, at), np.ones(len(at))).copy())
-                sizes.append(panel.row.slots.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
+                sizes.append(self.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
         each = np.array(sizes)
         return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
 
