@@ -18,7 +18,7 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension
-from pdla.linalg.panels.tournament import FAN
+from pdla.linalg.panels.tournament import meetings
 from pdla.matmul.schedules.streams import multiply
 
 
@@ -79,9 +79,7 @@ class Node:
         """Local: factor V in place; gives R, too."""
         if len(V) < V.shape[1]:
             return Node(None, None, sources, ends), V
-        T = kernels.geqrt(xp, V)
-        R = upper(xp, V)
-        clear(xp, V)
+        T, R = factor(xp, V)
         return Node(V, T, sources, ends), R
 
     def expand(self, xp: Any, C: Any) -> Any:
@@ -95,11 +93,16 @@ class Node:
         return Q
 
 
-def factor_whole(xp: Any, V: Any) -> tuple[Any, Any, Any]:
-    """Local: R in place of V's top becomes V; gives T, the least and the largest of R's diagonal, and R."""
-    T = kernels.geqrt(xp, V)
-    R = upper(xp, V)
+def factor(xp: Any, V: Any) -> tuple[Any, Any]:
+    """Local: V of a panel that is here, in its place; gives T and R."""
+    T, R = kernels.geqrt(xp, V), upper(xp, V)
     clear(xp, V)
+    return T, R
+
+
+def factor_whole(xp: Any, V: Any) -> tuple[Any, Any, Any]:
+    """Local: the same; gives T, the least and the largest of R's diagonal, and R."""
+    T, R = factor(xp, V)
     return T, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)), R
 
 
@@ -116,32 +119,25 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
 
     The others have what they have passed on in place of R.
     """
-    w, parts, place, span = x.shape[1], rows.parts, (rows.here - root) % rows.parts, 1
+    w = x.shape[1]
+    rounds, parent = meetings(rows, root, w, heights)
     panel = buffer(xp, x.shape[::-1], x.dtype).T
     xp.copy(panel, x)
     node, R = Node.of(xp, panel, [rows.here], [0, len(panel)])
-    nodes, parent = [node], None
-    while span < parts and parent is None:  # R of FAN ranks, one above another, are factored on the first of them
-        if place % (span * FAN):
-            parent = (root + place - place % (span * FAN)) % parts
-            if len(R):
-                rows.comm.send(R, parent).wait()  # type: ignore[union-attr]
-            break
-        others = range(place + span, min(place + span * FAN, parts), span)
-        counts = [min(w, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in others]
-        come = [((root + q) % parts, count) for q, count in zip(others, counts, strict=True) if count]
-        if come:
-            ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
-            stack = buffer(xp, (w, ends[-1]), x.dtype).T
-            boxes = [buffer(xp, (count, w), x.dtype) for _, count in come]
-            arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]  # type: ignore[union-attr]
-            xp.copy(stack[: len(R)], R)
-            for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
-                pending.wait()
-                xp.copy(stack[lo:hi], box)
-            node, R = Node.of(xp, stack, [rows.here, *(rank for rank, _ in come)], ends)
-            nodes.append(node)
-        span *= FAN
+    nodes = [node]
+    for come in rounds:  # R of FAN ranks, one above another, are factored on the first of them
+        ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
+        stack = buffer(xp, (w, ends[-1]), x.dtype).T
+        boxes = [buffer(xp, (count, w), x.dtype) for _, count in come]
+        arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]  # type: ignore[union-attr]
+        xp.copy(stack[: len(R)], R)
+        for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
+            pending.wait()
+            xp.copy(stack[lo:hi], box)
+        node, R = Node.of(xp, stack, [rows.here, *(rank for rank, _ in come)], ends)
+        nodes.append(node)
+    if parent is not None and len(R):
+        rows.comm.send(R, parent).wait()  # type: ignore[union-attr]
     return _descend(xp, rows, nodes, parent, len(R), w, x.dtype), R
 
 

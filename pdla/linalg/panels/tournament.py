@@ -72,24 +72,34 @@ def solve_l(xp: Any, factors: Any, x: Any) -> None:
     kernels.trsm(xp, factors.T, x.T, True)
 
 
+def meetings(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
+    """Local: in a tree with `root` on top, by round the ranks that come to this one, and how many rows each brings.
+
+    Then the rank to which this one goes after them; None: it is the root. Some ranks bring their rows, `most` at most.
+    """
+    parts, place, span = rows.parts, (rows.here - root) % rows.parts, 1
+    rounds = []
+    while span < parts and not place % (span * FAN):
+        others = range(place + span, min(place + span * FAN, parts), span)
+        counts = [min(most, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in others]
+        if any(counts):
+            rounds.append([((root + q) % parts, count) for q, count in zip(others, counts, strict=True) if count])
+        span *= FAN
+    return rounds, (root + place - place % (span * FAN)) % parts if span < parts else None
+
+
 def play(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
     """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
     assert rows.comm is not None
-    place, span, width = (rows.here - root) % rows.parts, 1, x.shape[1]
+    rounds, winner = meetings(rows, root, x.shape[1], heights)
     picked = _pick(xp, x, numbers)
-    while span < rows.parts:
-        if place % (span * FAN):
-            if len(picked.offer):
-                rows.comm.send(picked.offer, (root + place - place % (span * FAN)) % rows.parts).wait()
-            return None
-        others = range(place + span, min(place + span * FAN, rows.parts), span)
-        theirs = [range(q, min(q + span, rows.parts)) for q in others]
-        counts = [min(width, sum(heights[(root + p) % rows.parts] for p in each)) for each in theirs]
-        if any(counts):
-            coming = [((root + q) % rows.parts, count) for q, count in zip(others, counts, strict=True) if count]
-            picked = _meet(xp, rows, picked, coming)
-        span *= FAN
-    return picked
+    for coming in rounds:
+        picked = _meet(xp, rows, picked, coming)
+    if winner is None:
+        return picked
+    if len(picked.offer):
+        rows.comm.send(picked.offer, winner).wait()
+    return None
 
 
 def _meet(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
