@@ -69,12 +69,8 @@ class Reflections:
 
     def Q(self) -> DistMatrix:
         """Collective: m x k, laid out as X is."""
-        X, shape = self.X, (self.X.shape[0], self.k)
-        block = X.xp.empty(local_shape(shape, X.layout, X.grid), X.dtype)
-        X.xp.scale(block, 0)
-        made = count_workspace(DistMatrix(block, shape, X.grid, X.layout))
-        i, j = made.indices[0].meeting(made.indices[1])
-        X.xp.place(block, i, j, 1)
+        made = self._zeros(self.k, self.X.layout)
+        made.xp.place(made.stored, *made.indices[0].meeting(made.indices[1]), 1)
         self._run(made, False, lower=True)
         return made
 
@@ -82,16 +78,21 @@ class Reflections:
         """Collective: Q^H C, k rows; or Q times the k rows of C."""
         X = self.X
         rows = Layout.trusted(X.layout.rows, tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes)))))
-        if not adjoint:
-            whole = X.xp.empty(local_shape((X.shape[0], C.shape[1]), rows, X.grid), X.dtype)
-            X.xp.scale(whole, 0)
-            made = count_workspace(DistMatrix(whole, (X.shape[0], C.shape[1]), X.grid, rows))
-            made[: self.k, :] = working_copy(C, made[: self.k, :].layout, X.grid, X.dtype)
-        else:
+        if adjoint:
             made = working_copy(C, rows, X.grid, X.dtype)
+        else:
+            made = self._zeros(C.shape[1], rows)
+            made[: self.k, :] = C
         self._run(made, adjoint)
         made = made[: self.k, :] if adjoint else made
         return made if layout is None else made.redistribute(layout)
+
+    def _zeros(self, columns: int, layout: Layout) -> DistMatrix:
+        """Local: a matrix of m rows, of zeros."""
+        X, shape = self.X, (self.X.shape[0], columns)
+        block = X.xp.empty(local_shape(shape, layout, X.grid), X.dtype)
+        X.xp.scale(block, 0)
+        return count_workspace(DistMatrix(block, shape, X.grid, layout))
 
     def _run(self, C: DistMatrix, adjoint: bool, lower: bool = False) -> None:
         with collective_section(C.grid.comm, "a product with Q"), within(opened() or Workspace()):
@@ -121,6 +122,12 @@ def factor_qr(plan: FactorPlan, A: DistMatrix) -> Factored:
     power = float(near_one(size, plan.dtype))
     X, tau, _, _ = compute(count_workspace(A * power), overwrite=True)
     return Reflections(X, tau, power)
+
+
+def replicated(x: np.ndarray, like: DistMatrix) -> DistMatrix:
+    """Local: a matrix that every rank has, on the grid of another."""
+    block = like.xp.asarray(np.ascontiguousarray(x if like.grid.active else x[:0, :0]))
+    return count_workspace(DistMatrix(block, x.shape, like.grid, Layout()))
 
 
 def on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:

@@ -13,9 +13,9 @@ from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
-from pdla.linalg.orthogonal.factors import Factored, on_first_rank
-from pdla.linalg.orthogonal.qr import FACTOR, check_rcond
-from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
+from pdla.linalg.orthogonal.factors import Factored, on_first_rank, replicated
+from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, rank_limit
+from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.solutions import solve_by
@@ -23,6 +23,7 @@ from pdla.matmul import matmul
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
+from pdla.matrix.redistribute import cast
 
 SURE = 100.0  # times rcond: an estimated reciprocal condition above that is one of full rank
 
@@ -110,12 +111,10 @@ def lstsq(
         if not vector:
             checks.result(Y, shape, dtype, None, layout)
     (m, n), wide = A.shape, A.shape[0] < A.shape[1]
-    given = (A.H if wide else A) if A.dtype == dtype else (A.H if wide else A).astype(dtype)
-    made = FACTOR(given, overwrite_a=overwrite_a, check_finite=False)
-    Y = Y if Y.dtype == dtype else Y.astype(dtype)
-    limit = max(m, n) * float(np.finfo(dtype).eps) if rcond is None else rcond
+    made = FACTOR(cast(A.H if wide else A, dtype), overwrite_a=overwrite_a, check_finite=False)
+    Y = cast(Y, dtype)
     C = Y if wide else made.multiply(Y, True)
-    X, rank, s = _solve(made, C, wide, limit)
+    X, rank, s = _solve(made, C, wide, rank_limit(A, rcond, dtype))
     if wide:
         X = made.multiply(X, False)
     residuals = _residuals(A, X, Y) if rank == n < m else np.zeros(0)
@@ -162,11 +161,11 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
            [0.125, 0.125, 0.125, 0.125]])
     """
     (m, n), wide, dtype = _agree("pinv", A, rcond, layout, lambda shape: (shape[1], shape[0]))
-    given = (A.H if wide else A).astype(dtype)
-    made = FACTOR(given, check_finite=True)
-    u, s, vh = _singular(made.R, True)
-    kept = s > _limit(A, rcond, dtype) * s.max(initial=0)
-    P = _small(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, made)
+    made = FACTOR(A.H if wide else A, check_finite=True)
+    R = made.R
+    u, s, vh = _singular(R, True)
+    kept = s > rank_limit(A, rcond, dtype) * s.max(initial=0)
+    P = replicated(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
     result = matmul(P, made.Q().H)
     result = result.H if wide else result
     return as_layout(result, layout or part_layout(A.T, (n, m)), A.grid)
@@ -204,8 +203,8 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     1
     """
     (_m, _n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
-    s = _singular(FACTOR((A.H if wide else A).astype(dtype), check_finite=True).R, False)
-    return int((s > (_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
+    s = _singular(FACTOR(A.H if wide else A, check_finite=True).R, False)
+    return int((s > (rank_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
 
 
 def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -241,10 +240,10 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
            [0.7071]])
     """
     (_m, _n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
-    made = FACTOR(A.astype(dtype), check_finite=True)
-    _, s, vh = _singular(made.R, True, full=True)
-    rank = int((s > _limit(A, rcond, dtype) * s.max(initial=0)).sum())
-    basis = _small(vh[rank:].conj().T, made)
+    R = FACTOR(A, check_finite=True).R
+    _, s, vh = _singular(R, True, full=True)
+    rank = int((s > rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
+    basis = replicated(vh[rank:].conj().T, R)
     return as_layout(basis, layout or Layout.trusted(A.T.layout.summed.rows, ()), A.grid)
 
 
@@ -263,22 +262,11 @@ def _agree(
     return A.shape, A.shape[0] < A.shape[1], dtype
 
 
-def _limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
-    return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
-
-
 def _columns(b: Any, A: DistMatrix) -> DistMatrix:
     """Local: a vector that all ranks have as one column, cut as A's rows are."""
     layout, shape = Layout.trusted(A.layout.summed.rows, ()), (len(b), 1)
     held = layout.indices(shape, A.grid.sizes, A.grid.coords)
     return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
-
-
-def _small(x: np.ndarray, made: Factored) -> DistMatrix:
-    """Local: a matrix that every rank has, on the grid of factors."""
-    R = made.R
-    block = R.xp.asarray(np.ascontiguousarray(x if R.grid.active else x[:0, :0]))
-    return count_workspace(DistMatrix(block, x.shape, R.grid, Layout()))
 
 
 def _singular(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
@@ -305,8 +293,8 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
     kept = s > limit * s.max(initial=0)
     u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
     # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose as many digits as R's condition has
-    small = matmul(_small(u[:, kept].conj().T, made), C)
-    return matmul(_small(vh[kept].conj().T / s[kept], made), small), int(kept.sum()), s
+    small = matmul(replicated(u[:, kept].conj().T, R), C)
+    return matmul(replicated(vh[kept].conj().T / s[kept], R), small), int(kept.sum()), s
 
 
 def _regular(R: DistMatrix) -> bool:

@@ -14,8 +14,8 @@ from pdla.errors import PlanError, ShapeError, list_choices, suggest
 from pdla.grid import one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, on_first_rank
-from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
+from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, on_first_rank, replicated
+from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -26,6 +26,7 @@ from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
 from pdla.linalg.verify import Claim, run_checked, why_lost
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import cast
 from pdla.model.machine import Machine
 
 MODES = ("reduced", "r", "raw")
@@ -205,7 +206,7 @@ def predict_qr(
     4
     """
     tall = isinstance(m, int) and isinstance(n, int) and is_tall(m, n)
-    return predict(_R, TALL_QR if tall else QR, m, n, P, dtype, machine)
+    return predict(FACTOR, TALL_QR if tall else QR, m, n, P, dtype, machine)
 
 
 def qr_multiply(
@@ -261,7 +262,7 @@ def qr_multiply(
             raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: it must have {wanted}")
         dtype, shape = checks.working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
         checks.result(C, shape, dtype, None, layout)
-    made = FACTOR(A.astype(dtype), check_finite=True)
+    made = FACTOR(cast(A, dtype), check_finite=True)
     # C Q is (Q^H C^H)^H, C conj(Q) is (Q^T C^T)^T, and Q C with the conjugate of Q is the conjugate of Q times that of C
     if right:
         given = (C.conj() if conjugate else C).H
@@ -312,8 +313,7 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
         checks.result(matrix(A), A.shape, checks.working_dtype("orth", A.dtype), None, layout)
     Q, R, _ = qr(A, pivoting=True)
     sizes = np.abs(R[: min(R.shape), : min(R.shape)].diagonal())
-    eps = max(A.shape) * float(np.finfo(R.dtype).eps)
-    rank = int((sizes > (eps if rcond is None else rcond) * sizes.max(initial=0)).sum())
+    rank = int((sizes > rank_limit(A, rcond, R.dtype) * sizes.max(initial=0)).sum())
     basis = Q[:, :rank]
     return basis.redistribute(layout or part_layout(A, basis.shape), A.grid)
 
@@ -325,6 +325,11 @@ def check_rcond(name: str, rcond: Any) -> None:
     """PlanError unless this is a limit of singular values, over the largest, or None."""
     if rcond is not None and not (isinstance(rcond, (int, float)) and 0 <= rcond < 1):
         raise PlanError(f"{name}: rcond={rcond!r}: a number from 0 to 1, or None")
+
+
+def rank_limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
+    """Of the largest singular value: up to how much one counts as 0."""
+    return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
 
 
 def _all(options: Options) -> None:
@@ -384,16 +389,8 @@ def _pivoted(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
         return pivoted(xp.host(small), mode="economic", pivoting=True, check_finite=False)
 
     *found, order = on_first_rank(R.grid.comm, find)
-    Q2, R2 = (count_workspace(_replicated(part, R)) for part in found)
+    Q2, R2 = (replicated(part, R) for part in found)
     return Q2, R2, order
-
-
-def _replicated(x: Any, like: DistMatrix) -> DistMatrix:
-    """Local: x of every rank as a matrix on a grid."""
-    block = like.xp.empty(x.shape if like.grid.active else (0, 0), like.dtype)
-    if like.grid.active:
-        like.xp.copy(block, like.xp.asarray(np.ascontiguousarray(x)))
-    return DistMatrix(block, x.shape, like.grid, Layout())
 
 
 def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
@@ -457,5 +454,4 @@ def _added(x: Pair, y: Pair) -> Pair:
 
 
 _QR = Call("qr", _routines, _qr, square=False, reads=_all, results=lambda A: (), check=_check)
-_R = Call("qr", _routines, factor_qr, square=False, reads=_all)
-FACTOR = _R
+FACTOR = Call("qr", _routines, factor_qr, square=False, reads=_all)  # gives the factors as Factored
