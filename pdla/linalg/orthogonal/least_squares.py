@@ -45,7 +45,8 @@ def lstsq(
     rcond : float, optional
         Singular values below rcond times the largest count as 0; by default max(m, n) eps.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to, which spares a copy where it lies as it is worked on. It is
+        kept where residuals are computed from it, of m > n.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
@@ -111,7 +112,8 @@ def lstsq(
         if not vector:
             checks.result(Y, shape, dtype, None, layout)
     (m, n), wide = A.shape, A.shape[0] < A.shape[1]
-    made = FACTOR(cast(A.H if wide else A, dtype), overwrite_a=overwrite_a, check_finite=False)
+    overwrite = overwrite_a and m <= n  # else residuals are still to be computed, from A
+    made = FACTOR(cast(A.H if wide else A, dtype), overwrite_a=overwrite, check_finite=False)
     Y = cast(Y, dtype)
     C = Y if wide else made.multiply(Y, True)
     X, rank, s = _solve(made, C, wide, rank_limit(A, rcond, dtype))

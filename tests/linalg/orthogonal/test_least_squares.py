@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.linalg
-from helpers.systems import BLOCKS, WAYS, drawn, on, raised
+from helpers.systems import BLOCKS, WAYS, cyclic, drawn, on, raised
 
 import pdla
 from pdla import Layout
@@ -39,6 +39,20 @@ def test_numpy_s(dtype, shape, rank):
 
     for way, grid, idle in GRIDS[:: 1 if dtype == "float64" else 2]:
         pdla.run(grid[0] * grid[1] + idle, program, way, grid)
+
+
+@pytest.mark.parametrize("shape", [(40, 20), (80, 4), (20, 40)])
+def test_residuals_are_those_of_an_a_that_may_be_overwritten(shape):
+    a, b = drawn(shape, "float64"), drawn((shape[0], 2), "float64", 1)
+
+    def program(comm):
+        A, B = on((2, 2), a, cyclic(4), comm), on((2, 2), b, BLOCKS, comm)
+        X, residuals, *_ = lstsq(A, B, overwrite_a=True)
+        return X.gather(), residuals
+
+    x, residuals = pdla.run(4, program)[0]
+    expected = np.linalg.lstsq(a, b, rcond=None)
+    assert np.allclose(x, expected[0]) and np.allclose(residuals, expected[1])
 
 
 def test_a_limit_of_one_s_own():
