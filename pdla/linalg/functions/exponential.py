@@ -5,11 +5,9 @@ from __future__ import annotations
 from math import ceil, isfinite, log2
 from typing import Any
 
-from pdla.checks import communicator, describe_call
-from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError
-from pdla.linalg import checks
 from pdla.linalg.condition import norm
+from pdla.linalg.functions.operand import check_square
 from pdla.linalg.solve import solve
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
@@ -64,11 +62,7 @@ def expm(A: DistMatrix) -> DistMatrix:
     array([[-1.,  0.],
            [ 0., -1.]])
     """
-    with agreed(communicator((A,)), describe_call("expm", A)):
-        dtype = checks.working_dtype("expm", A.dtype)
-        checks.square("expm", A)
-        checks.finite(A)
-    A = A.astype(dtype).redistribute(A.layout.summed)
+    A = check_square("expm", A)
     size = float(norm(A, 1)) if A.shape[0] else 0.0
     limit, numbers = next((each for each in DEGREES.values() if size <= each[0]), DEGREES[13])
     halvings = max(0, ceil(log2(size / limit))) if isfinite(size) and size > limit else 0
@@ -79,24 +73,22 @@ def expm(A: DistMatrix) -> DistMatrix:
     for _ in range(halvings):
         X = matmul(X, X, layout=A.layout)
     if not isfinite(float(norm(X, 1)) if A.shape[0] else 0.0):
-        raise LinAlgError(f"expm: the exponential of a matrix of 1-norm {size:.3g} leaves the range of {dtype}")
+        raise LinAlgError(f"expm: the exponential of a matrix of 1-norm {size:.3g} leaves the range of {A.dtype}")
     return X
 
 
 def _approximant(A: DistMatrix, b: tuple[Any, ...]) -> tuple[DistMatrix, DistMatrix]:
     """Collective: the odd and the even terms of the numerator, U and V."""
-    layout = A.layout
+    layout, degree = A.layout, len(b) - 1
     powers: list[Any] = [None, matmul(A, A, layout=layout)]  # of A^2
-    while len(powers) < min(4, len(b) // 2):
+    while len(powers) < (4 if degree == 13 else len(b) // 2):
         powers.append(matmul(powers[-1], powers[1], layout=layout))
-    if len(b) == 14:
+    if degree == 13:
         U = matmul(powers[3], _polynomial(A, powers, [0, b[9], b[11], b[13]]), layout=layout)
         U = U + _polynomial(A, powers, [b[1], b[3], b[5], b[7]])
         V = matmul(powers[3], _polynomial(A, powers, [0, b[8], b[10], b[12]]), layout=layout)
         V = V + _polynomial(A, powers, [b[0], b[2], b[4], b[6]])
     else:
-        while len(powers) < len(b) // 2:
-            powers.append(matmul(powers[-1], powers[1], layout=layout))
         U, V = _polynomial(A, powers, b[1::2]), _polynomial(A, powers, b[0::2])
     return matmul(A, U, layout=layout), V
 

@@ -13,6 +13,7 @@ from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, sugges
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor, cho_solve
 from pdla.linalg.condition import cond, norm
+from pdla.linalg.functions.operand import prepare
 from pdla.linalg.orthogonal.factors import largest_of
 from pdla.linalg.orthogonal.qr import qr
 from pdla.linalg.products.rank_k import herk
@@ -95,10 +96,10 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
             raise ShapeError(f"polar: A is {m} x {n}: side={'left' if right else 'right'!r} is for such a matrix")
         if check_finite:
             checks.finite(A)
-    X = (A if right else A.H).astype(dtype)
+    X = prepare(A if right else A.H, dtype)
     U = _qdwh(X)
     H = matmul(U.H, X)
-    H = (H + H.H.redistribute(H.layout)) * 0.5
+    H = (H + H.H) * 0.5
     return (U, H) if right else (U.H, H)
 
 
@@ -142,21 +143,23 @@ def newton_schulz(
     [1.0, 1.0, 1.0, 1.0]
     """
     with agreed(communicator((A,)), describe_call("newton_schulz", A, coefficients=coefficients, steps=steps)):
-        checks.working_dtype("newton_schulz", A.dtype)
+        dtype = checks.working_dtype("newton_schulz", A.dtype)
         if isinstance(coefficients, str) and coefficients not in COEFFICIENTS:
             raise PlanError(f"newton_schulz: coefficients={coefficients!r}: {list_choices(coefficients, COEFFICIENTS)}")
         table = COEFFICIENTS[coefficients] if isinstance(coefficients, str) else coefficients
         if steps is not None and not 0 <= steps <= len(table):
             raise PlanError(f"newton_schulz: steps={steps!r}: 0 to {len(table)} of these coefficients")
     wide = A.shape[0] <= A.shape[1]
-    X = A if wide else A.H
+    X = prepare(A if wide else A.H, dtype)
     size = largest_of(X)
-    X = X * float(near_one(size, X.dtype)) if size else X.copy()
+    X = X * float(near_one(size, dtype)) if size else X
     X = X * (1 / max(float(norm(X)), float(np.finfo(X.dtype).tiny)))
     for a, b, c in table[:steps]:
         S = matmul(X, X.H)
         T = matmul(S, X, layout=X.layout)
-        X = X * a + T * b + (matmul(S, T, layout=X.layout) * c if c else T * 0)
+        X = X * a + T * b
+        if c:
+            X += matmul(S, T, layout=X.layout) * c
     return (X if wide else X.H).redistribute(A.layout.summed)
 
 
@@ -203,7 +206,7 @@ def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
     Z = herk(X.H, alpha=c, layout=layout)
     fill_diagonal(Z, Z.diagonal().real + 1)
     Y = cho_solve(cho_factor(Z, overwrite_a=True, check_finite=False), X.H, check_finite=False)
-    return X * (b / c) + Y.H.redistribute(layout) * (a - b / c)
+    return X * (b / c) + Y.H * (a - b / c)
 
 
 def _orthonormal(A: DistMatrix) -> DistMatrix:

@@ -6,11 +6,9 @@ from math import sqrt
 
 import numpy as np
 
-from pdla.checks import communicator, describe_call
-from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError
-from pdla.linalg import checks
 from pdla.linalg.condition import norm
+from pdla.linalg.functions.operand import check_square
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
@@ -57,10 +55,10 @@ def signm(A: DistMatrix) -> DistMatrix:
     array([[ 1.,  2.],
            [ 0., -1.]])
     """
-    X, eps = _checked("signm", A)
-    near = not A.shape[0]
+    X = check_square("signm", A)
+    eps, near = float(np.finfo(X.dtype).eps), not A.shape[0]
     for _ in range(MOST):
-        Y = inv(X).redistribute(X.layout)
+        Y = inv(X)
         scale = 1.0 if near else sqrt(norm(Y) / norm(X))
         # X = (scale X + (scale X)^-1) / 2
         last, X = X, X * (scale / 2) + Y * (0.5 / scale)
@@ -108,8 +106,12 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
     array([[0.5       , 0.        ],
            [0.        , 0.33333333]])
     """
-    A, eps = _checked("inverse_root", A, p)
-    n, layout = A.shape[0], A.layout
+    def check() -> None:
+        if not isinstance(p, int) or p < 1:
+            raise PlanError(f"inverse_root: p={p!r}: a whole number, 1 or more")
+
+    A = check_square("inverse_root", A, check, p=p)
+    n, layout, eps = A.shape[0], A.layout, float(np.finfo(A.dtype).eps)
     if not n:
         return A
     # M = A / c, X = I / c^(1/p), eigenvalues of M in (0, 1]: c = |A|; X^p A = M, in the end 1
@@ -118,8 +120,8 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
     X, M = unit * c ** (-1 / p), A * (1 / c)
     for _ in range(MOST):
         step = (unit * (p + 1) - M) * (1 / p)
-        X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p).redistribute(layout), M, layout=layout)
-        X, M = ((Y + Y.H.redistribute(layout)) * 0.5 for Y in (X, M))
+        X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p), M, layout=layout)
+        X, M = ((Y + Y.H) * 0.5 for Y in (X, M))
         left = norm(M - unit)
         if left <= 10 * n * eps:
             return X
@@ -161,17 +163,6 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     array([[2., 1.],
            [1., 2.]])
     """
-    given, _ = _checked("sqrtm", A)
-    root = matmul(given, inverse_root(given, 2), layout=given.layout)
-    return (root + root.H.redistribute(root.layout)) * 0.5
-
-
-def _checked(name: str, A: DistMatrix, p: int = 1) -> tuple[DistMatrix, float]:
-    """Collective: A in a dtype of LAPACK's, and its eps."""
-    with agreed(communicator((A,)), describe_call(name, A, p=p)):
-        dtype = checks.working_dtype(name, A.dtype)
-        checks.square(name, A)
-        if not isinstance(p, int) or p < 1:
-            raise PlanError(f"{name}: p={p!r}: a whole number, 1 or more")
-        checks.finite(A)
-    return A.astype(dtype).redistribute(A.layout.summed), float(np.finfo(dtype).eps)
+    A = check_square("sqrtm", A)
+    root = matmul(A, inverse_root(A, 2), layout=A.layout)
+    return (root + root.H) * 0.5

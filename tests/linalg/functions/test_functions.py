@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.linalg
-from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised
+from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised, sums
 
 import pdla
 from pdla import Layout
@@ -120,3 +120,21 @@ def test_faults_are_told_alike_on_every_rank():
         assert text in said, said
     turn = np.array([[0.0, 1], [-1, 0]])  # eigenvalues i and -i
     assert raised(lambda comm: signm(on((2, 1), turn, BLOCKS, comm)))[0] is LinAlgError
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_integers_and_partial_sums_are_taken_for_what_they_are(dtype):
+    a = np.round(drawn((12, 8), "float64") * 9).astype(dtype)
+    s = (a.T @ a + 400 * np.eye(8)).astype(dtype)
+
+    def program(comm):
+        A, S = (sums((2, 2), x, comm) for x in (a, s))
+        kind = np.result_type(dtype, "float32" if dtype == "float32" else "float64")
+        near = 1e3 * np.finfo(kind).eps
+        U, H = polar(A)
+        assert np.allclose((U @ H).gather(), a, atol=near * 100) and U.dtype == kind
+        assert np.allclose(np.linalg.svd(newton_schulz(A).gather())[1], 1, atol=0.1)
+        root = sqrtm(S).gather()
+        assert np.allclose(root @ root, s, rtol=near) and np.allclose(signm(S).gather(), np.eye(8), atol=near)
+
+    pdla.run(4, program)

@@ -1,0 +1,30 @@
+"""What functions of a matrix work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.checks import communicator, describe_call
+from pdla.comm.agreement import agreed
+from pdla.linalg import checks
+from pdla.linalg.panels.blocks import as_layout
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import cast
+
+
+def check_square(name: str, A: DistMatrix, check: Any = None, **options: Any) -> DistMatrix:
+    """Collective: A, finite, in a dtype of LAPACK's, without partial sums. check(): what must hold of the options."""
+    with agreed(communicator((A,)), describe_call(name, A, **options)):
+        dtype = checks.working_dtype(name, A.dtype)
+        checks.square(name, A)
+        if check is not None:
+            check()
+        checks.finite(A)
+    return prepare(A, dtype)
+
+
+def prepare(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: A in this dtype, without partial sums; itself where it is that."""
+    return as_layout(cast(A, dtype), A.layout.summed, A.grid)
