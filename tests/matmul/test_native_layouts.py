@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.errors import AgreementError, PlanError, ShapeError
+from pdla.errors import AgreementError, ArgumentError, PlanError, ShapeError
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "3d", "2.5d", "tesseract", "c-stationary"])
@@ -47,11 +47,13 @@ def test_what_cannot_be_asked_for():
         pdla.run(2, lambda comm: pdla.native_layouts(2**63, 2, 3))
     with pytest.raises(PlanError, match=f"m={2**63}"):
         pdla.predict_matmul(2**63, 2, 3, 4)
-    with pytest.raises(ShapeError, match=r"m=2\.5"):
+    with pytest.raises(ArgumentError, match=r"m=2\.5"):
         pdla.run(2, lambda comm: pdla.native_layouts(2.5, 2, 3))
-    for mnkp in ((2.5, 2, 3, 4), ("2", 2, 3, 4), (2, 2, 3, 4.0), (2, 2, 3, 0)):
-        with pytest.raises(PlanError, match="whole numbers"):
+    for mnkp in ((2.5, 2, 3, 4), ("2", 2, 3, 4), (2, 2, 3, 4.0)):
+        with pytest.raises(ArgumentError, match="whole numbers"):
             pdla.predict_matmul(*mnkp)
+    with pytest.raises(PlanError, match="ranks 1 or more"):
+        pdla.predict_matmul(2, 2, 3, 0)
     for memory in (float("nan"), "many"):
         with pytest.raises(PlanError, match="a number of bytes"):
             pdla.predict_matmul(2, 2, 3, 4, memory_limit=memory)

@@ -94,7 +94,9 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
 
 
 def _printed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
-    """What Python prints of an exception that nobody catches: also which name was probably meant."""
+    """What Python prints of an exception that nobody catches: also which name was probably meant. No trace: its last line alone."""
+    if trace is None:
+        return "".join(traceback.format_exception_only(kind, error)).rstrip("\n")
     with redirect_stderr(StringIO()) as printed:
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
     return (printed.getvalue() or "".join(traceback.format_exception(kind, error, trace))).rstrip("\n")
