@@ -380,6 +380,31 @@ def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = Fa
     _lapack(len(t), b.shape[1], len(t) ** 2 * b.shape[1], b.dtype)
 
 
+def multiplying(a: Meta, x: Meta, y: Meta, adjoint: bool) -> Callable[[], None]:
+    return partial(_gemm, a.T if adjoint else a, x, y)
+
+
+def larfg(x: Meta) -> tuple[float, complex]:
+    _touch(x, x)
+    return 0.0, 0.0
+
+
+def sytrd(a: Meta) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n, real = len(a), a.real.dtype
+    _lapack(n, n, 4 * n**3 / 3, a.dtype)
+    return np.zeros(n, real), np.zeros(max(0, n - 1), real), np.zeros(max(0, n - 1), a.dtype)
+
+
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Meta, int]:
+    n = len(d)
+    _lapack(n, n, 4 * n**3 / 3, d.dtype)
+    return np.zeros(n, d.dtype), Meta((n, n), d.dtype).T, 0
+
+
+def sterf(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, int]:
+    return np.zeros(len(d), d.dtype), 0
+
+
 def erf(x: Meta) -> Meta:
     meter = metered.get()
     if meter is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, composed, strips
-from pdla.array.blas import square, squares
+from pdla.array.blas import multiplying, square, squares
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -25,7 +25,7 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
-from pdla.array.lapack import geqrt, getrf, larft, orhr_col, potrf, trsm, trtri
+from pdla.array.lapack import geqrt, getrf, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"

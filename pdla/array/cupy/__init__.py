@@ -21,7 +21,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
-from pdla.array.cupy.cusolver import geqrt, getrf, larft, orhr_col, potrf, trsm, trtri
+from pdla.array.cupy.cusolver import geqrt, getrf, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.array.cupy.fused import (
     add_at,
     column_sums,
@@ -306,6 +306,19 @@ def gemm(
         cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
         scale(product, alpha)
         combine(c, beta, product)
+
+
+def multiplying(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
+    """A function that does `y += a x`, or a^H x, again and again, for x and y of one column."""
+    if not adjoint or a.dtype.kind != "c":
+        return partial(gemm, a.T if adjoint else a, x, y, 1, 1)
+
+    def multiply() -> None:
+        product = empty(y.shape, y.dtype)
+        gemm(a.T, cupy.conjugate(x), product)
+        add(y, cupy.conjugate(product))
+
+    return multiply
 
 
 def squares(a: Any, c: Any) -> bool:

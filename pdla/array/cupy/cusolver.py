@@ -13,7 +13,9 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
-from pdla.array.lapack import PREFIXES, in_place, turned
+from pdla.array.lapack import PREFIXES, in_place, sterf, turned
+
+__all__ = ["geqrt", "getrf", "larfg", "larft", "orhr_col", "potrf", "stedc", "sterf", "sytrd", "trsm", "trtri"]
 
 
 @cache
@@ -115,3 +117,25 @@ def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = Fals
         getattr(library, PREFIXES[b.dtype.char] + "trsm")(
             handle, words[side][0], words[fill][1], turns[turn], diagonal, m, n, one, t.data.ptr, ld, x.data.ptr, ldb
         )
+
+
+def larfg(x: Any) -> tuple[float, complex]:
+    """See lapack.py; on the host."""
+    v = cupy.asnumpy(x)
+    found = lapack.larfg(v)
+    x[...] = cupy.asarray(v)
+    return found
+
+
+def sytrd(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See lapack.py; on the host."""
+    x = np.asfortranarray(cupy.asnumpy(a))
+    found = lapack.sytrd(x)
+    a[...] = cupy.asarray(x)
+    return found
+
+
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any, int]:
+    """See lapack.py; on the host."""
+    w, z, info = lapack.stedc(d, e)
+    return w, cupy.asarray(z), info

@@ -74,3 +74,15 @@ def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bo
     """See pdla.array.lapack; of an m x n block b m^2 n operations."""
     with timed("trsm", flops=_flops(len(b) ** 2 * b.shape[1], b)):
         xp.trsm(t, b, lower, unit, conjugate)
+
+
+def sytrd(xp: Any, a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See pdla.array.lapack; 4/3 n^3 operations."""
+    with timed("sytrd", flops=_flops(4 * len(a) ** 3 // 3, a)):
+        return xp.sytrd(a)
+
+
+def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any, int]:
+    """See pdla.array.lapack; 4/3 n^3 operations, without deflation."""
+    with timed("stedc", flops=4 * len(d) ** 3 // 3):
+        return xp.stedc(d, e)

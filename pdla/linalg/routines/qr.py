@@ -15,6 +15,7 @@ Where a panel is cut over a grid column it is factored by a tree, and V is recon
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil, log, prod
 from typing import Any
@@ -179,11 +180,15 @@ class FlatQR(Reflectors):
 
 
 class Product(Reflectors):
-    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are."""
+    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are.
 
-    def __init__(self, X: DistMatrix, tau: np.ndarray) -> None:
-        super().__init__(X, *dimensions(X))
-        self.tau = tau
+    lower  how many rows of X are above the first reflection's first one; then X's rows are not cut, and C has not these rows
+    """
+
+    def __init__(self, X: DistMatrix, tau: np.ndarray, lower: int = 0) -> None:
+        rows, cols = dimensions(X)
+        super().__init__(X, replace(rows, n=rows.n - lower) if lower else rows, cols)
+        self.tau, self.a = tau, self.a[lower:]
 
     def run(self, c: Any, adjoint: bool, lower: bool = False) -> None:
         """Collective along the grid rows and columns. lower: C's columns are dealt as panels are, with zeros above the diagonal."""
