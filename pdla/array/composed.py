@@ -160,3 +160,17 @@ def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.nda
 def _there(places: np.ndarray, x: Any) -> np.ndarray:
     """The rows whose places are columns of x."""
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
+
+
+LEADING = 0.6  # of the largest element of a row: the first that is larger tells the row's sign
+
+
+def conjugate_phases(module: Any, x: Any) -> Any:
+    """Of each row the factor of absolute value 1 that makes the first of its large elements positive. module: numpy or cupy."""
+    sizes = module.abs(x)
+    first = (sizes >= LEADING * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
+    leading = x[module.arange(len(x)), first][:, None]
+    if x.dtype.kind != "c":
+        return module.where(leading < 0, x.dtype.type(-1), x.dtype.type(1))
+    size = module.abs(leading)
+    return module.where(size > 0, module.conj(leading) / module.where(size > 0, size, 1), 1).astype(x.dtype)

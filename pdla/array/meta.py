@@ -426,6 +426,10 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
     return Meta((len(rows), len(cols)), draw.dtype)
 
 
+def make_leading_positive(x: Meta) -> None:
+    _touch(x, x)
+
+
 def finish() -> None:
     """Nothing to wait for."""
 

@@ -328,6 +328,16 @@ def significant(x: np.ndarray) -> bytes:
     return x.view(np.longdouble).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()
 
 
+def make_leading_positive(x: np.ndarray) -> None:
+    """Turn each row, by a factor of absolute value 1, so that the first of its large elements is positive.
+
+    Large are those of more than LEADING of the largest: so rounding does not choose between two that are as large.
+    """
+    rows = max(1, AT_ONCE // max(1, x[:1].size))
+    for part in (x[lo : lo + rows] for lo in range(0, len(x) if x.size else 0, rows)):
+        part *= composed.conjugate_phases(np, part)
+
+
 def finish() -> None:
     """Return when all work that was asked for is done; here it always is."""
 

@@ -20,7 +20,7 @@ import cupy
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, numpy
+from pdla.array import blas, composed, numpy
 from pdla.array.cupy.cusolver import geqrt, getrf, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.array.cupy.fused import (
     add_at,
@@ -394,6 +394,12 @@ def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
 
 
 # ---------------------------------------------------------------------------------------------- the rest
+
+
+def make_leading_positive(x: Any) -> None:
+    """As for NumPy's arrays."""
+    if x.size:
+        x *= composed.conjugate_phases(cupy, x)
 
 
 def finish() -> None:
