@@ -215,17 +215,20 @@ class Product(Reflectors):
         return panel
 
 
-def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair) -> Pair:
-    """Collective: Q times k rows that every rank has, whole on every rank. No element is larger than a column's norm."""
+def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, lower: int = 0) -> Pair:
+    """Collective: Q, or Q^H, times k rows that every rank has, whole on every rank. lower: see `Product`.
+
+    No element is larger than a column's norm.
+    """
     xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
     x, sizes = map(xp.host, pair)
     whole = np.zeros(shape, X.dtype)
     whole[: len(x)] = x
     layout = Layout.trusted(X.layout.rows, ())
     c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
-    product = Product(X, tau)
+    product = Product(X, tau, lower)
     if X.grid.active:
-        product.run(c, False)
+        product.run(c[lower:], adjoint)
     made = converted(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
     return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
 

@@ -18,6 +18,7 @@ ScaLAPACK's pdsytrd, LAPACK Working Note 30.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -30,14 +31,17 @@ from pdla.comm.ledger import buffer, timed
 from pdla.comm.pending import Pending
 from pdla.comm.slots import Slots
 from pdla.errors import LinAlgError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension, dimensions
 from pdla.linalg.plan import routine
+from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.factorization import Factorization
-from pdla.linalg.routines.qr import Product
+from pdla.linalg.routines.qr import Product, reflect
 from pdla.linalg.verify import Claim
-from pdla.matmul.images import Images, Part
+from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.schedules.streams import multiply, operations
 from pdla.matrix.core import DistMatrix
 
@@ -92,8 +96,34 @@ class Tridiagonalization(Factorization):
         tau = tau if X.dtype.kind == "c" else tau.real
         return Reduced(X.T, d.astype(real), e[: max(0, n - 1)].astype(real), tau[: max(0, n - 1)].astype(X.dtype), float(numbers[0]))
 
+    def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
+        """Collective, unchecked: T of A, whose upper triangle is read, and the reflections, in block-cyclic columns."""
+        return self(A.conj(), plan.place, plan.dtype, plan.overwrites("a"))
+
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
-        raise NotImplementedError("what is computed by it is checked as a whole")
+        """A^T x is Q (T (Q^H x))."""
+        n = A.shape[0]
+
+        def times_t(made: Reduced, x: Pair) -> Pair:
+            d, e = made.d[:, None] / made.scale, made.e[:, None] / made.scale
+            image, size = d * x[0], np.abs(d) * x[1]
+            for total, z, below in ((image, x[0], e), (size, x[1], np.abs(e))):
+                total[1:] += below * z[:-1]
+                total[:-1] += below * z[1:]
+            return image, size
+
+        def steps(made: Reduced) -> tuple[Callable[[Pair], Pair], ...]:
+            by_q = partial(reflect, made.reflections, made.tau, lower=1)
+            return partial(by_q, adjoint=True), partial(times_t, made), by_q
+
+        return Claim(
+            n, 16 * n, lambda x: images.reflected(A.T, x, True), steps, matrices=lambda made: made[:1],
+            control=lambda made: [each.tolist() for each in made[1:4]], lost=lost,
+        )
+
+    def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
+        A = super().draw(n, grid, layout, dtype)
+        return A + A.H
 
 
 TRIDIAGONAL = Tridiagonalization()
