@@ -61,6 +61,7 @@ class Slots:
         self.seen: SharedBuffer | None = None
         self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
         self.own: list[Any] = []
+        self.rows: list[list[Any]] = []  # of both turns the places of all ranks' addends
         self.ends: ExitStack[bool | None] = ExitStack()
 
     def __enter__(self) -> Slots:
@@ -72,12 +73,16 @@ class Slots:
         self.ends.enter_context(held(size // comm.size))
         self.memory, self.seen = seen.open(size), seen
         self.known = tuple([-1] * comm.size for _ in range(LANES))
+        if self.addends:
+            ends = range(COUNT * self.size, size, self.addends)
+            rows = [self.xp.look(self.memory, at, (self.addends // self.dtype.itemsize,), self.dtype) for at in ends]
+            self.rows = [rows[: comm.size], rows[comm.size :]]
         for lane in range(LANES):
             seen.publish(0, lane)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        seen, self.seen, self.own, self.memory = self.seen, None, [], None
+        seen, self.seen, self.own, self.rows, self.memory = self.seen, None, [], [], None
         self.ends.close()
         if seen is None:
             return
@@ -131,15 +136,17 @@ class Slots:
             comm.allreduce(x).wait()
             return
         self.sums += 1
-        shape, at = x.shape, COUNT * self.size + self.sums % TURNS * comm.size * self.addends
-        rows = [self.xp.look(self.memory, at + rank * self.addends, shape, self.dtype) for rank in range(comm.size)]
-        self.xp.copy(rows[comm.rank], x)
-        seen.publish(self.sums, ADDED)
+        number, flat, add = self.sums, x.reshape(-1), self.xp.add
+        rows = [row[: x.size] for row in self.rows[number % TURNS]]
+        self.xp.copy(rows[comm.rank], flat)
+        seen.publish(number, ADDED)
         with self._counted(x):
-            self._until("allreduce", ADDED, range(comm.size), self.sums)
-        self.xp.copy(x, rows[0])
-        for row in rows[1:]:
-            self.xp.add(x, row)
+            self._until("allreduce", ADDED, range(comm.size), number)
+        if comm.rank > 1:
+            self.xp.copy(flat, rows[0])
+        add(flat, rows[0 if comm.rank == 1 else 1])  # the first two in either order
+        for row in rows[2:]:
+            add(flat, row)
 
     def _counted(self, x: Any) -> AbstractContextManager[object]:
         """An event of the ledger, if one is open: the bytes that an all-reduce of x brings to this rank."""

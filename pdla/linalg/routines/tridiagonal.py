@@ -170,7 +170,8 @@ class Tridiagonal:
             self.a = buffer(self.xp, self.stored.shape[::-1], R.dtype).T
             self.xp.copy(self.a, self.stored)
         self.d, self.v, self.y = (buffer(self.xp, (self.n, 1), R.dtype) for _ in range(3))
-        self.xp.scale(self.v, 0)
+        for x in (self.v, self.y):
+            self.xp.scale(x, 0)
         self.e: list[float] = []
         self.tau: list[complex] = []
 
@@ -254,19 +255,21 @@ class Tridiagonal:
             for (j, w), after in zip(panels, (*panels[1:], None), strict=True):
                 begin_step()
                 panel, height, k = coming.wait().reshape(w, self.n - j).T, self.n - j, j // cols.block
-                # V and W side by side: VW = (v0 w0 v1 w1 ...), WV = (w0 v0 w1 v1 ...)
+                # V and W side by side: VW = (v0 w0 v1 w1 ...)
                 VW, WV = (buffer(xp, (2 * w, height), self.a.dtype).T for _ in range(2))
                 xp.scale(VW, 0)
                 later = cols.after(k - 1)
                 rest = calls[begins[-len(later)] :] if later else []
                 for c in self.comm.sample(range(w)):  # type: ignore[union-attr]
-                    self.reduce_column(j, c, panel, VW, WV, rest)
+                    self.reduce_column(j, c, panel, VW, rest)
                 self.slots.release()
                 if cols.owner[k] == cols.here:
                     at = cols.at[k].start + j - k * cols.block
                     xp.copy(self.a[j + 1 :, at : at + w], VW[1:, ::2])
-                # A -= V W^H + W V^H, the next panel first
-                blocks, WV = self.blocks(j + w), xp.reinterpret(WV, True)
+                # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
+                blocks = self.blocks(j + w)
+                for into, out in ((0, 1), (1, 0)):
+                    xp.copy(WV[:, into::2], VW[:, out::2], True)
                 if after is not None:
                     if cols.owner[after[0] // cols.block] == cols.here:
                         (first, at), *others = blocks
@@ -286,36 +289,37 @@ class Tridiagonal:
             self.xp.copy(message.reshape(w, height), self.a[j:, at : at + w].T)
         return self.slots.bcast(message, {self.cols.owner[k]: (ALL,)})
 
-    def reduce_column(self, j0: int, c: int, panel: Any, VW: Any, WV: Any, products: Sequence[Callable[[], None]]) -> None:
+    def reduce_column(self, j0: int, c: int, panel: Any, VW: Any, products: Sequence[Callable[[], None]]) -> None:
         """Collective: column c of the panel from column j0 on: a reflection, v and w."""
-        xp, j, done = self.xp, j0 + c, slice(0, 2 * c)
+        xp, j, cols = self.xp, j0 + c, self.cols
         # x = A[j:, j] - V W[j]^H - W V[j]^H
         x = panel[c:, c : c + 1]
-        x = x - VW[c:, done] @ xp.reinterpret(WV[c : c + 1, done], True).T if c else x.copy()
+        x = x - VW[c:, : 2 * c] @ xp.reinterpret(exchanged(VW[c : c + 1, : 2 * c]), True) if c else x.copy()
         self.d[j : j + 1] = x[:1]
-        v, y = x[1:], self.y[j + 1 :]
+        v, y, rows = x[1:], self.y[j + 1 :], slice(c + 1, None)
         beta, tau = xp.larfg(v)
         self.e.append(beta)
         self.tau.append(tau)
-        # y = A v - V (W^H v) - W (V^H v)
+        # y = - V (W^H v) - W (V^H v), of this rank's share of V and W, which are in its cache now
+        lo, hi = c * cols.here // cols.parts, c * (cols.here + 1) // cols.parts
+        if lo < hi:
+            part = VW[rows, 2 * lo : 2 * hi]
+            y[...] = part @ -exchanged(xp.reinterpret(part.T @ xp.reinterpret(v, True), True))
+        else:
+            y[...] = 0
+        # y += A v
         self.v[j : j + 1], self.v[j + 1 :] = 0, v
-        self.y[j // self.cols.block * self.cols.block :] = 0
-        with timed("symv", flops=operations(len(v), len(v), 1, x.dtype) // self.cols.parts):
+        with timed("symv", flops=operations(len(v), len(v), 1, x.dtype) // cols.parts):
             for multiply_part in products:
                 multiply_part()
         self.slots.sum(y)
-        if c:
-            y -= WV[c + 1 :, done] @ xp.reinterpret(VW[c + 1 :, done].T @ xp.reinterpret(v, True), True)
         # w = tau y - tau/2 (tau y)^H v v
         y *= tau
         y += v * ((-0.5 * tau) * (xp.reinterpret(y, True).T @ v))
-        for made, at in ((VW, 2 * c), (WV, 2 * c + 1)):
-            made[c + 1 :, at : at + 1] = v
-        for made, at in ((VW, 2 * c + 1), (WV, 2 * c)):
-            made[c + 1 :, at : at + 1] = y
+        VW[rows, 2 * c : 2 * c + 1], VW[rows, 2 * c + 1 : 2 * c + 2] = v, y
 
     def update(self, j: int, VW: Any, WV: Any, first: int, at: slice) -> None:
-        """Local: A -= V W^H + W V^H, in this rank's columns at these places, from number `first` on; WV is conjugated."""
+        """Local: A -= V W^H + W V^H, in this rank's columns at these places, from number `first` on."""
         begin, w = first - j, at.stop - at.start
         if w:
             multiply(self.xp, VW[begin:], WV[begin : begin + w].T, self.a[first:, at], -1, 1)
@@ -341,6 +345,11 @@ class Tridiagonal:
         comm.bcast(rest, 0).wait()
         xp.copy(part, xp.take(rest, mine, ALL))
         return made
+
+
+def exchanged(x: Any) -> Any:
+    """Local: a copy of one row, or one column, as a column, in which elements 0 and 1, 2 and 3 and so on have changed places."""
+    return x.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
 
 
 def together(n: int, ranks: int, block: int) -> int:
