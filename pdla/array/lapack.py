@@ -150,6 +150,51 @@ def orhr_col(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return low, up, np.triu(np.conj(adjoint.T)), signs
 
 
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The eigenvalues, ascending, and eigenvectors of a tridiagonal matrix, by divide and conquer; NaN where it failed."""
+    n = len(d)
+    w, e, z = d.copy(), e.copy(), np.empty((n, n), d.dtype, order="F")
+    if not n or not (np.isfinite(d).all() and np.isfinite(e).all()):
+        return w * np.nan, z
+    work, integers = np.empty(1 + 4 * n + n * n, d.dtype), np.empty(3 + 5 * n, np.int32)
+    sizes = (ctypes.c_int * 4)(n, len(work), len(integers), 0)
+    at = ctypes.addressof(sizes)
+    _routine(PREFIXES[d.dtype.char] + "stedc", config.settings.blas)(
+        b"I", at, _address(w), _address(e), _address(z), at, _address(work), at + 4, _address(integers), at + 8, at + 12
+    )
+    return w if not sizes[3] else w * np.nan, z
+
+
+def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """The eigenvalues alone, ascending, by QR iteration without roots; NaN where it failed."""
+    w, e = d.copy(), e.copy()
+    if not len(d) or not (np.isfinite(d).all() and np.isfinite(e).all()):
+        return w * np.nan
+    sizes = (ctypes.c_int * 2)(len(d), 0)
+    at = ctypes.addressof(sizes)
+    _routine(PREFIXES[d.dtype.char] + "sterf", config.settings.blas)(at, _address(w), _address(e), at + 4)
+    return w if not sizes[1] else w * np.nan
+
+
+def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    """Roots number begin to end of the secular equation 1 + rho sum z_i^2 / (d_i - x) = 0, of three or more ascending poles d.
+
+    Each is given as its difference to the nearer pole beside it, below (> 0) or above (< 0): NaN
+    where it was not found. z has the length 1.
+    """
+    n, dtype = len(d), d.dtype
+    delta, scalars, found = np.empty(n, dtype), np.array([rho, 0], dtype), np.empty(end - begin, dtype)
+    sizes = (ctypes.c_int * 3)(n, 0, 0)
+    at, factor = ctypes.addressof(sizes), _address(scalars)
+    routine, *arrays = _routine(PREFIXES[dtype.char] + "laed4", config.settings.blas), *map(_address, (d, z, delta))
+    for i in range(begin, end):
+        sizes[1] = i + 1
+        routine(at, at + 4, *arrays, factor, factor + dtype.itemsize, at + 8)
+        near = i + 1 if i + 1 < n and delta[i + 1] < -delta[i] else i
+        found[i - begin] = -delta[near] if not sizes[2] else np.nan
+    return found
+
+
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
 

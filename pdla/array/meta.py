@@ -29,6 +29,7 @@ from pdla.indices import IndexSet, Selection
 name = "meta"
 
 AT_ONCE = numpy.AT_ONCE
+ITERATED = 16  # what a root takes for each pole, and an eigenvalue for each other one, in numbers read or written
 
 
 class Meter(Protocol):
@@ -176,7 +177,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         axis, kept = range(self.ndim)[axis], (1,) if keepdims else ()
         return Meta((*self.shape[:axis], *kept, *self.shape[axis + 1 :]), self.dtype)
 
-    max = sum
+    max = prod = sum
 
     def __float__(self) -> float:
         return 0.0
@@ -374,6 +375,29 @@ def larft(gram: Meta, tau: Any) -> Meta:
 def orhr_col(q: Meta) -> tuple[Meta, Meta, Meta, Meta]:
     _lapack(len(q), len(q), 5 * len(q) ** 3 / 3, q.dtype)
     return q.copy(), q.copy(), q.copy(), Meta(q.shape[:1], q.dtype)
+
+
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Meta]:
+    n = len(d)
+    _lapack(n, n, 4 * n**3 / 3, d.dtype)
+    return d, Meta((n, n), d.dtype)
+
+
+def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    _scalar(ITERATED * len(d) ** 2, d.dtype)
+    return d
+
+
+def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    _scalar(ITERATED * len(d) * (end - begin), d.dtype)
+    return np.zeros(end - begin, d.dtype)
+
+
+def _scalar(count: int, dtype: np.dtype) -> None:
+    """Iterations on numbers that stay in a cache, each as long as so many numbers of a large array take."""
+    meter = metered.get()
+    if meter is not None:
+        meter.touch(count * dtype.itemsize)
 
 
 def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = False) -> None:

@@ -25,7 +25,7 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
-from pdla.array.lapack import geqrt, getrf, larft, orhr_col, potrf, trsm, trtri
+from pdla.array.lapack import geqrt, getrf, laed4, larft, orhr_col, potrf, stedc, sterf, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"

@@ -21,7 +21,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
-from pdla.array.cupy.cusolver import geqrt, getrf, larft, orhr_col, potrf, trsm, trtri
+from pdla.array.cupy.cusolver import geqrt, getrf, laed4, larft, orhr_col, potrf, stedc, sterf, trsm, trtri
 from pdla.array.cupy.fused import (
     add_at,
     column_sums,

@@ -13,7 +13,7 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
-from pdla.array.lapack import PREFIXES, in_place, turned
+from pdla.array.lapack import PREFIXES, in_place, laed4, sterf, turned  # noqa: F401 - laed4, sterf: the host's work
 
 
 @cache
@@ -95,6 +95,12 @@ def larft(gram: Any, tau: np.ndarray) -> Any:
 def orhr_col(q: Any) -> tuple[Any, ...]:
     """See lapack.py; the host's work."""
     return tuple(map(cupy.asarray, lapack.orhr_col(cupy.asnumpy(q))))
+
+
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
+    """See lapack.py; the host's work."""
+    w, z = lapack.stedc(d, e)
+    return w, cupy.asarray(z)
 
 
 def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
