@@ -106,7 +106,7 @@ class Vectors:
         self.xp, self.w, self.Q = xp, w, Q
 
     def whole(self) -> Any:
-        """Local: these rows of all eigenvectors."""
+        """Local: these rows of all eigenvectors; nothing else is asked for after that."""
         return self.Q
 
     def form(self, numbers: np.ndarray, out: Any) -> None:
@@ -139,6 +139,7 @@ class Merged(Vectors):
     def whole(self) -> Any:
         made = buffer(self.xp, (len(self.Q), len(self.w)), self.w.dtype)
         self.form(np.arange(len(self.w)), made)
+        self.Q = self.X = None  # their memory is needed for the next merge
         return made
 
     def form(self, numbers: np.ndarray, out: Any) -> None:
@@ -166,7 +167,7 @@ class Merged(Vectors):
 
 
 def _rotated(xp: Any, Q: Any, columns: slice, n: int, waves: Sequence[Wave]) -> tuple[Any, np.ndarray]:
-    """Local: Q, rotated, in place unless columns are filled that were 0; and where it has each of n columns, < 0 for one that is 0."""
+    """Local: Q, rotated, in place unless columns are filled that were 0; and where it has each of n columns, < 0: they are 0."""
     own = np.arange(n)[columns]
     filled = np.zeros(n, bool)
     filled[own] = True
