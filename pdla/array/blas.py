@@ -29,19 +29,18 @@ from pdla.errors import DeviceError
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
-ARGUMENTS = {
-    "gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "larfg": 5, "sytrd": 10,
-    "hetrd": 10, "stedc": 11, "sterf": 4,
+ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11}
+LAPACK = {  # of SciPy's other module
+    "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "larfg": 5, "sytrd": 10, "hetrd": 10, "stedc": 11, "sterf": 4, "laed4": 8,
 }
-LAPACK = ("potrf", "trtri", "getrf", "geqrt3", "larfg", "sytrd", "hetrd", "stedc", "sterf")  # SciPy has these in another module; a library that is named may lack them
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
 
 
 @cache
 def _routine(name: str, library: str = "") -> Any:
-    """A routine as a C function, from the library of this name, or from SciPy."""
-    made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])
+    """A routine as a C function, from the library of this name, which may lack LAPACK's, or from SciPy."""
+    made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (ARGUMENTS | LAPACK)[name[1:]])
     given = library and (name[1:] not in LAPACK or hasattr(named(library), f"{name}_"))
     function = made(_exported(named(library), name) if given else _carried(name))
     if _threads is not None:

@@ -162,14 +162,14 @@ def _there(places: np.ndarray, x: Any) -> np.ndarray:
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
 
 
-LEADING = 0.6  # of the largest element of a row: the first that is larger tells the row's sign
+LEADING = 0.6  # of the largest element of a column: the first that is as large tells the column's sign
 
 
 def conjugate_phases(module: Any, x: Any) -> Any:
-    """Of each row the factor of absolute value 1 that makes the first of its large elements positive. module: numpy or cupy."""
+    """Of each column the factor of absolute value 1 that makes the first of its large elements positive. module: numpy or cupy."""
     sizes = module.abs(x)
-    first = (sizes >= LEADING * sizes.max(axis=1, keepdims=True)).argmax(axis=1)
-    leading = x[module.arange(len(x)), first][:, None]
+    first = (sizes >= LEADING * sizes.max(axis=0)).argmax(axis=0)
+    leading = x[first, module.arange(x.shape[1])]
     if x.dtype.kind != "c":
         return module.where(leading < 0, x.dtype.type(-1), x.dtype.type(1))
     size = module.abs(leading)

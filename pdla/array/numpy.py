@@ -25,7 +25,7 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
-from pdla.array.lapack import geqrt, getrf, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
+from pdla.array.lapack import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
@@ -329,12 +329,12 @@ def significant(x: np.ndarray) -> bytes:
 
 
 def make_leading_positive(x: np.ndarray) -> None:
-    """Turn each row, by a factor of absolute value 1, so that the first of its large elements is positive.
+    """Turn each column, by a factor of absolute value 1, so that the first of its large elements is positive.
 
-    Large are those of more than LEADING of the largest: so rounding does not choose between two that are as large.
+    Large are those of at least LEADING of the largest: so rounding does not choose between two that are as large.
     """
-    rows = max(1, AT_ONCE // max(1, x[:1].size))
-    for part in (x[lo : lo + rows] for lo in range(0, len(x) if x.size else 0, rows)):
+    cols = max(1, AT_ONCE // max(1, len(x)))
+    for part in (x[:, lo : lo + cols] for lo in range(0, x.shape[1] if x.size else 0, cols)):
         part *= composed.conjugate_phases(np, part)
 
 

@@ -79,6 +79,11 @@ class Group(ABC):
         """How many nodes the ranks run on."""
         return len(set(self.homes)) or 1
 
+    @property
+    def workers(self) -> int:
+        """How many ranks can work at once, the same on every rank: fewer than there are where those of a node share cores."""
+        return self.size
+
     @cached_property
     def _others(self) -> list[int]:
         """The ranks but this one."""

@@ -13,9 +13,7 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
-from pdla.array.lapack import PREFIXES, in_place, sterf, turned
-
-__all__ = ["geqrt", "getrf", "larfg", "larft", "orhr_col", "potrf", "stedc", "sterf", "sytrd", "trsm", "trtri"]
+from pdla.array.lapack import PREFIXES, in_place, laed4, sterf, turned  # noqa: F401 - laed4, sterf: the host's work
 
 
 @cache
@@ -99,6 +97,12 @@ def orhr_col(q: Any) -> tuple[Any, ...]:
     return tuple(map(cupy.asarray, lapack.orhr_col(cupy.asnumpy(q))))
 
 
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
+    """See lapack.py; the host's work."""
+    w, z = lapack.stedc(d, e)
+    return w, cupy.asarray(z)
+
+
 def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """See lapack.py."""
     if not b.size:
@@ -133,9 +137,3 @@ def sytrd(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     found = lapack.sytrd(x)
     a[...] = cupy.asarray(x)
     return found
-
-
-def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any, int]:
-    """See lapack.py; on the host."""
-    w, z, info = lapack.stedc(d, e)
-    return w, cupy.asarray(z), info

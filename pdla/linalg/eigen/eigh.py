@@ -6,7 +6,7 @@ L^-1 A L^-H, and V = L^-H Z.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,15 @@ import numpy as np
 
 from pdla.checks import communicator, describe_call, flags, matrix
 from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace, opened, within
-from pdla.cuts import Cyclic
-from pdla.errors import LinAlgError, PlanError, ShapeError
+from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor
 from pdla.linalg.eigen.claims import claim_of_values, claim_of_vectors
-from pdla.linalg.panels import kernels
+from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
 from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout, working_copy
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -35,11 +35,9 @@ from pdla.linalg.triangular import solve_triangular
 from pdla.linalg.verify import run_checked, why_lost
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import local_shape
+from pdla.matrix.redistribute import cast
 from pdla.model.machine import Machine
 
-ALL = slice(None)
-Wanted = Callable[[np.ndarray], slice]  # of the eigenvalues, ascending: those that are asked for
 Factor = DistMatrix | tuple[DistMatrix, bool]
 
 
@@ -135,8 +133,8 @@ def eigh(
     w, Z = _EIGH(C, **options | OF_STANDARD)
     # V = L^-H Z
     V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, memory_limit=memory_limit, verify=verify)
-    V = as_layout(V, *_place_of_vectors(V))
-    V.xp.make_leading_positive(V.stored.T)
+    V = as_layout(V, Layout(cols="row"), ProcessGrid.trusted((A.grid.comm.size, 1), A.grid.comm, None))
+    V.xp.make_leading_positive(V.stored)
     return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
 
 
@@ -390,30 +388,28 @@ def _pair(given: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(x, kinds) for x in given)
 
 
-def _wanted(options: Options, w: np.ndarray) -> slice:
-    """Local: which of the eigenvalues, ascending, are asked for."""
+def wanted(options: Options, w: np.ndarray) -> range:
+    """Local: the numbers of the eigenvalues, of all of them, ascending, that are asked for."""
     if options.subset_by_index is not None:
         first, last = options.subset_by_index
-        return slice(int(first), int(last) + 1)
+        return range(int(first), int(last) + 1)
     if options.subset_by_value is not None:
-        lo, hi = options.subset_by_value
-        return slice(int(np.searchsorted(w, lo, "right")), int(np.searchsorted(w, hi, "right")))
-    return slice(0, len(w))
+        return range(*np.searchsorted(w, options.subset_by_value, "right").tolist())
+    return range(len(w))
 
 
 def _reads(options: Options) -> Part:
     return Part(options.lower, "real")
 
 
-def _check_values(name: str, options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    check_subset(name, options, A.shape[0])
+def _check_values(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    check_subset("eigvalsh", options, A.shape[0])
 
 
 def _check_vectors(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     check_subset("eigh", options, A.shape[0])
     if options.subset_by_value is None:
-        count = _wanted(options, np.zeros(A.shape[0]))
-        checks.result(A, (A.shape[0], count.stop - count.start), dtype, None, options.layout)
+        checks.result(A, (A.shape[0], len(wanted(options, np.zeros(A.shape[0])))), dtype, None, options.layout)
 
 
 def _reduce(plan: FactorPlan, A: DistMatrix) -> Reduced:
@@ -433,10 +429,10 @@ def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
 def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     reduced = _reduce(plan, A)
     with collective_section(A.grid.comm, "eigenvectors"), within(opened() or Workspace()):
-        w, Z = solve_tridiagonal(reduced, partial(_wanted, plan.options))
+        w, Z = solve_tridiagonal(plan.options, reduced, A.grid.comm)
         # V = Q Z
         multiply_by_q(reduced, Z)
-        Z.xp.make_leading_positive(Z.stored.T)
+        Z.xp.make_leading_positive(Z.stored)
     return w, Z
 
 
@@ -444,44 +440,25 @@ def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
     """Collective, unchecked: w; checked where results are."""
     claim = partial(claim_of_values, A, _reads(plan.options), lost=why_lost("A", plan.overwrites("a")))
     w = run_checked(A.grid.comm, plan.dtype, lambda: _values(plan, A), claim)
-    return w[_wanted(plan.options, w)]
+    some = wanted(plan.options, w)
+    return w[some.start : some.stop]
 
 
 def _values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
     reduced = _reduce(plan, A)
-    w, info = reduced.reflections.xp.sterf(reduced.d, reduced.e)
-    return _converged(w, info) / reduced.d.dtype.type(reduced.scale)
+    return eigvalsh_tridiagonal(reduced.d, reduced.e, A.grid.comm) / reduced.d.dtype.type(reduced.scale)
 
 
-def solve_tridiagonal(reduced: Reduced, wanted: Wanted) -> tuple[np.ndarray, DistMatrix]:
-    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T: of n rows, in block-cyclic columns over all ranks.
-
-    Every rank solves all of it by LAPACK's divide and conquer, and keeps its columns.
+def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) -> tuple[np.ndarray, DistMatrix]:
+    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T: whole on a rank each, dealt out to those that have reflections.
     """
-    R, real = reduced.reflections, reduced.d.dtype.type
-    w, z, info = kernels.stedc(R.xp, reduced.d, reduced.e)
-    w = _converged(w, info) / real(reduced.scale)
-    some = wanted(w)
-    shape = (some.stop - some.start, len(w))  # of the transpose, which lies in memory row by row
-    layout, grid = _place_of_vectors(R, shape[0])
-    block = R.xp.empty(local_shape(shape, layout.T, grid), R.dtype)
-    mine = layout.T.indices(shape, grid.sizes, grid.coords)[0].indices() + some.start
-    R.xp.copy(block, R.xp.take(z.T, mine, ALL))
-    return w[some], count_workspace(DistMatrix(block, shape, grid, layout.T)).T
-
-
-def _place_of_vectors(V: DistMatrix, count: int | None = None) -> tuple[Layout, ProcessGrid]:
-    """Local: where so many vectors lie as they are worked on, by default as many as V has columns: whole, dealt out to all ranks."""
-    count, ranks = V.shape[1] if count is None else count, V.grid.comm.size
-    grid = ProcessGrid.trusted((ranks, 1), V.grid.comm, None)
-    return Layout.trusted((), (Cyclic("row", max(1, min(BLOCK, -(-count // ranks)))),)), grid
-
-
-def _converged(w: np.ndarray, info: int) -> np.ndarray:
-    if info:
-        raise LinAlgError(f"the iteration for an eigenvalue does not converge: LAPACK's info is {info}")
-    return w
+    d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
+    w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
+    some = wanted(options, w)
+    grid = ProcessGrid.trusted((1, ranks), comm, None)
+    w, Z = eigh_tridiagonal(d, e, grid, max(1, min(BLOCK, -(-len(some) // ranks))), some)
+    return w[some.start : some.stop] / scale, count_workspace(cast(Z, reduced.reflections.dtype))
 
 
 _EIGH = Call("eigh", (TRIDIAGONAL,), _eigh, reads=_reads, results=lambda A: (), check=_check_vectors)
-_EIGVALSH = Call("eigvalsh", (TRIDIAGONAL,), _eigvalsh, reads=_reads, results=lambda A: (), check=partial(_check_values, "eigvalsh"))
+_EIGVALSH = Call("eigvalsh", (TRIDIAGONAL,), _eigvalsh, reads=_reads, results=lambda A: (), check=_check_values)

@@ -82,7 +82,19 @@ def sytrd(xp: Any, a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return xp.sytrd(a)
 
 
-def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any, int]:
-    """See pdla.array.lapack; 4/3 n^3 operations, without deflation."""
+def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
+    """See pdla.array.lapack; without deflation 4/3 n^3 operations."""
     with timed("stedc", flops=4 * len(d) ** 3 // 3):
         return xp.stedc(d, e)
+
+
+def sterf(xp: Any, d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """See pdla.array.lapack."""
+    with timed("sterf"):
+        return xp.sterf(d, e)
+
+
+def laed4(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    """See pdla.array.lapack."""
+    with timed("laed4"):
+        return xp.laed4(d, z, rho, begin, end)

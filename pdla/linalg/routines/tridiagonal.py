@@ -57,7 +57,7 @@ class Tridiagonalization(Factorization):
 
     name, what = "tridiagonal", "a reduction to tridiagonal form"
     about = "reduce a random symmetric matrix to tridiagonal form by Householder's reflections"
-    algorithm = "Householder, one stage"
+    algorithm, hasty = "Householder, one stage", True
 
     def multiplications(self, m: int, n: int) -> float:
         return 2 * n**3 / 3
@@ -93,8 +93,8 @@ class Tridiagonalization(Factorization):
         if not np.isfinite(numbers).all():
             raise LinAlgError("A has elements that are infinite or NaN, or so large that sums of them are infinite")
         d, e, tau = numbers[1 : 1 + n], numbers[1 + n : 1 + 2 * n], numbers[1 + 2 * n :].view(complex)
-        tau = tau if X.dtype.kind == "c" else tau.real
-        return Reduced(X.T, d.astype(real), e[: max(0, n - 1)].astype(real), tau[: max(0, n - 1)].astype(X.dtype), float(numbers[0]))
+        tau, most = tau if X.dtype.kind == "c" else tau.real, max(0, n - 1)
+        return Reduced(X.T, d.astype(real), e[:most].astype(real), tau[:most].astype(X.dtype), float(numbers[0]))
 
     def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
         """Collective, unchecked: T of A, whose upper triangle is read, and the reflections, in block-cyclic columns."""
@@ -358,9 +358,11 @@ def together(n: int, ranks: int, block: int) -> int:
 
 
 def multiply_by_q(reduced: Reduced, C: DistMatrix) -> None:
-    """Collective: Q C in place of C, whose rows are whole on each rank."""
+    """Collective: Q C in place of C, whose rows are whole, and whose columns are dealt out to the ranks that have reflections."""
     if len(reduced.d) > 1:
-        Product(reduced.reflections, reduced.tau, lower=1).run(C.stored[1:], False)
+        product = Product(reduced.reflections, reduced.tau, lower=1)
+        if C.grid.active:
+            product.run(C.stored[1:], False)
 
 
 def tridiagonal_words(n: int, ranks: int, block: int) -> float:
