@@ -48,7 +48,7 @@ from pdla.matrix.core import DistMatrix
 ALL = slice(None)
 BLOCK = 64  # columns that a rank has at a time
 PANEL = 32  # columns of a panel
-SMALL = 512  # columns that one rank reduces as fast as several do, with a sum for each
+SMALL = 768  # columns that one rank reduces as fast as several do, with a sum for each
 CACHED = 2**16  # elements of A that are multiplied by v, and then their adjoint
 
 
@@ -219,7 +219,7 @@ class Tridiagonal:
         for half in () if self.comm is None else self.comm.halves(told.copy(), told, "maximum"):
             half.wait()
         largest, kind = float(xp.host_or(told, np.ones(1))[0]), np.finfo(self.a.dtype)
-        least = float(np.sqrt(kind.tiny / kind.eps))
+        least = float(np.sqrt(kind.tiny) / kind.eps)
         if not np.isfinite(largest) or largest == 0 or least < largest < 1 / least:
             return 1.0
         scale = float(near_one(largest, self.a.dtype))
@@ -237,10 +237,10 @@ class Tridiagonal:
             height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
             for lo in range(first, self.n, height):
                 hi = min(self.n, lo + height)
-                calls.append(multiplying(self.a[lo:hi, at], self.v[first:below], self.y[lo:hi], False))
                 if hi > below:
                     under = slice(max(lo, below), hi)
                     calls.append(multiplying(self.a[under, at], self.v[under], self.y[first:below], True))
+                calls.append(multiplying(self.a[lo:hi, at], self.v[first:below], self.y[lo:hi], False))
         return calls, begins
 
     def reduce(self, end: int) -> None:
@@ -332,18 +332,21 @@ class Tridiagonal:
         owners = cols.owners(np.arange(j, self.n))
         numbers = [np.flatnonzero(owners == rank) for rank in range(cols.parts)]
         mine = numbers[cols.here]
-        part, rest = self.a[j:, self.a.shape[1] - len(mine) :].T, buffer(xp, (size, size), self.a.dtype)
+        part = self.a[j:, self.a.shape[1] - len(mine) :].T
         boxes = {rank: buffer(xp, (len(which), size), self.a.dtype) for rank, which in enumerate(numbers) if rank and len(which)}
         first = cols.here == 0
-        comm.alltoall({0: part} if not first and len(mine) else {}, boxes if first else {}).wait()
+        there, here = ({}, boxes) if first else ({0: part} if len(mine) else {}, {})
+        comm.alltoall(there, here).wait()
         made = np.zeros(size), np.zeros(max(0, size - 1)), np.zeros(max(0, size - 1), complex)
         if first:
-            xp.put(rest, mine, ALL, part)
-            for rank, box in boxes.items():
-                xp.put(rest, numbers[rank], ALL, box)
+            rest = buffer(xp, (size, size), self.a.dtype)
+            parts = [(mine, part), *((numbers[rank], box) for rank, box in boxes.items())]
+            for which, box in parts:
+                xp.put(rest, which, ALL, box)
             made = kernels.sytrd(xp, rest.T)
-        comm.bcast(rest, 0).wait()
-        xp.copy(part, xp.take(rest, mine, ALL))
+            for which, box in parts:
+                xp.copy(box, xp.take(rest, which, ALL))
+        comm.alltoall(here, there).wait()
         return made
 
 
@@ -371,5 +374,5 @@ def tridiagonal_words(n: int, ranks: int, block: int) -> float:
     columns, rest = np.arange(end), n - end
     panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
     owners = np.arange(end, n) // block % ranks
-    gathered = rest * int((owners != 0).sum())
-    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + rest**2 + 4 * n + 3) + gathered) / ranks
+    there_and_back = 2 * rest * int((owners != 0).sum())
+    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + 4 * n + 3) + there_and_back) / ranks

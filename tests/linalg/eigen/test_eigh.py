@@ -123,7 +123,7 @@ def test_the_zoo(name, dtype, grid):
     assert max(ratios(a, *found(a, "blocks", grid, verify=True))) < 10
 
 
-@pytest.mark.parametrize("power", [1e-320, 1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("power", [1e-290, 1e-160, 1e160, 1e300])
 def test_near_the_ends_of_the_range(power):
     a = np.round(hermitian(30, "float64") * 2**8) * power
     near = 2.0**-400 if power > 1 else 2.0**500
@@ -138,7 +138,7 @@ def test_subsets_are_parts_of_all(dtype):
     for first, last in ((0, 3), (5, 5), (37, 39), (0, 39)):
         some, vectors = found(a, subset_by_index=(first, last))
         assert np.array_equal(some, w[first : last + 1]) and np.allclose(vectors, v[:, first : last + 1], atol=1e-5)
-    lo, hi = float(w[4]), float(w[9])
+    lo, hi = float(w[4] + w[5]) / 2, float(w[9] + w[10]) / 2
     some, vectors = found(a, "columns", (1, 2), subset_by_value=(lo, hi))
     assert len(some) == vectors.shape[1] and np.allclose(some, w[5:10], atol=1e-5)
     assert found(a, subset_by_value=(1e6, np.inf))[1].shape == (40, 0)
