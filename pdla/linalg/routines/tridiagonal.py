@@ -267,17 +267,16 @@ class Tridiagonal:
                     at = cols.at[k].start + j - k * cols.block
                     xp.copy(self.a[j + 1 :, at : at + w], VW[1:, ::2])
                 # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
-                blocks = self.blocks(j + w)
                 for into, out in ((0, 1), (1, 0)):
                     xp.copy(WV[:, into::2], VW[:, out::2], True)
+                blocks, ahead = self.blocks(j + w), slice(0, 0)
                 if after is not None:
                     if cols.owner[after[0] // cols.block] == cols.here:
-                        (first, at), *others = blocks
-                        blocks = [(first + after[1], slice(at.start + after[1], at.stop)), *others]
-                        self.update(j, VW, WV, first, slice(at.start, at.start + after[1]))
+                        ahead = slice(0, after[1])
+                        self.update(j, VW, WV, *blocks[0], ahead)
                     coming = self.send(*after)
-                for first, at in blocks:
-                    self.update(j, VW, WV, first, at)
+                for number, (first, at) in enumerate(blocks):
+                    self.update(j, VW, WV, first, at, slice(0 if number else ahead.stop, None))
 
     def send(self, j: int, w: int) -> Pending:
         """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
@@ -318,11 +317,11 @@ class Tridiagonal:
         y += v * ((-0.5 * tau) * (xp.reinterpret(y, True).T @ v))
         VW[rows, 2 * c : 2 * c + 1], VW[rows, 2 * c + 1 : 2 * c + 2] = v, y
 
-    def update(self, j: int, VW: Any, WV: Any, first: int, at: slice) -> None:
-        """Local: A -= V W^H + W V^H, in this rank's columns at these places, from number `first` on."""
-        begin, w = first - j, at.stop - at.start
-        if w:
-            multiply(self.xp, VW[begin:], WV[begin : begin + w].T, self.a[first:, at], -1, 1)
+    def update(self, j: int, VW: Any, WV: Any, first: int, at: slice, some: slice) -> None:
+        """Local: A -= V W^H + W V^H, in some of this rank's columns at these places, from number `first` on, in rows from there."""
+        a, part = self.a[first:, at][:, some], WV[first - j : first - j + at.stop - at.start][some]
+        if len(part):
+            multiply(self.xp, VW[first - j :], part.T, a, -1, 1)
 
     def finish(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Collective: the columns from number j on, by LAPACK on the first rank, which alone has both diagonals and tau then."""
