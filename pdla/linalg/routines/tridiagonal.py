@@ -67,10 +67,12 @@ class Tridiagonalization(Factorization):
 
     def price(self, step: routine.StepCost) -> float:
         w, n, ranks = step.width, step.cols, prod(step.shape)
-        if ranks == 1 or n <= SMALL:
-            return step.lapack(n + w, w, 4 * (n + w) ** 2 * w)
-        column = step.touched(n * n / (4 * ranks)) + 3 * step.touched(n * PANEL / 2) + step.message(0, n) + step.calls(20)
-        return w * column + step.gemm(n, max(1, n // (2 * ranks)), 2 * w) + step.message(0, n * w)
+        alone = ranks == 1 or n <= SMALL
+        # A v reads a triangle, and the corrections read the panel's columns
+        column = step.touched(n * n / (4 if alone else 4 * ranks)) + step.touched(n * PANEL / 2)
+        update = step.gemm(n + w, max(1, n // 2 if alone else n // (2 * ranks)), 2 * w)
+        told = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
+        return w * column + update + told
 
     def stays(self, A: Any) -> bool:
         """Never: a copy of one triangle is worked on."""
@@ -163,8 +165,10 @@ class Tridiagonal:
 
     def __init__(self, X: DistMatrix) -> None:
         R = X.T
-        self.xp, self.n, self.cols = R.xp, R.shape[0], dimensions(R)[1]
-        self.comm, self.stored = self.cols.comm, R.stored
+        self.xp, self.n, self.cols, self.stored = R.xp, R.shape[0], dimensions(R)[1], R.stored
+        self.comm = self.cols.comm
+        if self.comm is None:  # all of it is here: one block
+            self.cols = Dimension(self.n, BLOCK)
         self.a = self.stored
         if self.a.size and self.a.strides[0] != self.a.itemsize:
             self.a = buffer(self.xp, self.stored.shape[::-1], R.dtype).T
@@ -275,8 +279,10 @@ class Tridiagonal:
                         ahead = slice(0, after[1])
                         self.update(j, VW, WV, *blocks[0], ahead)
                     coming = self.send(*after)
-                for number, (first, at) in enumerate(blocks):
-                    self.update(j, VW, WV, first, at, slice(0 if number else ahead.stop, None))
+                if blocks:
+                    self.update(j, VW, WV, *blocks[0], slice(ahead.stop, None))
+                for first, at in self.comm.sample(blocks[1:]):  # type: ignore[union-attr]
+                    self.update(j, VW, WV, first, at, ALL)
 
     def send(self, j: int, w: int) -> Pending:
         """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
@@ -309,7 +315,7 @@ class Tridiagonal:
         # y += A v
         self.v[j : j + 1], self.v[j + 1 :] = 0, v
         with timed("symv", flops=operations(len(v), len(v), 1, x.dtype) // cols.parts):
-            for multiply_part in products:
+            for multiply_part in self.comm.sample(products):  # type: ignore[union-attr]
                 multiply_part()
         self.slots.sum(y)
         # w = tau y - tau/2 (tau y)^H v v
