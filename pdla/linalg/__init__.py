@@ -28,11 +28,11 @@ from pdla.linalg.solve import plan_solve, solve
 from pdla.linalg.triangular import plan_solve_triangular, predict_solve_triangular, solve_triangular, trsm
 
 __all__ = [
-    "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det",
-    "eigh", "eigh_words", "eigvalsh", "einsum", "expm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "lstsq", "lu", "lu_factor", "lu_solve",
-    "lu_words", "matrix_power", "matrix_rank", "matvec", "matvec_words", "multi_dot", "newton_schulz", "norm", "null_space",
-    "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lu", "plan_qr", "plan_solve", "plan_solve_triangular", "polar",
-    "predict_cholesky", "predict_eigh", "predict_lu", "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words",
-    "save_factors", "signm", "slogdet", "solve", "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words",
-    "trmm", "trsm",
+    "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "eigh",
+    "eigh_words", "eigvalsh", "einsum", "expm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "lstsq", "lu",
+    "lu_factor", "lu_solve", "lu_words", "matrix_power", "matrix_rank", "matvec", "matvec_words", "multi_dot", "newton_schulz",
+    "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lu", "plan_qr", "plan_solve",
+    "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lu", "predict_qr",
+    "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm", "slogdet", "solve",
+    "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]

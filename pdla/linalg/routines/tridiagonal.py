@@ -190,10 +190,11 @@ class Tridiagonal:
         d, e, tau = self.finish(end)
         if self.a is not self.stored:
             self.xp.copy(self.stored, self.a)
-        before = self.xp.host_or(self.d[:end], np.zeros((end, 1))).real
-        parts = (scale,), (*before[:, 0], *d), (*self.e, *e), np.array([*self.tau, *tau], complex).view(float)
+        before = self.xp.host_or(self.d[:end], np.zeros((end, 1))).real[:, 0]
         numbers = np.zeros(1 + 4 * n)
-        for at, part in zip((0, 1, 1 + n, 1 + 2 * n), parts, strict=True):
+        numbers[0] = scale
+        taus = np.array([*self.tau, *tau], complex).view(float)
+        for at, part in ((1, np.concatenate([before, d])), (1 + n, np.array([*self.e, *e])), (1 + 2 * n, taus)):
             numbers[at : at + len(part)] = part
         if self.comm is None:
             return numbers
@@ -237,7 +238,8 @@ class Tridiagonal:
 
         A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
         """
-        multiplying, calls, begins = self.xp.multiplying, [], []
+        multiplying, begins = self.xp.multiplying, []
+        calls: list[Callable[[], None]] = []
         for first, at in self.blocks(0):
             begins.append(len(calls))
             height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
