@@ -28,7 +28,7 @@ GATHERED = "A.gather() is the whole matrix as an array, A.local this rank's bloc
 TABLE: dict[str, str] = {
     name: instead.replace("{name}", name)
     for names, instead in {
-        "eig eigvals eigh eigvalsh": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
+        "eig eigvals": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
         "svd svdvals": SCIPY,
         "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
         "schur hessenberg qz ldl logm funm": SCIPY,

@@ -21,6 +21,7 @@ from pdla.array.dtypes import near_one
 
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # sizes: see `reciprocal`
+WORK = 64  # columns of a work array: at least LAPACK's blocks
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
@@ -150,6 +151,51 @@ def orhr_col(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     return low, up, np.triu(np.conj(adjoint.T)), signs
 
 
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The eigenvalues, ascending, and eigenvectors of a tridiagonal matrix, by divide and conquer; NaN where it failed."""
+    n = len(d)
+    w, e, z = d.copy(), e.copy(), np.empty((n, n), d.dtype, order="F")
+    if not n or not (np.isfinite(d).all() and np.isfinite(e).all()):
+        return w * np.nan, z
+    work, integers = np.empty(1 + 4 * n + n * n, d.dtype), np.empty(3 + 5 * n, np.int32)
+    sizes = (ctypes.c_int * 4)(n, len(work), len(integers), 0)
+    at = ctypes.addressof(sizes)
+    _routine(PREFIXES[d.dtype.char] + "stedc", config.settings.blas)(
+        b"I", at, _address(w), _address(e), _address(z), at, _address(work), at + 4, _address(integers), at + 8, at + 12
+    )
+    return w if not sizes[3] else w * np.nan, z
+
+
+def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """The eigenvalues alone, ascending, by QR iteration without roots; NaN where it failed."""
+    w, e = d.copy(), e.copy()
+    if not len(d) or not (np.isfinite(d).all() and np.isfinite(e).all()):
+        return w * np.nan
+    sizes = (ctypes.c_int * 2)(len(d), 0)
+    at = ctypes.addressof(sizes)
+    _routine(PREFIXES[d.dtype.char] + "sterf", config.settings.blas)(at, _address(w), _address(e), at + 4)
+    return w if not sizes[1] else w * np.nan
+
+
+def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    """Roots number begin to end of the secular equation 1 + rho sum z_i^2 / (d_i - x) = 0, of three or more ascending poles d.
+
+    Each is given as its difference to the nearer pole beside it, below (> 0) or above (< 0): NaN
+    where it was not found. z has the length 1.
+    """
+    n, dtype = len(d), d.dtype
+    delta, scalars, found = np.empty(n, dtype), np.array([rho, 0], dtype), np.empty(end - begin, dtype)
+    sizes = (ctypes.c_int * 3)(n, 0, 0)
+    at, factor = ctypes.addressof(sizes), _address(scalars)
+    routine, *arrays = _routine(PREFIXES[dtype.char] + "laed4", config.settings.blas), *map(_address, (d, z, delta))
+    for i in range(begin, end):
+        sizes[1] = i + 1
+        routine(at, at + 4, *arrays, factor, factor + dtype.itemsize, at + 8)
+        near = i + 1 if i + 1 < n and delta[i + 1] < -delta[i] else i
+        found[i - begin] = -delta[near] if not sizes[2] else np.nan
+    return found
+
+
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
 
@@ -229,6 +275,36 @@ def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tu
         conjugate, how = False, (b"N", max(1, t.shape[1]))
     turn = b"N" if how[0] == into else b"C" if conjugate else b"T"
     return t, how[1], b"R" if into == b"N" else b"L", b"L" if lower == (how[0] == b"T") else b"U", turn
+
+
+def larfg(x: np.ndarray) -> tuple[float, complex]:
+    """x, of one column without gaps, becomes v, v_0 = 1, of H = I - tau v v^H with H^H x = (beta, 0, ...). Gives beta, and tau."""
+    number, at = np.zeros(1, x.dtype), _address(x)
+    sizes = (ctypes.c_int * 2)(len(x), 1)
+    size = ctypes.addressof(sizes)
+    _routine(PREFIXES[x.dtype.char] + "larfg", config.settings.blas)(size, at, at + x.itemsize, size + 4, _address(number))
+    beta = float(x[0, 0].real)
+    x[0, 0] = 1
+    return beta, number[0].item()
+
+
+def sytrd(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A = Q T Q^H, of a Hermitian a, whose lower triangle alone is read, in place. Gives T's diagonal, the one below, and tau.
+
+    Below the first subdiagonal of a come the vectors of the reflections whose product is Q; best for columns of unit stride.
+    """
+    n, real = len(a), a.real.dtype
+    d, e, tau = np.zeros(n, real), np.zeros(max(1, n), real), np.zeros(max(1, n), a.dtype)
+    if n:
+        name = PREFIXES[a.dtype.char] + ("hetrd" if a.dtype.kind == "c" else "sytrd")
+        work = np.empty((n, WORK), a.dtype)
+        with in_place(np, a, b"T") as (x, _, ld):
+            sizes = (ctypes.c_int * 4)(n, ld, work.size, 0)
+            size = ctypes.addressof(sizes)
+            _routine(name, config.settings.blas)(
+                b"L", size, _address(x), size + 4, *map(_address, (d, e, tau, work)), size + 8, size + 12
+            )
+    return d, e[: max(0, n - 1)], tau[: max(0, n - 1)]
 
 
 def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:

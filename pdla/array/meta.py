@@ -29,6 +29,7 @@ from pdla.indices import IndexSet, Selection
 name = "meta"
 
 AT_ONCE = numpy.AT_ONCE
+ITERATED = 16  # what a root takes for each pole, and an eigenvalue for each other one, in numbers read or written
 
 
 class Meter(Protocol):
@@ -176,7 +177,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         axis, kept = range(self.ndim)[axis], (1,) if keepdims else ()
         return Meta((*self.shape[:axis], *kept, *self.shape[axis + 1 :]), self.dtype)
 
-    max = sum
+    max = prod = sum
 
     def __float__(self) -> float:
         return 0.0
@@ -376,8 +377,46 @@ def orhr_col(q: Meta) -> tuple[Meta, Meta, Meta, Meta]:
     return q.copy(), q.copy(), q.copy(), Meta(q.shape[:1], q.dtype)
 
 
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Meta]:
+    n = len(d)
+    _lapack(n, n, 4 * n**3 / 3, d.dtype)
+    return d, Meta((n, n), d.dtype)
+
+
+def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    _scalar(ITERATED * len(d) ** 2, d.dtype)
+    return d
+
+
+def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    _scalar(ITERATED * len(d) * (end - begin), d.dtype)
+    return np.zeros(end - begin, d.dtype)
+
+
+def _scalar(count: int, dtype: np.dtype) -> None:
+    """Iterations on numbers that stay in a cache, each as long as so many numbers of a large array take."""
+    meter = metered.get()
+    if meter is not None:
+        meter.touch(count * dtype.itemsize)
+
+
 def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     _lapack(len(t), b.shape[1], len(t) ** 2 * b.shape[1], b.dtype)
+
+
+def multiplying(a: Meta, x: Meta, y: Meta, adjoint: bool) -> Callable[[], None]:
+    return partial(_gemm, a.T if adjoint else a, x, y)
+
+
+def larfg(x: Meta) -> tuple[float, complex]:
+    _touch(x, x)
+    return 0.0, 0.0
+
+
+def sytrd(a: Meta) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n, real = len(a), a.real.dtype
+    _lapack(n, n, 4 * n**3 / 3, a.dtype)
+    return np.zeros(n, real), np.zeros(max(0, n - 1), real), np.zeros(max(0, n - 1), a.dtype)
 
 
 def erf(x: Meta) -> Meta:
@@ -399,6 +438,10 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
 
 def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
     return Meta((len(rows), len(cols)), draw.dtype)
+
+
+def make_leading_positive(x: Meta) -> None:
+    _touch(x, x)
 
 
 def finish() -> None:

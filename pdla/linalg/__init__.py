@@ -3,6 +3,7 @@
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky, plan_cholesky, predict_cholesky
 from pdla.linalg.condition import cond, norm
 from pdla.linalg.determinant import det, slogdet
+from pdla.linalg.eigen.eigh import eigh, eigh_words, eigvalsh, plan_eigh, predict_eigh
 from pdla.linalg.factor_files import load_factors, save_factors
 from pdla.linalg.functions.exponential import expm
 from pdla.linalg.functions.polar import newton_schulz, polar
@@ -28,10 +29,10 @@ from pdla.linalg.triangular import plan_solve_triangular, predict_solve_triangul
 
 __all__ = [
     "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det",
-    "einsum", "expm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "lstsq", "lu", "lu_factor", "lu_solve",
+    "eigh", "eigh_words", "eigvalsh", "einsum", "expm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "lstsq", "lu", "lu_factor", "lu_solve",
     "lu_words", "matrix_power", "matrix_rank", "matvec", "matvec_words", "multi_dot", "newton_schulz", "norm", "null_space",
-    "orth", "pinv", "plan_cholesky", "plan_lu", "plan_qr", "plan_solve", "plan_solve_triangular", "polar",
-    "predict_cholesky", "predict_lu", "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words",
+    "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lu", "plan_qr", "plan_solve", "plan_solve_triangular", "polar",
+    "predict_cholesky", "predict_eigh", "predict_lu", "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words",
     "save_factors", "signm", "slogdet", "solve", "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words",
     "trmm", "trsm",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
-from pdla.array.lapack import PREFIXES, in_place, turned
+from pdla.array.lapack import PREFIXES, in_place, laed4, sterf, turned  # noqa: F401 - laed4, sterf: the host's work
 
 
 @cache
@@ -97,6 +97,12 @@ def orhr_col(q: Any) -> tuple[Any, ...]:
     return tuple(map(cupy.asarray, lapack.orhr_col(cupy.asnumpy(q))))
 
 
+def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
+    """See lapack.py; the host's work."""
+    w, z = lapack.stedc(d, e)
+    return w, cupy.asarray(z)
+
+
 def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
     """See lapack.py."""
     if not b.size:
@@ -115,3 +121,19 @@ def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = Fals
         getattr(library, PREFIXES[b.dtype.char] + "trsm")(
             handle, words[side][0], words[fill][1], turns[turn], diagonal, m, n, one, t.data.ptr, ld, x.data.ptr, ldb
         )
+
+
+def larfg(x: Any) -> tuple[float, complex]:
+    """See lapack.py; on the host."""
+    v = cupy.asnumpy(x)
+    found = lapack.larfg(v)
+    x[...] = cupy.asarray(v)
+    return found
+
+
+def sytrd(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See lapack.py; on the host."""
+    x = np.asfortranarray(cupy.asnumpy(a))
+    found = lapack.sytrd(x)
+    a[...] = cupy.asarray(x)
+    return found

@@ -74,3 +74,27 @@ def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bo
     """See pdla.array.lapack; of an m x n block b m^2 n operations."""
     with timed("trsm", flops=_flops(len(b) ** 2 * b.shape[1], b)):
         xp.trsm(t, b, lower, unit, conjugate)
+
+
+def sytrd(xp: Any, a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See pdla.array.lapack; 4/3 n^3 operations."""
+    with timed("sytrd", flops=_flops(4 * len(a) ** 3 // 3, a)):
+        return xp.sytrd(a)
+
+
+def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
+    """See pdla.array.lapack; without deflation 4/3 n^3 operations."""
+    with timed("stedc", flops=4 * len(d) ** 3 // 3):
+        return xp.stedc(d, e)
+
+
+def sterf(xp: Any, d: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """See pdla.array.lapack."""
+    with timed("sterf"):
+        return xp.sterf(d, e)
+
+
+def laed4(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+    """See pdla.array.lapack."""
+    with timed("laed4"):
+        return xp.laed4(d, z, rho, begin, end)

@@ -32,12 +32,14 @@ class Routine(ABC):
 
     name     in texts, and as a command of the benchmark;  about: what that command does
     layered  whether layers of ranks can take its panels in turns (2.5-D)
+    hasty    whether its steps are so short that ranks which share a core had better leave them to one of these
     algorithm  in a word, for explanations
     """
 
     name: str
     about: str
     layered: bool = False
+    hasty: bool = False
     algorithm: str = "right-looking"
 
     @abstractmethod

@@ -15,6 +15,7 @@ Where a panel is cut over a grid column it is factored by a tree, and V is recon
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil, log, prod
 from typing import Any
@@ -179,11 +180,15 @@ class FlatQR(Reflectors):
 
 
 class Product(Reflectors):
-    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are."""
+    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are.
 
-    def __init__(self, X: DistMatrix, tau: np.ndarray) -> None:
-        super().__init__(X, *dimensions(X))
-        self.tau = tau
+    lower  how many rows of X are above the first reflection's first one; then X's rows are not cut, and C has not these rows
+    """
+
+    def __init__(self, X: DistMatrix, tau: np.ndarray, lower: int = 0) -> None:
+        rows, cols = dimensions(X)
+        super().__init__(X, replace(rows, n=rows.n - lower) if lower else rows, cols)
+        self.tau, self.a = tau, self.a[lower:]
 
     def run(self, c: Any, adjoint: bool, lower: bool = False) -> None:
         """Collective along the grid rows and columns. lower: C's columns are dealt as panels are, with zeros above the diagonal."""
@@ -210,17 +215,20 @@ class Product(Reflectors):
         return panel
 
 
-def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair) -> Pair:
-    """Collective: Q times k rows that every rank has, whole on every rank. No element is larger than a column's norm."""
+def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, lower: int = 0) -> Pair:
+    """Collective: Q, or Q^H, times k rows that every rank has, whole on every rank. lower: see `Product`.
+
+    No element is larger than a column's norm.
+    """
     xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
     x, sizes = map(xp.host, pair)
     whole = np.zeros(shape, X.dtype)
     whole[: len(x)] = x
     layout = Layout.trusted(X.layout.rows, ())
     c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
-    product = Product(X, tau)
+    product = Product(X, tau, lower)
     if X.grid.active:
-        product.run(c, False)
+        product.run(c[lower:], adjoint)
     made = converted(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
     return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
 

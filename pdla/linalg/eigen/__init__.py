@@ -1,0 +1,1 @@
+"""Eigenvalues and eigenvectors of Hermitian matrices."""
