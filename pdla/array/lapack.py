@@ -106,6 +106,7 @@ def geqrt(a: np.ndarray) -> np.ndarray:
     Recursive: Elmroth and Gustavson, IBM J. Res. Dev. 44 (2000), LAPACK's geqrt3.
     """
     (m, n), t = a.shape, np.zeros((a.shape[1], a.shape[1]), a.dtype, order="F")
+    assert n <= m, f"geqrt of {m} x {n}: at most as many columns as rows"
     if not n:
         return t
     with in_place(np, a, b"T") as (x, _, ld):

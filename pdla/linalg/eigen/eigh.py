@@ -28,6 +28,7 @@ from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines.qr import HEADER
 from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, multiply_by_q
@@ -41,6 +42,7 @@ from pdla.model.machine import Machine
 Factor = DistMatrix | tuple[DistMatrix, bool]
 
 
+@over_stacks(TRIDIAGONAL)
 def eigh(
     A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
@@ -138,6 +140,7 @@ def eigh(
     return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
 
 
+@over_stacks(TRIDIAGONAL)
 def eigvalsh(
     A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,

@@ -99,7 +99,7 @@ HARD = {
     "rank one": np.outer(np.arange(30.0), np.arange(30.0)), "wilkinson": wilkinson(21), "glued": glued(4),
     "weak glue": glued(3, 21, 1e-14),
     "two clusters": of_spectrum(np.where(np.arange(40) < 20, 1.0, 2.0)), "one large": of_spectrum(np.r_[np.full(39, 1e-15), 1.0]),
-    "geometric": of_spectrum(np.geomspace(1e-16, 1, 40)), 
+    "geometric": of_spectrum(np.geomspace(1e-16, 1, 40)),
     "near clusters": of_spectrum(1 + np.arange(40) // 8 + 1e-13 * np.arange(40)),
     "toeplitz": 2 * np.eye(40) - np.eye(40, k=1) - np.eye(40, k=-1),
     "clement": np.diag(np.sqrt(np.arange(1, 40.0) * np.arange(39.0, 0, -1)), 1) * 1.0,
