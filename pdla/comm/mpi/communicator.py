@@ -14,6 +14,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from threading import get_ident
@@ -349,11 +350,14 @@ class MPIComm(Communicator):
         # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which
         # another may wait on its way here.
         self._together(f"split({axis!r})")
+        node = self.node
+        if node.crowded and self.nodes == 1:  # ranks of no group wait, and leave their cores to the others
+            node = replace(node, ranks=node.ranks - self.share(ranks is None).count(True))
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
             return None
-        made = type(self)(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
+        made = type(self)(group, node, [self.homes[r] for r in ranks], axis, self.xp)
         made.staged, made.shared_limit = self.staged, self.shared_limit
         return made
 

@@ -188,3 +188,13 @@ def test_who_waits_while_another_thread_of_the_rank_begins_a_call_waits_no_longe
     if comm.rank == last:
         own.send(comm.xp.asarray(np.ones(3)), 0).wait()
     own.close()
+
+
+def test_ranks_of_no_group_leave_their_cores_to_the_others(comm):
+    """As many work at once as there are cores, and where the others wait they need not sleep between two polls."""
+    world = pdla.world()
+    some = world.split([*range(world.workers)] if world.rank < world.workers else None, "some")
+    assert world.workers == min(world.size, world.node.cores)
+    if some is not None:
+        assert some.node.ranks == (world.workers if world.node.crowded else world.node.ranks) and not some.node.crowded
+        some.close()
