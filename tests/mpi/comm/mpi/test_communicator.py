@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+import pdla
 from pdla import config
 from pdla.comm.agreement import agree
 from pdla.comm.collectives import broadcast
