@@ -20,7 +20,7 @@ from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
 from pdla.bench.arguments import by_x, positive
 from pdla.bench.arguments import sides as numbers
-from pdla.linalg import cho_factor, cholesky, inv, lstsq, lu_factor, polar, qr, solve, solve_triangular
+from pdla.linalg import cho_factor, cholesky, eigh, eigvalsh, inv, lstsq, lu_factor, polar, qr, solve, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
 from pdla.linalg.plan.routine import Task
@@ -50,9 +50,9 @@ def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
 
     mpirun -n 2 python -m bench factor 1024,2048,65536x64 --only QR
 
-    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems and polar factors; of
-    m x n ones, m > n, QR with Q, and least squares for one right side. --only: of rows whose names
-    begin so.
+    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems, polar factors, and
+    eigenvalues with all vectors, with a tenth of them, and alone; of m x n ones, m > n, QR with Q,
+    and least squares for one right side. --only: of rows whose names begin so.
 
     float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours
     in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"); of m x n matrices
@@ -176,6 +176,11 @@ def squares(n, comm):
         "solve, own": (G.copy, lambda X: solve(X, whole, **unchecked)),
         "refined, own": (G.copy, lambda X: solve(X, whole, refine="float32", check_finite=False)),
     }
+    ours |= {
+        "eigh, blocks": (Q.copy, lambda X: eigh(X, check_finite=False)),
+        "eigh, tenth": (Q.copy, lambda X: eigh(X, subset_by_index=(0, n // 10), check_finite=False)),
+        "eigvalsh, blocks": (Q.copy, lambda X: eigvalsh(X, check_finite=False)),
+    }
     for condition in CONDITIONS:
         E = conditioned(n, float(condition), plain)
         ours[f"polar, {condition}"] = (lambda E=E: E, lambda X: polar(X, check_finite=False))
@@ -190,6 +195,8 @@ def squares(n, comm):
         "inverse, pos": (p, lambda x: lapack.dpotri(potrf(x)[0], lower=1, overwrite_c=1)),
         "solve": (g, lambda x: lapack.dgesv(x, b[:, :1], overwrite_a=1)),
         "polar": (g, lambda x: blas.dgemm(1.0, x, g)),
+        "eigh": (p, lambda x: lapack.dsyevd(x, lower=1, overwrite_a=1)),
+        "eigvalsh": (p, lambda x: lapack.dsyevd(x, compute_v=0, lower=1, overwrite_a=1)),
     }
     check(n, P, L, B, solve_triangular(L, B, lower=True))
     return ours, copied(theirs)
