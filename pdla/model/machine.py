@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import pairwise
+from math import inf
 from numbers import Integral, Real
 from pathlib import Path
-from sys import float_info
 from typing import Any, TypeVar
 
 import numpy as np
@@ -145,7 +145,8 @@ class Machine:
     @property
     def _by_default(self) -> list[str]:
         """The figures in which it is a desktop core: those that a file must have, but for `overlap`, which hides what it can."""
-        return [one.name for one in fields(self) if one.name not in (*_OPTIONAL, "overlap") and getattr(self, one.name) == one.default]
+        needed = (one for one in fields(self) if one.name not in (*_OPTIONAL, "overlap"))
+        return [one.name for one in needed if getattr(self, one.name) == one.default]
 
     def _repr_html_(self) -> str:
         """Its figures, with their units."""
@@ -522,6 +523,7 @@ def _chosen(name: str) -> Machine:
 
 _OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
+_KINDS: dict[str, tuple[Any, Any, str]] = {"int": (Integral, int, "whole"), "float": (Real, float, "finite")}
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:
@@ -533,12 +535,17 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     if kind.startswith("tuple"):
         return _pairs(name, value)
     least = "above 0" if name in _RATES else "from 0 to 1" if name == "overlap" else "0 or more"
-    form = f"Machine: {name}={value!r}: a {'whole' if kind == 'int' else 'finite'} number, {least}"
-    if not isinstance(value, Integral if kind == "int" else Real) or isinstance(value, bool):
+    taken, make, words = _KINDS[kind]
+    form = f"Machine: {name}={value!r}: a {words} number, {least}"
+    if not isinstance(value, taken) or isinstance(value, bool):
         raise ArgumentError(form)
-    if not 0 <= value <= (1 if name == "overlap" else float_info.max) or (name in _RATES and value == 0):
+    try:
+        number = make(value)
+    except OverflowError:
+        number = inf
+    if not 0 <= number < inf or (name in _RATES and number == 0) or (name == "overlap" and number > 1):
         raise PlanError(form)
-    return int(value) if kind == "int" else float(value)
+    return number
 
 
 def _pairs(name: str, value: Any) -> tuple[tuple[float, float], ...]:
@@ -548,7 +555,7 @@ def _pairs(name: str, value: Any) -> tuple[tuple[float, float], ...]:
         raise ArgumentError(form)
     if not all(isinstance(x, Real) and not isinstance(x, bool) for pair in value for x in pair):
         raise ArgumentError(form)
-    if not all(0 < x <= float_info.max for pair in value for x in pair) or any(b[0] <= a[0] for a, b in pairwise(value)):
+    if not all(0 < x < inf for pair in value for x in pair) or any(b[0] <= a[0] for a, b in pairwise(value)):
         raise PlanError(form)
     return tuple((float(size), float(share)) for size, share in value)
 
