@@ -110,24 +110,29 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
         if not isinstance(p, int) or p < 1:
             raise PlanError(f"inverse_root: p={p!r}: a whole number, 1 or more")
 
-    A = check_square("inverse_root", A, check, p=p)
+    return _iterated("inverse_root", check_square("inverse_root", A, check, p=p), p)
+
+
+def _iterated(name: str, A: DistMatrix, p: int) -> DistMatrix:
+    """Collective: A^(-1/p). name: of the call, for its error."""
     n, layout, eps = A.shape[0], A.layout, float(np.finfo(A.dtype).eps)
     if not n:
         return A
     # M = A / c, X = I / c^(1/p), eigenvalues of M in (0, 1]: c = |A|; X^p A = M, in the end 1
     c = float(norm(A))
     unit = eye(n, A.grid, layout, dtype=A.dtype)
-    X, M = unit * c ** (-1 / p), A * (1 / c)
-    for _ in range(MOST):
-        step = (unit * (p + 1) - M) * (1 / p)
-        X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p), M, layout=layout)
-        X, M = ((Y + Y.H) * 0.5 for Y in (X, M))
-        left = norm(M - unit)
-        if left <= 10 * n * eps:
-            return X
-        if not np.isfinite(left):
-            break
-    raise LinAlgError("inverse_root: no convergence: A is not positive definite, or too ill-conditioned")
+    with np.errstate(all="ignore"):  # of a matrix that is not positive definite, M grows until it overflows
+        X, M = unit * (c or 1.0) ** (-1 / p), A * (1 / (c or 1.0))
+        for _ in range(MOST):
+            step = (unit * (p + 1) - M) * (1 / p)
+            X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p), M, layout=layout)
+            X, M = ((Y + Y.H) * 0.5 for Y in (X, M))
+            left = norm(M - unit)
+            if left <= 10 * n * eps:
+                return X
+            if not np.isfinite(left):
+                break
+    raise LinAlgError(f"{name}: no convergence: A is not positive definite, or too ill-conditioned")
 
 
 def sqrtm(A: DistMatrix) -> DistMatrix:
@@ -146,7 +151,8 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     Raises
     ------
     LinAlgError
-        As by `inverse_root`.
+        For NaN and infinity, and where the iteration does not converge, as of a matrix that is not
+        positive definite.
     ShapeError, AgreementError
         For what is no square matrix, on every rank.
 
@@ -164,5 +170,5 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
            [1., 2.]])
     """
     A = check_square("sqrtm", A)
-    root = matmul(A, inverse_root(A, 2), layout=A.layout)
+    root = matmul(A, _iterated("sqrtm", A, 2), layout=A.layout)
     return (root + root.H) * 0.5
