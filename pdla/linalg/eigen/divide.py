@@ -144,12 +144,14 @@ class Tree:
         coming, leaving = {r: Z[rows] for r, rows in enumerate(self.rows)}, {}
         mine = coming.pop(comm.rank, None)
         if made is not None:
-            made.form(numbers[comm.rank], mine)
             for r in range(comm.size):
                 if r != comm.rank and len(numbers[r]):
                     leaving[r] = buffer(xp, (len(made.Q), len(numbers[r])), dtype)
                     made.form(numbers[r], leaving[r])
-        comm.alltoall(leaving, coming if Z.size else {}).wait()
+        dealing = comm.alltoall(leaving, coming if Z.size else {})
+        if made is not None:
+            made.form(numbers[comm.rank], mine)
+        dealing.wait()
         return Z
 
 
