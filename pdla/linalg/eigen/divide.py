@@ -32,7 +32,7 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import on_all_ranks
 from pdla.matrix.core import DistMatrix
 
-LEAST = 64  # rows of T on a rank, at least; of a small T some ranks have none
+LEAST = 96  # rows of T on a rank, at least; of a small T some ranks have none
 
 
 def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np.ndarray:
