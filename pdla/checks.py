@@ -114,7 +114,7 @@ def takes(out: DistMatrix, shape: Shape, dtype: np.dtype, layout: Any, what: str
 
 def describe(*operands: Any, **options: Any) -> str:
     """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
-    said = [X.described if isinstance(X, DistMatrix) else _describe(X) for X in operands]
+    said = [*map(_describe, operands)]
     for key, given in options.items():
         said.append(f"{key}={given if given is None or given is True or given is False else _describe(given)}")
     return "; ".join(said)
@@ -126,18 +126,18 @@ def describe_call(name: str, *operands: Any, **options: Any) -> str:
 
 
 def _describe(given: Any) -> str:
-    if isinstance(given, DistMatrix):
+    if isinstance(given, DistMatrix) or hasattr(given, "described"):  # as a Stack has
         return given.described
     return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else in_words(given)
 
 
 def _is_array(given: Any) -> bool:
-    return hasattr(given, "dtype") and bool(getattr(given, "shape", None))
+    return hasattr(given, "dtype") and bool(getattr(given, "shape", None)) and not hasattr(given, "described")
 
 
 def digest_arrays(operands: Iterable[Any]) -> str:
     """Local: the elements of those operands that are arrays, which all ranks have alike, in words."""
-    return "".join([f"; {digest(X)}" for X in operands if not isinstance(X, DistMatrix) and _is_array(X)])
+    return "".join([f"; {digest(X)}" for X in operands if _is_array(X)])
 
 
 def digest(x: Any) -> str:

@@ -28,10 +28,10 @@ GATHERED = "A.gather() is the whole matrix as an array, A.local this rank's bloc
 TABLE: dict[str, str] = {
     name: instead.replace("{name}", name)
     for names, instead in {
-        "eig eigvals eigh eigvalsh": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
+        "eig eigvals": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
         "svd svdvals": SCIPY,
         "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
-        "schur hessenberg qz ldl logm funm": SCIPY,
+        "schur hessenberg qz ldl": SCIPY,
         "fft ifft fft2 rfft": "mpi4py-fft transforms arrays that are cut over ranks; numpy.fft.{name} a rank's whole rows, A.local",
         "sparse csr_matrix csr_array csc_matrix coo_matrix coo_array todia tocsr tocoo nnz spsolve spmm": DENSE,
         "dot": "A @ B, or pdla.matvec(A, x) for a vector",

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -30,7 +30,9 @@ ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
 ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11}
-LAPACK = {"potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "stedc": 11, "sterf": 4, "laed4": 8}  # of SciPy's other module
+LAPACK = {  # of SciPy's other module
+    "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "larfg": 5, "sytrd": 10, "hetrd": 10, "stedc": 11, "sterf": 4, "laed4": 8,
+}
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
 
@@ -198,6 +200,22 @@ def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, b
         b"T" if how == b"N" else b"N", size, size + 4, scalar, _address(a), size + 8, _address(x), size + 12,
         scalar + both.itemsize, _address(y), size + 16,
     )
+
+
+def multiplying(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> Callable[[], None]:
+    """A function that does `y += a x`, or a^H x, again and again: a by columns, x and y of one column, without gaps.
+
+    What takes time at each call of a BLAS, the boxing of arguments, is done once.
+    """
+    (_, lda), (m, k), (both, scalar) = orientation(a), a.shape, scalars(1, 1, y.dtype.char)  # type: ignore[misc]
+    sizes = (ctypes.c_int * 4)(m, k, lda, 1)
+    size = ctypes.addressof(sizes)
+    call = partial(
+        _routine(VECTORS[y.dtype.char], config.settings.blas), b"C" if adjoint else b"N", size, size + 4, scalar, _address(a),
+        size + 8, _address(x), size + 12, scalar, _address(y), size + 12,
+    )
+    call.__dict__["kept"] = sizes, both, a, x, y  # whose addresses it has
+    return call
 
 
 def _call(char: str, a: Any, how_a: Any, b: Any, how_b: Any, c: Any, ldc: int, alpha: complex, beta: complex) -> None:

@@ -160,3 +160,17 @@ def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.nda
 def _there(places: np.ndarray, x: Any) -> np.ndarray:
     """The rows whose places are columns of x."""
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
+
+
+LEADING = 0.6  # of the largest element of a column: the first that is as large tells the column's sign
+
+
+def conjugate_phases(module: Any, x: Any) -> Any:
+    """Of each column the factor of absolute value 1 that makes the first of its large elements positive. module: numpy or cupy."""
+    sizes = module.abs(x)
+    first = (sizes >= LEADING * sizes.max(axis=0)).argmax(axis=0)
+    leading = x[first, module.arange(x.shape[1])]
+    if x.dtype.kind != "c":
+        return module.where(leading < 0, x.dtype.type(-1), x.dtype.type(1))
+    size = module.abs(leading)
+    return module.where(size > 0, module.conj(leading) / module.where(size > 0, size, 1), 1).astype(x.dtype)

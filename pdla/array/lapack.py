@@ -21,6 +21,7 @@ from pdla.array.dtypes import near_one
 
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # sizes: see `reciprocal`
+WORK = 64  # columns of a work array: at least LAPACK's blocks
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
 
@@ -105,6 +106,7 @@ def geqrt(a: np.ndarray) -> np.ndarray:
     Recursive: Elmroth and Gustavson, IBM J. Res. Dev. 44 (2000), LAPACK's geqrt3.
     """
     (m, n), t = a.shape, np.zeros((a.shape[1], a.shape[1]), a.dtype, order="F")
+    assert n <= m, f"geqrt of {m} x {n}: at most as many columns as rows"
     if not n:
         return t
     with in_place(np, a, b"T") as (x, _, ld):
@@ -274,6 +276,36 @@ def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tu
         conjugate, how = False, (b"N", max(1, t.shape[1]))
     turn = b"N" if how[0] == into else b"C" if conjugate else b"T"
     return t, how[1], b"R" if into == b"N" else b"L", b"L" if lower == (how[0] == b"T") else b"U", turn
+
+
+def larfg(x: np.ndarray) -> tuple[float, complex]:
+    """x, of one column without gaps, becomes v, v_0 = 1, of H = I - tau v v^H with H^H x = (beta, 0, ...). Gives beta, and tau."""
+    number, at = np.zeros(1, x.dtype), _address(x)
+    sizes = (ctypes.c_int * 2)(len(x), 1)
+    size = ctypes.addressof(sizes)
+    _routine(PREFIXES[x.dtype.char] + "larfg", config.settings.blas)(size, at, at + x.itemsize, size + 4, _address(number))
+    beta = float(x[0, 0].real)
+    x[0, 0] = 1
+    return beta, number[0].item()
+
+
+def sytrd(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A = Q T Q^H, of a Hermitian a, whose lower triangle alone is read, in place. Gives T's diagonal, the one below, and tau.
+
+    Below the first subdiagonal of a come the vectors of the reflections whose product is Q; best for columns of unit stride.
+    """
+    n, real = len(a), a.real.dtype
+    d, e, tau = np.zeros(n, real), np.zeros(max(1, n), real), np.zeros(max(1, n), a.dtype)
+    if n:
+        name = PREFIXES[a.dtype.char] + ("hetrd" if a.dtype.kind == "c" else "sytrd")
+        work = np.empty((n, WORK), a.dtype)
+        with in_place(np, a, b"T") as (x, _, ld):
+            sizes = (ctypes.c_int * 4)(n, ld, work.size, 0)
+            size = ctypes.addressof(sizes)
+            _routine(name, config.settings.blas)(
+                b"L", size, _address(x), size + 4, *map(_address, (d, e, tau, work)), size + 8, size + 12
+            )
+    return d, e[: max(0, n - 1)], tau[: max(0, n - 1)]
 
 
 def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, composed, strips
-from pdla.array.blas import square, squares
+from pdla.array.blas import multiplying, square, squares
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -25,7 +25,7 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
-from pdla.array.lapack import geqrt, getrf, laed4, larft, orhr_col, potrf, stedc, sterf, trsm, trtri
+from pdla.array.lapack import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
@@ -326,6 +326,16 @@ def significant(x: np.ndarray) -> bytes:
         return x.tobytes()
     x = x.astype(x.dtype.newbyteorder("="), copy=False)  # in the other byte order the unused bytes are the first
     return x.view(np.longdouble).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()
+
+
+def make_leading_positive(x: np.ndarray) -> None:
+    """Turn each column, by a factor of absolute value 1, so that the first of its large elements is positive.
+
+    Large are those of at least LEADING of the largest: so rounding does not choose between two that are as large.
+    """
+    cols = max(1, AT_ONCE // max(1, len(x)))
+    for part in (x[:, lo : lo + cols] for lo in range(0, x.shape[1] if x.size else 0, cols)):
+        part *= composed.conjugate_phases(np, part)
 
 
 def finish() -> None:

@@ -101,6 +101,15 @@ class Clock:
         link.free = max(max(first, link.free) + bytes_, last + bytes_ / max(1, messages))
         return link.free
 
+    @property
+    def read(self) -> tuple[float, float, float]:
+        """Its time, its links' lag, and the time that it has worked."""
+        return self.time, self.lag, self.computed
+
+    def repeat(self, since: tuple[float, float, float], times: int) -> None:
+        """Let what has happened since the clock was read happen so many times in all."""
+        self.time, self.lag, self.computed = (was + times * (now - was) for was, now in zip(since, self.read, strict=True))
+
     def wait(self, until: float) -> None:
         """Wait until this moment of the links' time."""
         self.time = max(self.time, until + self.lag)

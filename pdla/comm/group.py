@@ -79,6 +79,11 @@ class Group(ABC):
         """How many nodes the ranks run on."""
         return len(set(self.homes)) or 1
 
+    @property
+    def workers(self) -> int:
+        """How many ranks can work at once, the same on every rank: fewer than there are where those of a node share cores."""
+        return self.size
+
     @cached_property
     def _others(self) -> list[int]:
         """The ranks but this one."""
@@ -390,6 +395,21 @@ class Group(ABC):
         size = nbytes + aligned(1) * pieces
         most = max(map(len, self._circle.ranks))
         return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
+
+    def sample(self, steps: Sequence[int]) -> Iterator[int]:
+        """Give some steps that cost alike, or a little less from each to the next, one after another.
+
+        Parameters
+        ----------
+        steps : sequence of int
+            Their numbers.
+
+        Yields
+        ------
+        int
+            Each number. In a dry run the one or two in the middle, which are counted for all.
+        """
+        yield from steps
 
     def close(self) -> None:
         """Free what the world holds for this communicator and what was made from it. Collective."""

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -68,6 +68,22 @@ class Event:
     way: str = ""
     tag: str = ""
     far: int = 0
+
+    def repeated(self, times: int) -> Event:
+        """Give the event that stands for so many like this one.
+
+        Parameters
+        ----------
+        times : int
+            How many.
+
+        Returns
+        -------
+        Event
+            With so many times as many bytes, messages and flops.
+        """
+        bytes_, messages, flops, far = (times * figure for figure in (self.bytes, self.messages, self.flops, self.far))
+        return replace(self, bytes=bytes_, messages=messages, flops=flops, far=far)
 
 
 @dataclass(repr=False)
@@ -404,16 +420,17 @@ def note_read(axis: str, size: int, messages: int) -> None:
 
 
 class timed:
-    """Record the local work of a with-block."""
+    """Record the local work of a with-block, or what comes in it."""
 
-    event: tuple[str, str, int]
+    event: dict[str, Any]
     ledger: Ledger | None
     start: float
 
     __slots__ = ("event", "ledger", "start")
 
-    def __init__(self, what: str, axis: str = "", flops: int = 0) -> None:
-        self.ledger, self.event, self.start = _open.get(), (what, axis, flops), 0.0
+    def __init__(self, what: str, axis: str = "", flops: int = 0, bytes: int = 0, messages: int = 0) -> None:
+        self.ledger, self.start = _open.get(), 0.0
+        self.event = {"what": what, "axis": axis, "flops": flops, "bytes": bytes, "messages": messages}
 
     def __enter__(self) -> None:
         if self.ledger is not None:
@@ -421,6 +438,4 @@ class timed:
 
     def __exit__(self, *failure: object) -> None:
         if self.ledger is not None:
-            what, axis, flops = self.event
-            end = now()
-            self.ledger.events.append(Event(what, axis, flops=flops, start=self.start, end=end, tag=_tag.get()))
+            self.ledger.events.append(Event(**self.event, start=self.start, end=now(), tag=_tag.get()))

@@ -22,7 +22,7 @@ from typing import Any
 
 from pdla.errors import PdlaError
 
-LANES = 2  # numbers that a rank can tell of, independent of each other
+LANES = 3  # numbers that a rank can tell of, independent of each other
 GONE = 2**32 - 1  # instead of a number of pieces: the rank has left this turn by an error
 HALF = 2**20  # bytes up to which turns alternate between two halves of memory: so none waits for the readers of the one before
 

@@ -1,11 +1,13 @@
 """Slots: memory in which arrays are broadcast, one after another, while other ranks still read those before.
 
 slots = Slots(comm, xp, size, dtype)   for arrays of up to `size` elements; comm=None: this rank is alone
+slots = Slots(..., addends=n)          the same, and for sums of up to n elements
 with slots:                            collective
     x = slots.take(n, writes)          n elements of the next slot, to be written by ranks that say so; to others they will come
     pending = slots.bcast(x, parts)    collective: each rank in `parts` has written these rows of x; more of a slot may follow
     ...                                                                             after pending.wait() all of x may be read
     slots.release()                    this rank has read the slot that it took first of those that it has not released
+    slots.sum(x)                       collective: x becomes the sum of all ranks' x, in rank order
 
 Where ranks see the same memory, a rank that has written tells, and the others read in place:
 nothing is copied, no message is sent, and who writes goes on at once. It waits only before it
@@ -18,7 +20,7 @@ A rank that leaves the with-block by an error tells that, too: whoever waits for
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -26,14 +28,16 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, buffers, current, held
+from pdla.comm.ledger import buffer, buffers, current, held, timed
 from pdla.comm.pending import Pending, done
-from pdla.comm.shared_buffer import GONE, SharedBuffer
+from pdla.comm.shared_buffer import GONE, LANES, SharedBuffer
 from pdla.comm.workspace import KEPT, aligned
+from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
 COUNT = 4  # slots: one is read, the next two written, and a rank may be one behind
-WRITTEN, RELEASED = 0, 1  # what ranks publish: broadcasts of which they have written their parts; slots they have released
+WRITTEN, RELEASED, ADDED = 0, 1, 2  # what ranks publish: broadcasts, sums of which they wrote their parts; slots they released
+TURNS = 2  # places of an addend: a rank that writes the next one has seen that all others have read the last but one
 Parts = Mapping[int, Sequence[slice]]  # rank -> the rows of an array that it writes
 
 
@@ -46,37 +50,45 @@ class Slots:
     taken: int
     released: int
     bcasts: int
+    sums: int
     memory: Any
 
-    def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype) -> None:
+    def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype, addends: int = 0) -> None:
         self.comm, self.xp, self.dtype = comm, xp, dtype
         self.size: int = aligned(size * dtype.itemsize)
-        self.taken = self.released = self.bcasts = 0
+        self.addends: int = aligned(addends * dtype.itemsize)
+        self.taken = self.released = self.bcasts = self.sums = 0
         self.seen: SharedBuffer | None = None
         self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
         self.own: list[Any] = []
+        self.rows: list[list[Any]] = []  # of both turns the places of all ranks' addends
         self.ends: ExitStack[bool | None] = ExitStack()
 
     def __enter__(self) -> Slots:
         comm, size = self.comm, COUNT * self.size
+        size += TURNS * self.addends * (0 if comm is None else comm.size)
         if comm is None or not comm.publishes or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
             self.own = buffers(self.xp, [(self.size // self.dtype.itemsize,)] * COUNT, self.dtype)
             return self
         self.ends.enter_context(held(size // comm.size))
         self.memory, self.seen = seen.open(size), seen
-        self.known = [-1] * comm.size, [-1] * comm.size
-        seen.publish(0, WRITTEN)
-        seen.publish(0, RELEASED)
+        self.known = tuple([-1] * comm.size for _ in range(LANES))
+        if self.addends:
+            ends = range(COUNT * self.size, size, self.addends)
+            rows = [self.xp.look(self.memory, at, (self.addends // self.dtype.itemsize,), self.dtype) for at in ends]
+            self.rows = [rows[: comm.size], rows[comm.size :]]
+        for lane in range(LANES):
+            seen.publish(0, lane)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        seen, self.seen, self.own, self.memory = self.seen, None, [], None
+        seen, self.seen, self.own, self.rows, self.memory = self.seen, None, [], [], None
         self.ends.close()
         if seen is None:
             return
         if error is not None:
-            seen.publish(GONE, WRITTEN)
-            seen.publish(GONE, RELEASED)
+            for lane in range(LANES):
+                seen.publish(GONE, lane)
         seen.leave()
         if error is None:
             seen.trim(KEPT)
@@ -111,6 +123,40 @@ class Slots:
         self.released += 1
         if self.seen is not None:
             self.seen.publish(self.released, RELEASED)
+
+    def sum(self, x: Any) -> None:
+        """Collective, blocking: x, in C order, becomes the sum of x of all ranks, added up in rank order.
+
+        The ledger counts the words of an all-reduce by messages.
+        """
+        comm, seen = self.comm, self.seen
+        if comm is None or not x.size:
+            return
+        if seen is None:
+            comm.allreduce(x).wait()
+            return
+        self.sums += 1
+        number, flat, add = self.sums, x.reshape(-1), self.xp.add
+        rows = [row[: x.size] for row in self.rows[number % TURNS]]
+        self.xp.copy(rows[comm.rank], flat)
+        seen.publish(number, ADDED)
+        with self._counted(x):
+            self._until("allreduce", ADDED, range(comm.size), number)
+        if comm.rank > 1:
+            self.xp.copy(flat, rows[0])
+        add(flat, rows[0 if comm.rank == 1 else 1])  # the first two in either order
+        for row in rows[2:]:
+            add(flat, row)
+
+    def _counted(self, x: Any) -> AbstractContextManager[object]:
+        """An event of the ledger, if one is open: the bytes that an all-reduce of x brings to this rank."""
+        if current() is None:
+            return nullcontext()
+        comm = self.comm
+        assert comm is not None
+        own = len(range(*block_bounds(x.size, comm.size, comm.rank)))
+        size = (own * (comm.size - 1) + x.size - own) * x.itemsize
+        return timed("allreduce", comm.axis, bytes=size, messages=2 * (comm.size - 1))
 
     def _arrivals(self, ranks: Sequence[int], number: int) -> Iterator[int]:
         self._until("bcast", WRITTEN, ranks, number)

@@ -10,6 +10,7 @@ from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.routines.cholesky import CHOLESKY
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import factor, solve_by
@@ -18,6 +19,7 @@ from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
 
 
+@over_stacks(CHOLESKY)
 def cholesky(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
     memory_limit: int | None = None, verify: bool | str | None = None,
@@ -185,6 +187,7 @@ def predict_cholesky(
     return predict(_CHOLESKY, CHOLESKY, n, n, P, dtype, machine)
 
 
+@over_stacks(CHOLESKY)
 def cho_factor(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None,
     verify: bool | str | None = None,
@@ -231,6 +234,7 @@ def cho_factor(
     return _CHO_FACTOR(A, **options, verify=verify), lower
 
 
+@over_stacks(CHOLESKY)
 def cho_solve(
     c_and_lower: tuple[DistMatrix, bool], B: MatrixOrVector, *, overwrite_b: bool = False, check_finite: bool = True,
     layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,

@@ -30,8 +30,9 @@ from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.products.symmetrize import reflect
-from pdla.linalg.routines import BY_STRUCTURE
+from pdla.linalg.routines import BY_STRUCTURE, LU
 from pdla.linalg.routines.triangular import Substitution, in_square_blocks
 from pdla.linalg.solutions import factor
 from pdla.linalg.verify import Claim, run_checked
@@ -43,6 +44,7 @@ from pdla.matrix.redistribute import converted
 ALL = slice(None)
 
 
+@over_stacks(LU)
 def inv(
     A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,

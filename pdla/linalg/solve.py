@@ -12,12 +12,14 @@ from pdla.linalg.diagonal import solved_by_diagonal
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.refinement import lower_dtype, refine_solution
-from pdla.linalg.routines import BY_STRUCTURE, TRIANGULAR
+from pdla.linalg.routines import BY_STRUCTURE, LU, TRIANGULAR
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matrix.core import DistMatrix, MatrixOrVector
 
 
+@over_stacks(LU)
 def solve(
     A: DistMatrix, B: MatrixOrVector, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
     overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None,

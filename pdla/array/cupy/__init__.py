@@ -20,8 +20,8 @@ import cupy
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, numpy
-from pdla.array.cupy.cusolver import geqrt, getrf, laed4, larft, orhr_col, potrf, stedc, sterf, trsm, trtri
+from pdla.array import blas, composed, numpy
+from pdla.array.cupy.cusolver import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
 from pdla.array.cupy.fused import (
     add_at,
     column_sums,
@@ -308,6 +308,19 @@ def gemm(
         combine(c, beta, product)
 
 
+def multiplying(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
+    """A function that does `y += a x`, or a^H x, again and again, for x and y of one column."""
+    if not adjoint or a.dtype.kind != "c":
+        return partial(gemm, a.T if adjoint else a, x, y, 1, 1)
+
+    def multiply() -> None:
+        product = empty(y.shape, y.dtype)
+        gemm(a.T, cupy.conjugate(x), product)
+        add(y, cupy.conjugate(product))
+
+    return multiply
+
+
 def squares(a: Any, c: Any) -> bool:
     """Never: gemm, on the triangle halved again and again, is as fast."""
     return False
@@ -381,6 +394,12 @@ def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
 
 
 # ---------------------------------------------------------------------------------------------- the rest
+
+
+def make_leading_positive(x: Any) -> None:
+    """As for NumPy's arrays."""
+    if x.size:
+        x *= composed.conjugate_phases(cupy, x)
 
 
 def finish() -> None:

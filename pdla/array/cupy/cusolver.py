@@ -77,8 +77,9 @@ def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
 def geqrt(a: Any) -> Any:
     """See lapack.py; T by the Gram matrix of V."""
     m, n = a.shape
+    assert n <= m, f"geqrt of {m} x {n}: at most as many columns as rows"
     if not a.size:
-        return cupy.zeros((n, n), a.dtype)
+        return cupy.empty((n, n), a.dtype)
     tau = cupy.empty((n,), a.dtype)
     with in_place(cupy, a, b"T") as (x, _, ld):
         _solve("geqrf", x, (m, n), ld, tau)
@@ -121,3 +122,19 @@ def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = Fals
         getattr(library, PREFIXES[b.dtype.char] + "trsm")(
             handle, words[side][0], words[fill][1], turns[turn], diagonal, m, n, one, t.data.ptr, ld, x.data.ptr, ldb
         )
+
+
+def larfg(x: Any) -> tuple[float, complex]:
+    """See lapack.py; on the host."""
+    v = cupy.asnumpy(x)
+    found = lapack.larfg(v)
+    x[...] = cupy.asarray(v)
+    return found
+
+
+def sytrd(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See lapack.py; on the host."""
+    x = np.asfortranarray(cupy.asnumpy(a))
+    found = lapack.sytrd(x)
+    a[...] = cupy.asarray(x)
+    return found

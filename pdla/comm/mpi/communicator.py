@@ -71,6 +71,10 @@ class MPIComm(Communicator):
     def identity(self) -> Any:
         return self.mpi.handle
 
+    @property
+    def workers(self) -> int:
+        return self.size if self.nodes > 1 else min(self.size, self.node.cores)
+
     def _check_open(self) -> None:
         libmpi.check_running()
         if self.mpi == MPI.COMM_NULL:

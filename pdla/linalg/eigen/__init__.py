@@ -1,1 +1,1 @@
-"""Eigenvalues and eigenvectors."""
+"""Eigenvalues and eigenvectors of Hermitian matrices."""

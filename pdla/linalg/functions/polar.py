@@ -11,12 +11,15 @@ from pdla.checks import SIDES, communicator, describe_call, flags, one_of
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
-from pdla.linalg.cholesky import cho_factor, cho_solve
-from pdla.linalg.condition import cond, norm
+from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky
+from pdla.linalg.condition import estimated_extremes
 from pdla.linalg.functions.operand import prepare
+from pdla.linalg.inverse import inv
+from pdla.linalg.norms import norm
 from pdla.linalg.orthogonal.factors import largest_of
 from pdla.linalg.orthogonal.qr import qr
 from pdla.linalg.products.rank_k import herk
+from pdla.linalg.triangular import solve_triangular
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -25,6 +28,7 @@ from pdla.matrix.stacking import vstack
 
 MOST = 12  # steps; from a lower bound of eps there are 6
 STABLE = 100.0  # c up to which a Cholesky step is backward stable: Nakatsukasa and Higham (2013)
+LOST = 0.1  # n c eps up to which a second Cholesky factorization makes up for what the first one lost, as in CholeskyQR2
 
 COEFFICIENTS: dict[str, tuple[tuple[float, float, float], ...]] = {
     # X = a X + (b + c S) S X, S = X X^H. Jordan et al., Muon (2024), as torch.optim.Muon
@@ -71,9 +75,10 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
 
     Notes
     -----
-    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). At most 6 steps, of which
-    the first may take a QR factorization, and later ones a Cholesky factorization each. How many
-    follows from a lower bound of the least singular value, by the estimated condition number.
+    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). About 6 steps, of a Cholesky
+    factorization each, of two in the first ones, and of a QR factorization in the very first of a
+    nearly singular matrix. How many follows from the largest and the least singular value, estimated by
+    the power method with A's LU factors. Where these are too near, further steps make up for it.
 
     Examples
     --------
@@ -175,13 +180,16 @@ def _qdwh(A: DistMatrix) -> DistMatrix:
     if m > n:
         Q, R = qr(X)
         return matmul(Q, _qdwh(R), layout=A.layout.summed)
-    X = X * (1 / sqrt(norm(X, 1) * norm(X, np.inf)))  # |X|_2 <= 1
-    least = max(eps, 0.9 / (sqrt(n) * cond(X) * max(1.0, norm(X, 1)))) if n > 1 else 1.0
+    # singular values from `least`, about, to 1
+    size, inverse = estimated_extremes(X)
+    X, least = X * (1 / size), min(1.0, max(eps, 1 / (size * inverse)))
+    tried = False
     for _ in range(MOST):
-        a, b, c = _weights(least)
-        last, X = X, _step(X, a, b, c)
+        # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
+        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _weights(least)
+        X, tried = _product_step(X) if near else _step(X, a, b, c), tried or near
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
-        if abs(1 - least) < 10 * eps and norm(X - last) < (5 * eps) ** (1 / 3):
+        if 1 - least < sqrt(eps) and norm(X - last) < (5 * eps) ** (1 / 2 if near else 1 / 3):
             return X
     raise LinAlgError(f"polar: no convergence in {MOST} steps")
 
@@ -195,18 +203,33 @@ def _weights(least: float) -> tuple[float, float, float]:
     return a, b, a + b - 1
 
 
+def _product_step(X: DistMatrix) -> DistMatrix:
+    """Collective: X (3 I - X^H X) / 2."""
+    S = herk(X.H, alpha=-0.5, layout=X.layout.summed, mirror=True)
+    fill_diagonal(S, S.diagonal() + 1.5)
+    return matmul(X, S, layout=X.layout.summed)
+
+
 def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
     """Collective: X (a I + b X^H X) (I + c X^H X)^-1."""
     n, layout = X.shape[1], X.layout.summed
-    if c > STABLE:
+    if n * c * float(np.finfo(X.dtype).eps) > LOST:
         # [sqrt(c) X; I] = [Q1; Q2] R, X = b/c X + (a - b/c) / sqrt(c) Q1 Q2^H
-        Q, _ = qr(vstack([X * sqrt(c), eye(n, X.grid, layout, dtype=X.dtype)]))
+        Q, _ = qr(vstack([X * sqrt(c), eye(n, X.grid, layout, dtype=X.dtype)]), overwrite_a=True, check_finite=False)
         return X * (b / c) + matmul(Q[:n, :], Q[n:, :].H, layout=layout) * ((a - b / c) / sqrt(c))
-    # Z = I + c X^H X, X = b/c X + (a - b/c) X Z^-1
+    # I + c X^H X = L L^H, P = L^-1 X^H
     Z = herk(X.H, alpha=c, layout=layout)
     fill_diagonal(Z, Z.diagonal().real + 1)
-    Y = cho_solve(cho_factor(Z, overwrite_a=True, check_finite=False), X.H, check_finite=False)
-    return X * (b / c) + Y.H * (a - b / c)
+    L = cholesky(Z, overwrite_a=True, check_finite=False)
+    P = solve_triangular(L, X.H, lower=True, check_finite=False)
+    if c > STABLE:
+        # T = L^-1, G = c P P^H + T T^H, which is I but for rounding, P = G^-1 P
+        T = inv(L, assume_a="lower triangular", check_finite=False)
+        G = herk(T, out=herk(P, alpha=c, layout=layout), beta=1)
+        P = cho_solve(cho_factor(G, overwrite_a=True, check_finite=False), P, overwrite_b=True, check_finite=False)
+    # X = b/c X + (a - b/c) (L^-H P)^H
+    P = solve_triangular(L.H, P, lower=False, overwrite_b=True, check_finite=False)
+    return X * (b / c) + P.H * (a - b / c)
 
 
 def _orthonormal(A: DistMatrix) -> DistMatrix:

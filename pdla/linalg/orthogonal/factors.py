@@ -17,6 +17,7 @@ from pdla.comm.workspace import Workspace, opened, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError
 from pdla.layout import Layout, axes_of, effective
+from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import count_workspace, working_copy
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.triangle import triangle
@@ -29,19 +30,30 @@ from pdla.matrix.triangles import tril, triu
 
 
 @dataclass(frozen=True)
-class Explicit:
-    """Q, m x n, and R, n x n on every rank: of a tall matrix."""
+class Tall:
+    """Of a tall matrix: Q = X L^-H, m x n, formed where it is asked for, or X; R, n x n; inverse: L^-1. These are on every rank."""
 
-    made: DistMatrix
+    X: DistMatrix
+    inverse: DistMatrix | None
     R: DistMatrix
 
     def Q(self) -> DistMatrix:
         """Local."""
-        return self.made
+        X = self.X
+        if self.inverse is None:
+            return X
+        made = X.xp.empty(X.stored.shape, X.dtype)
+        if X.grid.active:
+            kernels.multiply_by_inverse(X.xp, X.stored, self.inverse.stored, made)
+        return DistMatrix(made, X.shape, X.grid, X.layout)
 
     def multiply(self, C: DistMatrix, adjoint: bool, layout: Layout | None = None) -> DistMatrix:
         """Collective: Q^H C, or Q times the n rows of C."""
-        return matmul(self.made.H if adjoint else self.made, C, layout=layout)
+        if self.inverse is None:
+            return matmul(self.X.H if adjoint else self.X, C, layout=layout)
+        if adjoint:
+            return matmul(self.inverse, matmul(self.X.H, C), layout=layout)
+        return matmul(self.X, matmul(self.inverse.H, C), layout=layout)
 
 
 @dataclass(frozen=True)
@@ -101,13 +113,13 @@ class Reflections:
                 product.run(C.stored, adjoint, lower)
 
 
-Factored = Explicit | Reflections
+Factored = Tall | Reflections
 
 
 def factor_qr(plan: FactorPlan, A: DistMatrix) -> Factored:
     """Collective, unchecked: the factors of A by the plan's routine."""
     if plan.tasks[0].routine is TALL_QR:
-        return Explicit(*TALL_QR.factor(A, plan.place, plan.dtype))
+        return Tall(*TALL_QR.factor(A, plan.place, plan.dtype))
     overwrite = plan.overwrites("a")
     compute = partial(QR.compute, place=plan.place, dtype=plan.dtype)
     X, tau, _, largest = compute(A, overwrite=overwrite)

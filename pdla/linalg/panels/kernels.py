@@ -76,6 +76,12 @@ def trsm(xp: Any, t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bo
         xp.trsm(t, b, lower, unit, conjugate)
 
 
+def sytrd(xp: Any, a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """See pdla.array.lapack; 4/3 n^3 operations."""
+    with timed("sytrd", flops=_flops(4 * len(a) ** 3 // 3, a)):
+        return xp.sytrd(a)
+
+
 def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
     """See pdla.array.lapack; without deflation 4/3 n^3 operations."""
     with timed("stedc", flops=4 * len(d) ** 3 // 3):

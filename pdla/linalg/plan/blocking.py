@@ -20,7 +20,8 @@ Place = tuple[Layout, ProcessGrid]
 def blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
     """The blockings, the cheapest first: one, where A stays."""
     if not task.routine.stays(A):
-        return cheapest(task, A.grid.comm.size)
+        comm = A.grid.comm
+        return cheapest(task, comm.workers if task.routine.hasty else comm.size)
     return (Blocking(*task.routine.blocking_of(A)),)
 
 

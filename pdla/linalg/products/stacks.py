@@ -24,6 +24,7 @@ from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import fingerprint, whole_array
+from pdla.matrix.redistribute import converted
 
 
 class Stack:
@@ -92,7 +93,7 @@ class Stack:
         raise TypeError("a Stack is neither true nor false: ask for S is not None, or S.shape[0] > 0")
 
     def __repr__(self) -> str:
-        return f"Stack({self.described}, {len(self.blocks)} here)"
+        return f"Stack({self.described})"
 
     @property
     def described(self) -> str:
@@ -188,6 +189,62 @@ class Stack:
             self._share(whole)
         return whole
 
+    def redistribute(self, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:
+        """Cut the stack otherwise, as over another grid. Collective, idle ranks included.
+
+        Parameters
+        ----------
+        grid : ProcessGrid, optional
+            Over the same communicator; by default the stack's.
+        layout : Layout, optional
+            Of each matrix, over the other axes than `axis`; by default the stack's where it fits,
+            else the grid's `default_layout`.
+        axis : str, optional
+            Of the grid, along which the batch is cut; by default it is not.
+
+        Returns
+        -------
+        Stack
+            In memory of its own.
+
+        Raises
+        ------
+        LayoutError, GridError, AgreementError
+            For arguments that do not go together, on every rank.
+
+        Examples
+        --------
+        >>> def program(comm):
+        ...     S = pdla.stack(np.ones((4, 6, 6)))
+        ...     return S.redistribute(pdla.ProcessGrid((2,)), pdla.Layout(), "row").indices
+        >>> pdla.run(2, program)
+        [range(0, 2), range(2, 4)]
+        """
+        grid = self.grid if grid is None else grid
+        comm = self.grid.comm
+        with agreed(comm, f"redistribute {self.described} to {grid!r}, {layout!r}, axis={axis!r}"):
+            one_communicator(self.grid, grid, "grid")
+            if layout is None:
+                others = tuple(name for name in grid.axes if name != axis)
+                layout = self.layout if {*self.layout.axes} <= {*others} else Layout(*others[:2])
+            in_layout("redistribute", layout, grid)
+            _check_layout(layout, self.shape[1:], grid, axis)
+            _check_open(self.grid, self.axis)
+        return self.moved(grid, layout, axis)
+
+    def moved(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
+        """Collective, unchecked: the same."""
+        made = Stack((), self.shape, grid, layout, axis, self.dtype)
+        before, after = (_layer_of_each(*place, self.shape[0]) for place in ((self.grid, self.axis), (grid, axis)))
+        for number in range(self.shape[0]):
+            here = number in self.indices
+            block = self.blocks[number - self.indices.start] if here else self.grid.comm.xp.empty((0, 0), self.dtype)
+            X = DistMatrix(block, self.shape[1:], before[number], self.layout, self.transposed, self.conjugated)
+            X = converted(X, layout, after[number])
+            if number in made.indices:
+                made.blocks += (X.stored,)
+        return made
+
     def _share(self, whole: Any) -> None:
         """Collective: each layer's matrices, which its ranks have put into `whole`, go into `whole` of all other ranks."""
         comm = self.grid.comm
@@ -227,6 +284,17 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
         return None
     shape = tuple(grid.sizes[name] for name in axes)
     return ProcessGrid.trusted(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
+
+
+def _layer_of_each(grid: ProcessGrid, axis: str | None, batch: int) -> list[ProcessGrid]:
+    """Local: for each matrix its layer as a grid over the whole communicator, of which the other ranks are idle."""
+    if axis is None:
+        return [grid] * batch
+    axes, at = tuple(name for name in grid.axes if name != axis), grid.axes.index(axis)
+    shape = tuple(grid.sizes[name] for name in axes) or (1,)
+    layers = [ProcessGrid.trusted(shape, grid.comm, part.ravel(), axes or ("layer",)) for part in np.moveaxis(grid.ranks, at, 0)]
+    bounds = [block_bounds(batch, len(layers), i) for i in range(len(layers))]
+    return [layer for layer, (lo, hi) in zip(layers, bounds, strict=True) for _ in range(lo, hi)]
 
 
 def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:

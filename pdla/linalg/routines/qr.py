@@ -15,6 +15,7 @@ Where a panel is cut over a grid column it is factored by a tree, and V is recon
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil, log, prod
 from typing import Any
@@ -100,6 +101,39 @@ class QRFactorization(Factorization):
 QR = QRFactorization()
 
 
+class Forming(routine.Routine):
+    """Q of reflections as a matrix: m x n, as many columns as there are reflections."""
+
+    name, what = "form_q", "Q"
+    about = "form Q of reflections"
+
+    def sizes(self, A: DistMatrix, B: Any = None) -> tuple[int, int]:
+        return A.shape[0], min(A.shape)
+
+    def multiplications(self, m: int, n: int) -> float:
+        return m * n**2 - n**3 / 3
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        """Panels as they travel in QR, V^H V along one grid column, and V^H C along all."""
+        (pr, pc), i = shape, np.arange(0, n, block)
+        w = np.minimum(block, n - i)
+        panels = (pc - 1) * ((m - i) * w + pr * (w * w + HEADER))
+        return float((panels + 2 * (pr - 1) * w * (w + n - i)).sum() / prod(shape))
+
+    def price(self, step: routine.StepCost) -> float:
+        w, rows, cols = step.width, step.rows, step.cols
+        if step.shape == (1, 1):
+            return step.lapack(step.task.m, step.task.n, 2 * step.task.multiplications)
+        panel = step.gemm(w, w, rows + w) + step.message(0, 2 * w * w) + step.touched(2 * (rows + w) * w)
+        alone = step.lapack(w, w, w**3 / 3)
+        wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, (cols + w) * w)
+        update = step.gemm(w, cols + w, rows + w) + step.gemm(w, cols + w, w) + step.gemm(rows + w, cols + w, w)
+        return step.seconds(alone, panel, 0.0, update + READ * step.touched(rows * cols), wire, step.message(0, 2 * cols * w))
+
+
+FORMING = Forming()
+
+
 class QRPanel(Step):
     """Panel k, as it comes along a grid row: V, in this rank's rows, and T.
 
@@ -179,11 +213,15 @@ class FlatQR(Reflectors):
 
 
 class Product(Reflectors):
-    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are."""
+    """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are.
 
-    def __init__(self, X: DistMatrix, tau: np.ndarray) -> None:
-        super().__init__(X, *dimensions(X))
-        self.tau = tau
+    lower  how many rows of X are above the first reflection's first one; then X's rows are not cut, and C has not these rows
+    """
+
+    def __init__(self, X: DistMatrix, tau: np.ndarray, lower: int = 0) -> None:
+        rows, cols = dimensions(X)
+        super().__init__(X, replace(rows, n=rows.n - lower) if lower else rows, cols)
+        self.tau, self.a = tau, self.a[lower:]
 
     def run(self, c: Any, adjoint: bool, lower: bool = False) -> None:
         """Collective along the grid rows and columns. lower: C's columns are dealt as panels are, with zeros above the diagonal."""
@@ -210,17 +248,20 @@ class Product(Reflectors):
         return panel
 
 
-def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair) -> Pair:
-    """Collective: Q times k rows that every rank has, whole on every rank. No element is larger than a column's norm."""
+def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, lower: int = 0) -> Pair:
+    """Collective: Q, or Q^H, times k rows that every rank has, whole on every rank. lower: see `Product`.
+
+    No element is larger than a column's norm.
+    """
     xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
     x, sizes = map(xp.host, pair)
     whole = np.zeros(shape, X.dtype)
     whole[: len(x)] = x
     layout = Layout.trusted(X.layout.rows, ())
     c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
-    product = Product(X, tau)
+    product = Product(X, tau, lower)
     if X.grid.active:
-        product.run(c, False)
+        product.run(c[lower:], adjoint)
     made = converted(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
     return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
 

@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, timed
 from pdla.comm.workspace import Workspace, opened, within
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, as_layout, count_workspace
+from pdla.linalg.panels.blocks import Dimension, as_layout, count_workspace, on_all_ranks
 from pdla.linalg.panels.reflectors import factor_tree
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.blocking import Place
@@ -70,8 +70,11 @@ class TallQR(Routine):
         """Rows over all ranks, a block each."""
         return (((ranks, 1), max(1, ceil(m / ranks))),)
 
-    def factor(self, A: DistMatrix, place: Place, dtype: np.dtype) -> tuple[DistMatrix, DistMatrix]:
-        """Collective: Q, which lies as A is worked on, and R on every rank of its grid."""
+    def factor(self, A: DistMatrix, place: Place, dtype: np.dtype) -> tuple[DistMatrix, DistMatrix | None, DistMatrix]:
+        """Collective: X, L^-1 and R of A = Q R, Q = X L^-H, or Q = X where there is no L.
+
+        X lies as A is worked on, and may be A; L^-1 and R are on every rank of its grid.
+        """
         comm = A.grid.comm
         with collective_section(comm, "a QR factorization"), within(opened() or Workspace()):
             X = A if A.dtype == dtype else count_workspace(cast(A, dtype))
@@ -80,11 +83,12 @@ class TallQR(Routine):
             group = X.grid[axes] if axes else None
             if X.grid.active:
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    Q, R = _factor(X.xp, X.stored, group)
+                    x, inverse, R = _factor(X.xp, X.stored, group)
             else:
-                Q, R = X.stored.copy(), X.xp.empty((0, 0), dtype)
-        made = DistMatrix(Q, X.shape, X.grid, X.layout)
-        return made, DistMatrix(R, (n, n), X.grid, Layout())
+                x, inverse, R = X.stored, None, X.xp.empty((0, 0), dtype)
+            whole = bool(on_all_ranks(X.grid, np.array([float(inverse is None)]))[0])
+        small = [DistMatrix(part if X.grid.active else R, (n, n), X.grid, Layout()) for part in (R if whole else inverse, R)]
+        return DistMatrix(x, X.shape, X.grid, X.layout), None if whole else small[0], small[1]
 
 
 TALL_QR = TallQR()
@@ -95,21 +99,21 @@ def is_tall(m: int, n: int) -> bool:
     return 0 < n <= WIDEST and m >= TALL * n
 
 
-def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
-    """Collective: Q and R of this rank's rows x."""
+def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
+    """Collective: of this rank's rows x those of X, L^-1 and R; X, in place of Q = X L^-H, has no L where it comes from a tree."""
     n, most = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
     # R1 = chol(A^H A), Q1 = A R1^-1
     L, inverse, condition = _cholesky_of_gram(xp, x, comm)
     if not n * condition <= most:
-        return _factor_tree(xp, x, comm)
-    Q = _divide(xp, x, L, inverse, condition)
+        Q, R = _factor_tree(xp, x, comm)
+        return Q, None, R
     if condition <= ORTHOGONAL:
-        return Q, xp.reinterpret(L, True).T.copy()
+        return x, inverse.copy(), xp.reinterpret(L, True).T.copy()
     # R2 = chol(Q1^H Q1), Q = Q1 R2^-1, R = R2 R1
-    L2, inverse, condition = _cholesky_of_gram(xp, Q, comm)
-    Q, R = _divide(xp, Q, L2, inverse, condition), xp.empty((n, n), x.dtype)
+    Q, R = _divide(xp, x, L, inverse, condition), xp.empty((n, n), x.dtype)
+    L2, inverse, _ = _cholesky_of_gram(xp, Q, comm)
     multiply(xp, xp.reinterpret(L2, True).T, xp.reinterpret(L, True).T, R, 1, 0)
-    return Q, R
+    return Q, inverse.copy(), R
 
 
 def _cholesky_of_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:

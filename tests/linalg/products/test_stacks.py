@@ -68,3 +68,23 @@ def test_layers_agree_on_how_a_stack_is_looked_at():
                 wrong()
 
     pdla.run(2, program)
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 5])
+def test_stacks_are_cut_otherwise(ranks):
+    """From every form to every other, views too: gathered, they are the same."""
+    whole = np.arange(5 * 4 * 6.0).reshape(5, 4, 6)
+
+    def program(comm):
+        flat, square = ProcessGrid((comm.size,)), ProcessGrid((2, 2) if comm.size > 1 else (1, 1))
+        places = [(flat, Layout(), "row"), (flat, Layout("row"), None), (square, Layout("row", "col"), None), (square, Layout("row"), "col")]
+        for before in places:
+            S = pdla.stack(whole, *before)
+            for after in places:
+                assert np.array_equal(S.redistribute(*after).gather(), whole)
+                assert np.array_equal(S.T.redistribute(*after).gather(), whole.transpose(0, 2, 1))
+        assert S.redistribute(flat, axis="row").layout == Layout()
+        with pytest.raises(errors.GridError, match="no such axis"):
+            S.redistribute(axis="depth")
+
+    pdla.run(ranks, program)

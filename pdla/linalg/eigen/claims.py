@@ -1,0 +1,74 @@
+"""What holds of right eigenvalues and eigenvectors, for the checks of results (linalg/verify.py)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.layout import axes_of, effective
+from pdla.linalg.verify import Claim
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
+
+
+def claim_of_vectors(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
+    """(A (V x) - V (w x)) / |w| + V^H (V x) = x: for vectors x of n elements, of which V takes the first k."""
+    n = A.shape[0]
+
+    def steps(made: Any) -> Any:
+        w, V = made
+        k, size = len(w), float(np.abs(w).max(initial=0)) or 1.0
+
+        def image(x: Pair) -> Pair:
+            rest, x = x[0][k:], (x[0][:k], x[1][:k])
+            y = images.whole(V, x)
+            left = images.reflected(A if part.lower else A.H, y, True)
+            right = images.whole(V, (w[:, None] * x[0], np.abs(w)[:, None] * x[1]))
+            back = images.whole(V.H, y)
+            found = (left[0] - right[0]) / size + np.concatenate([back[0], rest])
+            sizes = (np.sqrt((y[1] ** 2).sum()) * (left[1].max(initial=0) + 2 * size)) / size
+            return found, np.full((n, 1), sizes, images.real)
+
+        return (image,)
+
+    def given(x: Pair) -> Pair:
+        return x
+
+    return Claim(n, 16 * n, given, steps, matrices=lambda made: made[1:], control=lambda made: made[0].tolist(), lost=lost)
+
+
+def claim_of_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
+    """The sum of all eigenvalues is A's trace, that of their squares the sum of squares of its elements; over |A| and |A|^2."""
+    n, size = A.shape[0], [1.0]
+
+    def given(x: Pair) -> Pair:
+        trace, size[0] = _trace_and_norm(A, part)
+        return _numbers(x, trace / size[0], 1.0 if trace or size[0] != 1 else 0.0, images)
+
+    def steps(w: np.ndarray) -> Any:
+        w = w.astype(float) / size[0]
+        return (lambda x: _numbers(x, w.sum(), (w**2).sum(), images),)
+
+    return Claim(n, 16 * n, given, steps, matrices=lambda w: (), control=lambda w: w.tolist(), lost=lost)
+
+
+def _numbers(x: Pair, trace: float, squares: float, images: Images) -> Pair:
+    """Local: both as images of any x; as sizes what a right result's rounding is measured by."""
+    numbers = np.array([[trace], [squares]]).astype(images.wide)
+    return numbers * np.ones((1, x[0].shape[1])), np.full((2, 1), len(x[1]) ** 0.5, images.real)
+
+
+def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
+    """Collective: of A, of which this part is read, in the Frobenius norm; 1 for a norm of 0."""
+    A = summed(A, A.layout.summed) if A.layout.partial else A
+    (rows, cols), trace, size = A.indices, 0.0, 0.0
+    a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])
+    scale = max(A.grid.comm.share(float(np.abs(a).max(initial=0)))) or 1.0
+    a, (i, j) = a.astype(complex) / scale, rows.meeting(cols)
+    trace, squares = a[i, j].real.sum(), 2 * (np.abs(a) ** 2).sum() - (np.abs(a[i, j]) ** 2).sum()
+    copies = A.grid.size / prod(A.grid.sizes[axis] for axis in axes_of(effective((*A.layout.rows, *A.layout.cols), A.grid.sizes)))
+    trace, squares = (sum(each) / copies for each in zip(*A.grid.comm.share((float(trace), float(squares))), strict=True))
+    return scale * trace, scale * squares**0.5 or 1.0

@@ -1,0 +1,467 @@
+"""Eigenvalues and eigenvectors of Hermitian matrices: what users call.
+
+A = Q T Q^H (routines/tridiagonal.py), T = Z diag(w) Z^H, V = Q Z. Of A v = w B v, with B = L L^H, the eigenvalues are those of
+L^-1 A L^-H, and V = L^-H Z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.checks import communicator, describe_call, flags, matrix
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.communicator import Communicator
+from pdla.comm.workspace import Workspace, opened, within
+from pdla.errors import PlanError, ShapeError
+from pdla.grid import ProcessGrid, one_communicator
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.cholesky import cho_factor
+from pdla.linalg.eigen.claims import claim_of_values, claim_of_vectors
+from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
+from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout, working_copy
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.plan.stacked import over_stacks
+from pdla.linalg.products.symmetrize import reflect
+from pdla.linalg.routines.qr import HEADER
+from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, multiply_by_q
+from pdla.linalg.triangular import solve_triangular
+from pdla.linalg.verify import run_checked, why_lost
+from pdla.matmul.images import Part
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import cast
+from pdla.model.machine import Machine
+
+Factor = DistMatrix | tuple[DistMatrix, bool]
+
+
+@over_stacks(TRIDIAGONAL)
+def eigh(
+    A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
+    subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
+) -> tuple[np.ndarray, DistMatrix]:
+    """Compute eigenvalues and eigenvectors of a Hermitian matrix: A V = V diag(w). Collective.
+
+    Idle ranks of A's grid take part.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian or real symmetric, in any layout. Only one triangle is read; the other may
+        hold anything, NaN too, and so may the imaginary parts of the diagonal.
+    b : DistMatrix or tuple, optional
+        B of A v = w B v: n x n, Hermitian and positive definite, of which the same triangle is
+        read; or its factor, as `cho_factor` gives it. By default the identity.
+    lower : bool, optional
+        Whether the lower triangle is read; else the upper one.
+    subset_by_index : pair of int, optional
+        The numbers of the first and the last eigenvalue that are wanted, from 0 on, ascending.
+    subset_by_value : pair of float, optional
+        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are wanted.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first, in the triangle that is read.
+    layout : Layout, optional
+        Of V; by default A's, with boundaries (`Cuts`) cut off where V has fewer columns.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare A (V x) with V (w x), and V^H (V x) with x, for two vectors of 1 and -1. By default
+        as PDLA_VERIFY says.
+
+    Returns
+    -------
+    w : array
+        The k eigenvalues, real, ascending, on every rank.
+    V : DistMatrix
+        n x k, column j an eigenvector of w[j]: V^H V, or V^H B V, is the identity.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity; for a B that is not positive definite; where the iteration for an
+        eigenvalue does not converge.
+    VerificationError
+        For a result that `verify` found wrong, and could not compute again.
+    ShapeError, PlanError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, and for a memory_limit that cannot be kept, on every
+        rank, as all of these.
+
+    See Also
+    --------
+    eigvalsh : Eigenvalues alone.
+    eigh_words : The words that a rank receives.
+
+    Notes
+    -----
+    One-stage reduction to tridiagonal form by Householder's reflections (LAPACK Working Note 30),
+    divide and conquer (Cuppen 1981), and the reflections applied to the wanted vectors, in blocks.
+    A is brought to block-cyclic columns over all ranks and, near the ends of the range of its
+    dtype, multiplied by a power of 2.
+
+    Of each vector the first component of at least 0.6 of the largest one's absolute value is real
+    and positive. So signs do not depend on the number of ranks, unless rounding moves a component
+    across that limit.
+
+    The eigenvalues of A v = w B v are found by those of L^-1 A L^-H, B = L L^H. Their errors are
+    about the condition of B times those without B.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.from_global(np.array([[2., 1], [1, 2]]))
+    ...     w, V = pdla.linalg.eigh(A)
+    ...     return w.round(8), V.gather().round(2)
+    >>> pdla.run(2, program)[0]
+    (array([1., 3.]), array([[ 0.71,  0.71],
+           [-0.71,  0.71]]))
+    """
+    options = {
+        "lower": lower, "subset_by_index": subset_by_index, "subset_by_value": subset_by_value, "overwrite_a": overwrite_a,
+        "check_finite": check_finite, "layout": layout, "memory_limit": memory_limit, "verify": verify,
+    }
+    if b is None:
+        return _EIGH(A, **options)
+    L, C = _standard("eigh", A, b, options)
+    w, Z = _EIGH(C, **options | OF_STANDARD)
+    # V = L^-H Z
+    V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, memory_limit=memory_limit, verify=verify)
+    V = as_layout(V, Layout(cols="row"), ProcessGrid.trusted((A.grid.comm.size, 1), A.grid.comm, None))
+    V.xp.make_leading_positive(V.stored)
+    return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
+
+
+@over_stacks(TRIDIAGONAL)
+def eigvalsh(
+    A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
+    subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
+    memory_limit: int | None = None, verify: bool | str | None = None,
+) -> np.ndarray:
+    """Compute the eigenvalues of a Hermitian matrix. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian or real symmetric, as for `eigh`.
+    b : DistMatrix or tuple, optional
+        B of A v = w B v, as for `eigh`.
+    lower : bool, optional
+        Whether the lower triangle is read; else the upper one.
+    subset_by_index : pair of int, optional
+        The numbers of the first and the last eigenvalue that are wanted, from 0 on, ascending.
+    subset_by_value : pair of float, optional
+        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are wanted.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first, in the triangle that is read.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+    verify : bool or "keep", optional
+        Compare the sums of all eigenvalues, and of their squares, with A's trace and the squares of
+        its elements. By default as PDLA_VERIFY says.
+
+    Returns
+    -------
+    array
+        Real, ascending, on every rank.
+
+    Raises
+    ------
+    LinAlgError, VerificationError, ShapeError, PlanError, GridError, AgreementError
+        As by `eigh`, on every rank.
+
+    See Also
+    --------
+    eigh : Eigenvectors, too.
+
+    Notes
+    -----
+    One-stage reduction to tridiagonal form, as by `eigh`, and the QL iteration without square roots
+    (Pal, Walker, Kahan; LAPACK's sterf), which every rank does.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.from_global(np.array([[2., 1], [1, 2]]))
+    ...     return pdla.linalg.eigvalsh(A).round(8)
+    >>> pdla.run(2, program)[0]
+    array([1., 3.])
+    """
+    options = {
+        "lower": lower, "subset_by_index": subset_by_index, "subset_by_value": subset_by_value, "overwrite_a": overwrite_a,
+        "check_finite": check_finite, "memory_limit": memory_limit, "verify": verify,
+    }
+    if b is None:
+        return _EIGVALSH(A, **options)
+    _, C = _standard("eigvalsh", A, b, options)
+    return _EIGVALSH(C, **options | OF_STANDARD)
+
+
+def plan_eigh(
+    A: DistMatrix, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
+    subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `eigh` will decompose matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `eigh`, as all arguments are. Its elements do not matter.
+    lower : bool, optional
+        Which triangle is read.
+    subset_by_index : pair of int, optional
+        The first and the last eigenvalue.
+    subset_by_value : pair of float, optional
+        Limits of the eigenvalues.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of V.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and decomposes matrices like A.
+
+    Raises
+    ------
+    ShapeError, PlanError, LayoutError, GridError, AgreementError
+        As by `eigh`, on every rank.
+
+    See Also
+    --------
+    predict_eigh : What it costs, from its size alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.eye(64)
+    ...     w, V = pdla.linalg.plan_eigh(A)(A)
+    ...     return w.sum(), V.shape
+    >>> pdla.run(4, program)[0]
+    (np.float64(64.0), (64, 64))
+    """
+    return _EIGH.plan(
+        A, lower=lower, subset_by_index=subset_by_index, subset_by_value=subset_by_value, overwrite_a=overwrite_a,
+        check_finite=check_finite, layout=layout, memory_limit=memory_limit,
+    )
+
+
+def predict_eigh(
+    n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+) -> FactorPrediction:
+    """Find the best number of ranks for all eigenvalues and eigenvectors, and what they cost.
+
+    It needs no communicator.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrix.
+    machine : Machine or str, optional
+        As for `predict_cholesky`.
+
+    Returns
+    -------
+    FactorPrediction
+        The grid, the block, and what they cost; bytes and the bound are those of the reduction to
+        tridiagonal form.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        As by `predict_cholesky`.
+
+    Examples
+    --------
+    >>> pdla.linalg.predict_eigh(4096, 4).ranks_used
+    4
+    """
+    return predict(_EIGH, TRIDIAGONAL, n, n, P, dtype, machine)
+
+
+def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -> float:
+    """Words of 8 bytes that a rank receives, in the mean, for `eigh` of an n x n matrix on P ranks.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    P : int
+        Ranks.
+    block : int, optional
+        Columns that a rank has at a time.
+    vectors : int, optional
+        How many eigenvectors are wanted; 0: eigenvalues alone. By default all.
+
+    Returns
+    -------
+    float
+        Of the reduction and of the reflections; A's way to block-cyclic columns, and V's to its
+        layout, are not among them.
+
+    Raises
+    ------
+    ShapeError
+        For a negative size, and no ranks or columns of a block.
+
+    Notes
+    -----
+    About n^2 (1 - 1/P) for sums of A v, half as many for panels of A, and half as many for the
+    reflections.
+
+    Examples
+    --------
+    >>> pdla.linalg.eigh_words(1024, 4) < 2.5 * 1024**2
+    True
+    """
+    vectors = n if vectors is None else vectors
+    checks.formula((P, 1), (2,), block, n=n, vectors=vectors)
+    begins = np.arange(0, n - 1, block)
+    widths = np.minimum(block, n - 1 - begins)
+    sent = float(((n - 1 - begins) * widths + widths**2 + HEADER).sum()) if vectors and P > 1 else 0.0
+    return TRIDIAGONAL.words(n, n, (P, 1), block) * (P > 1) + sent * (P - 1) / P
+
+
+# ---------------------------------------------------------------------------------------------- the work
+
+
+OF_STANDARD = {"lower": True, "overwrite_a": True, "check_finite": True}  # options of the standard problem
+
+
+def _standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tuple[DistMatrix, DistMatrix]:
+    """Collective: L of B = L L^H, and C = L^-1 A L^-H."""
+    kept = isinstance(b, (tuple, list)) and len(b) == 2
+    B, low = b if kept else (b, options["lower"])
+    with agreed(communicator((A,)), describe_call(name, A, B, factored=kept, low=low, **options)):
+        flags(lower=low)
+        checks.square(name, matrix(A))
+        one_communicator(A.grid, matrix(B, "b").grid, "b")
+        dtype = checks.working_dtype(name, A.dtype, B.dtype)
+        if B.shape != A.shape:
+            raise ShapeError(f"{name}: A is {A.shape}, b {B.shape}: they must be as large")
+        check_subset(name, Options(**options), A.shape[0])
+        checks.result(A, A.shape, dtype, None, None)
+        if options["check_finite"]:
+            checks.finite(A, part=Part(options["lower"], "real"))
+    more = {"memory_limit": options["memory_limit"], "verify": options["verify"]}
+    C, _ = b if kept else cho_factor(B, lower=low, check_finite=options["check_finite"], **more)
+    L = C if low else C.H
+    with collective_section(A.grid.comm, "a generalized problem"):
+        H = working_copy(A, A.layout.summed, A.grid, dtype)
+        reflect(H, options["lower"], True)
+    # L^-1 (L^-1 A)^H
+    half = solve_triangular(L, H, lower=True, overwrite_b=True, check_finite=False, **more)
+    return L, solve_triangular(L, half.H, lower=True, check_finite=False, **more)
+
+
+def check_subset(name: str, options: Options, n: int) -> None:
+    """PlanError unless these are numbers of eigenvalues of an n x n matrix, or limits, or None; and one is None."""
+    index, value = options.subset_by_index, options.subset_by_value
+    if index is not None and value is not None:
+        raise PlanError(f"{name}: subset_by_index={index!r}, subset_by_value={value!r}: give one of them")
+    if index is not None:
+        fine = _pair(index, (int, np.integer)) and 0 <= index[0] <= index[1] < n
+        if not fine:
+            raise PlanError(f"{name}: subset_by_index={index!r}: two numbers, 0 <= first <= last < {n}, both included")
+    if value is not None and not (_pair(value, (int, float, np.integer, np.floating)) and value[0] < value[1]):
+        raise PlanError(f"{name}: subset_by_value={value!r}: two numbers, lo < hi, of lo < w <= hi")
+
+
+def _pair(given: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(x, kinds) for x in given)
+
+
+def wanted(options: Options, w: np.ndarray) -> range:
+    """Local: the numbers of the eigenvalues, of all of them, ascending, that are asked for."""
+    if options.subset_by_index is not None:
+        first, last = options.subset_by_index
+        return range(int(first), int(last) + 1)
+    if options.subset_by_value is not None:
+        return range(*np.searchsorted(w, options.subset_by_value, "right").tolist())
+    return range(len(w))
+
+
+def _reads(options: Options) -> Part:
+    return Part(options.lower, "real")
+
+
+def _check_values(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    check_subset("eigvalsh", options, A.shape[0])
+
+
+def _check_vectors(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    check_subset("eigh", options, A.shape[0])
+    if options.subset_by_value is None:
+        checks.result(A, (A.shape[0], len(wanted(options, np.zeros(A.shape[0])))), dtype, None, options.layout)
+
+
+def _reduce(plan: FactorPlan, A: DistMatrix) -> Reduced:
+    """Collective: T of A, whose columns are worked on: the rows of the transpose, or of the conjugate."""
+    given = A.T if plan.options.lower else A.conj()
+    return TRIDIAGONAL.compute(given, plan.place, plan.dtype, plan.overwrites("a"))
+
+
+def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
+    """Collective, unchecked: w and V; checked where results are."""
+    lost = why_lost("A", plan.overwrites("a"))
+    claim = partial(claim_of_vectors, A, _reads(plan.options), lost=lost)
+    w, V = run_checked(A.grid.comm, plan.dtype, lambda: _vectors(plan, A), claim)
+    return w, as_layout(V, plan.options.layout or part_layout(A, V.shape), A.grid)
+
+
+def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
+    reduced = _reduce(plan, A)
+    with collective_section(A.grid.comm, "eigenvectors"), within(opened() or Workspace()):
+        w, Z = solve_tridiagonal(plan.options, reduced, A.grid.comm)
+        # V = Q Z
+        multiply_by_q(reduced, Z)
+        Z.xp.make_leading_positive(Z.stored)
+    return w, Z
+
+
+def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
+    """Collective, unchecked: w; checked where results are."""
+    claim = partial(claim_of_values, A, _reads(plan.options), lost=why_lost("A", plan.overwrites("a")))
+    w = run_checked(A.grid.comm, plan.dtype, lambda: _values(plan, A), claim)
+    some = wanted(plan.options, w)
+    return w[some.start : some.stop]
+
+
+def _values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
+    reduced = _reduce(plan, A)
+    return eigvalsh_tridiagonal(reduced.d, reduced.e, A.grid.comm) / reduced.d.dtype.type(reduced.scale)
+
+
+def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) -> tuple[np.ndarray, DistMatrix]:
+    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T: whole on a rank each, dealt out to those that have reflections.
+    """
+    d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
+    w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
+    some = wanted(options, w)
+    grid = ProcessGrid.trusted((1, ranks), comm, None)
+    w, Z = eigh_tridiagonal(d, e, grid, max(1, min(BLOCK, -(-len(some) // ranks))), some)
+    return w[some.start : some.stop] / scale, count_workspace(cast(Z, reduced.reflections.dtype))
+
+
+_EIGH = Call("eigh", (TRIDIAGONAL,), _eigh, reads=_reads, results=lambda A: (), check=_check_vectors)
+_EIGVALSH = Call("eigvalsh", (TRIDIAGONAL,), _eigvalsh, reads=_reads, results=lambda A: (), check=_check_values)

@@ -1,0 +1,169 @@
+"""A function of matrices becomes one of stacks: of each matrix, in its layer.
+
+A stack that is cut along an axis stays so: each layer works on its own matrices. One that is not cut is brought to groups of
+ranks, a matrix each, or is worked on by all ranks, one matrix after another, whichever is predicted to be faster; the results
+return to its grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from pdla.checks import describe_call
+from pdla.comm.agreement import agreed
+from pdla.comm.cache import cached
+from pdla.comm.communicator import Communicator
+from pdla.errors import GridError, PdlaError, ShapeError
+from pdla.grid import ProcessGrid, balanced_shape
+from pdla.layout import Layout
+from pdla.linalg.panels.blocks import as_layout
+from pdla.linalg.plan import price
+from pdla.linalg.plan.routine import Routine, Task
+from pdla.linalg.products.stacks import Stack
+from pdla.matrix.core import DistMatrix
+from pdla.model.machine import Machine
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def over_stacks(routine: Routine) -> Callable[[Function], Function]:
+    """Decorate a function of DistMatrix: of a Stack in their place it is the function of each matrix.
+
+    routine: what most of its time goes into, of a square matrix
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            stacks = [*_stacks((*given, *named.values()))]
+            return _of_each(function, routine, stacks, given, named) if stacks else function(*given, **named)
+
+        return cast(Function, call)
+
+    return decorate
+
+
+def _stacks(values: Any) -> Iterator[Stack]:
+    """The stacks among arguments, and in factors, which are tuples."""
+    for value in values:
+        if isinstance(value, Stack):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _stacks(value)
+
+
+def _replaced(value: Any, parts: dict[int, Any]) -> Any:
+    """An argument with something in place of each stack."""
+    if isinstance(value, tuple):
+        return tuple(_replaced(each, parts) for each in value)
+    return parts[id(value)] if isinstance(value, Stack) else value
+
+
+def _of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
+    """Collective: the function of each matrix of the stacks, results as stacks, and what is no matrix as an array."""
+    name, first = function.__name__, stacks[0]
+    comm, layout = first.grid.comm, named.get("layout")
+    with agreed(comm, describe_call(name, *given, **named)):
+        if not first.shape[0]:
+            raise ShapeError(f"{name}: the stack has no matrices")
+        for other in stacks[1:]:
+            _check_alike(name, first, other)
+    place = _place_of_groups(routine, first) if first.axis is None else None
+    if place is not None:
+        named = {key: value for key, value in named.items() if key != "layout"}
+    parts = stacks if place is None else [each.moved(*place) for each in stacks]
+    made: list[tuple[Any, ...]] = []
+    error, alone = None, True
+    matrices = [each.matrices() for each in parts]
+    for at, number in enumerate(parts[0].indices):
+        here = {id(whole): part[at] for whole, part in zip(stacks, matrices, strict=True)}
+        try:
+            result = function(*_replaced(given, here), **{key: _replaced(value, here) for key, value in named.items()})
+            alone = not isinstance(result, tuple)
+            made.append(tuple(_on_grid(each, here[id(first)]) for each in ((result,) if alone else result)))
+        except PdlaError as raised:  # of this layer's ranks, which the others do not know
+            error = type(raised)(f"matrix {number} of the stack: {raised}")
+            break
+    with agreed(comm, f"{name} of a stack"):
+        if error is not None:
+            raise error
+    results, alone = _joined(comm, parts[0], made, alone)
+    results = results if place is None else [_returned(each, first, layout) for each in results]
+    return results[0] if alone else tuple(results)
+
+
+def _check_alike(name: str, first: Stack, other: Stack) -> None:
+    if first.grid != other.grid or first.axis != other.axis:
+        raise GridError(f"{name}: one stack is {first.described}, another {other.described}: they must be cut alike")
+    if first.shape[0] != other.shape[0]:
+        raise ShapeError(f"{name}: one stack has {first.shape[0]} matrices, another {other.shape[0]}")
+
+
+def _place_of_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str] | None:
+    """Collective: the grid, the layout and the axis of the fastest groups of ranks; None: all ranks together are as fast."""
+    ranks, (batch, *shape) = S.grid.comm.size, S.shape
+    groups = min(_divisors(ranks), key=lambda groups: _seconds(routine, shape, S.dtype, batch, groups, ranks))
+    if groups == 1:
+        return None
+    each = balanced_shape(ranks // groups)
+    grid = cached(S.grid, (_place_of_groups, groups), lambda: ProcessGrid((groups, *each), ("group", "row", "col"), S.grid.comm))
+    return grid, Layout("row", "col"), "group"
+
+
+def _divisors(ranks: int) -> list[int]:
+    """All, the largest first."""
+    return [groups for groups in range(ranks, 0, -1) if ranks % groups == 0]
+
+
+def _seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, groups: int, ranks: int) -> float:
+    """Local: predicted, of the group that has most matrices, which come to it and go."""
+    (m, n), machine = shape, Machine.chosen()
+    task = Task(routine, m, n, np.dtype(dtype if dtype.kind in "fc" else float), machine)
+    work = -(-batch // groups) * price.seconds(task, *price.cheapest(task, ranks // groups)[0])
+    moving = 2 * batch * (machine.latency + m * n * task.dtype.itemsize / ranks / machine.bandwidth)
+    return work + (moving if groups > 1 else 0.0)
+
+
+def _on_grid(value: Any, X: DistMatrix) -> Any:
+    """Collective: a result for X on X's grid: factors may lie on another one over its ranks."""
+    if not isinstance(value, DistMatrix) or value.grid == X.grid:
+        return value
+    return as_layout(value, X.layout if value.shape == X.shape else Layout(*X.grid.axes[:2]), X.grid)
+
+
+def _joined(comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
+    """Collective: results of each matrix, which are alike, as results of all; and whether there is one, which is no tuple."""
+    kinds = [*map(_kind, made[0])] if made else []
+    told = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
+    everyone = comm.share((dict(zip(like.indices, told, strict=False)), kinds, alone))
+    some, kinds, alone = next(each for each in everyone if each[0])
+    found = dict.fromkeys(range(like.shape[0]), next(iter(some.values())))  # a dry rank hears of its own layer alone
+    for values, *_ in everyone:
+        found |= values
+    joined: list[Any] = []
+    for i, kind in enumerate(kinds):
+        if kind is not None:
+            shape, layout, *rest = kind
+            joined.append(Stack([row[i].stored for row in made], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
+        else:
+            values = [row[i] for row in found.values()]
+            joined.append(values[0] if isinstance(values[0], bool) else np.array(values))
+    return joined, alone
+
+
+def _kind(value: Any) -> Any:
+    """What a matrix is beside its elements; None: it is no matrix."""
+    if not isinstance(value, DistMatrix):
+        return None
+    return value.shape, value.layout, value.dtype, value.transposed, value.conjugated
+
+
+def _returned(made: Any, first: Stack, layout: Layout | None) -> Any:
+    """Collective: a result on the first stack's grid, in the layout asked for, by default the stack's."""
+    if not isinstance(made, Stack):
+        return made
+    return made.moved(first.grid, layout or (first.layout if first.shape == made.shape else Layout(*first.grid.axes[:2])), None)

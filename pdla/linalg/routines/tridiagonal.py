@@ -1,0 +1,375 @@
+"""Reduction of a Hermitian matrix to a real tridiagonal one, A = Q T Q^H, by Householder's reflections, one stage.
+
+Step j, of a panel that begins at column j0, with the vectors v, w of the columns before it as those of V and W:
+
+    x = A[j:, j] - V W[j]^H - W V[j]^H         the column, with what the panel has left to do
+    (I - tau v v^H)^H x[1:] = (e_j, 0, ...)    a reflection;  d_j = x_0
+    y = A v - V (W^H v) - W (V^H v)            of the rows and columns after j
+    w = tau y - tau/2 (tau y)^H v v
+
+and after the panel A -= V W^H + W V^H. All ranks have block-cyclic columns, of which the lower triangle is stored by columns. Each
+multiplies its own by v, reading an element once for A v and A^H v, and the ranks add up y: one short sum a column. The panel's
+columns go to all ranks at once, so that each works out x, v and w by itself.
+
+The last columns are few, and fit the caches of one rank: LAPACK reduces them there, while the others wait. Dongarra et al.,
+ScaLAPACK's pdsytrd, LAPACK Working Note 30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.array.dtypes import near_one
+from pdla.comm.clock import begin_step
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, timed
+from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
+from pdla.errors import LinAlgError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import Dimension, dimensions
+from pdla.linalg.plan import routine
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.routine import GridShape
+from pdla.linalg.routines.factorization import Factorization
+from pdla.linalg.routines.qr import Product, reflect
+from pdla.linalg.verify import Claim
+from pdla.matmul.images import Images, Pair, Part
+from pdla.matmul.schedules.streams import multiply, operations
+from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
+BLOCK = 64  # columns that a rank has at a time
+PANEL = 32  # columns of a panel
+SMALL = 512  # columns that one rank reduces as fast as several do, with a sum for each
+CACHED = 2**16  # elements of A that are multiplied by v, and then their adjoint
+
+
+class Tridiagonalization(Factorization):
+    """A = Q T Q^H, with Q as reflections below the first subdiagonal."""
+
+    name, what = "tridiagonal", "a reduction to tridiagonal form"
+    about = "reduce a random symmetric matrix to tridiagonal form by Householder's reflections"
+    algorithm, hasty = "Householder, one stage", True
+
+    def multiplications(self, m: int, n: int) -> float:
+        return 2 * n**3 / 3
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        return tridiagonal_words(n, prod(shape), block)
+
+    def price(self, step: routine.StepCost) -> float:
+        w, n, ranks = step.width, step.cols, prod(step.shape)
+        if ranks == 1 or n <= SMALL:
+            return step.lapack(n + w, w, 4 * (n + w) ** 2 * w)
+        column = step.touched(n * n / (4 * ranks)) + 3 * step.touched(n * PANEL / 2) + step.message(0, n) + step.calls(20)
+        return w * column + step.gemm(n, max(1, n // (2 * ranks)), 2 * w) + step.message(0, n * w)
+
+    def stays(self, A: Any) -> bool:
+        """Never: a copy of one triangle is worked on."""
+        return False
+
+    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+        """Rows of the transpose over all ranks, in turns."""
+        return (((ranks, 1), max(1, min(BLOCK, -(-m // ranks)))),)
+
+    def numbers(self, m: int, n: int) -> int:
+        return 1 + 4 * n
+
+    def factor(self, X: DistMatrix) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Tridiagonal(X).run()
+
+    def result(self, X: DistMatrix, numbers: np.ndarray) -> Reduced:
+        """LinAlgError, on every rank, where a number is not finite."""
+        n, real = X.shape[0], np.finfo(X.dtype).dtype
+        if not np.isfinite(numbers).all():
+            raise LinAlgError("A has elements that are infinite or NaN, or so large that sums of them are infinite")
+        d, e, tau = numbers[1 : 1 + n], numbers[1 + n : 1 + 2 * n], numbers[1 + 2 * n :].view(complex)
+        tau, most = tau if X.dtype.kind == "c" else tau.real, max(0, n - 1)
+        return Reduced(X.T, d.astype(real), e[:most].astype(real), tau[:most].astype(X.dtype), float(numbers[0]))
+
+    def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
+        """Collective, unchecked: T of A, whose upper triangle is read, and the reflections, in block-cyclic columns."""
+        return self(A.conj(), plan.place, plan.dtype, plan.overwrites("a"))
+
+    def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
+        """A^T x is Q (T (Q^H x))."""
+        n = A.shape[0]
+
+        def times_t(made: Reduced, x: Pair) -> Pair:
+            d, e = made.d[:, None] / made.scale, made.e[:, None] / made.scale
+            image, size = d * x[0], np.abs(d) * x[1]
+            for total, z, below in ((image, x[0], e), (size, x[1], np.abs(e))):
+                total[1:] += below * z[:-1]
+                total[:-1] += below * z[1:]
+            return image, size
+
+        def steps(made: Reduced) -> tuple[Callable[[Pair], Pair], ...]:
+            by_q = partial(reflect, made.reflections, made.tau, lower=1)
+            return partial(by_q, adjoint=True), partial(times_t, made), by_q
+
+        return Claim(
+            n, 16 * n, lambda x: images.reflected(A.T, x, True), steps, matrices=lambda made: made[:1],
+            control=lambda made: [each.tolist() for each in made[1:4]], lost=lost,
+        )
+
+    def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
+        A = super().draw(n, grid, layout, dtype)
+        return A + A.H
+
+
+TRIDIAGONAL = Tridiagonalization()
+
+
+class Reduced(NamedTuple):
+    """scale A = Q T Q^H.
+
+    reflections  whose product is Q, below the first subdiagonal, in block-cyclic columns;  tau: their factors
+    d, e         the diagonal of T, and the one below, on every rank
+    """
+
+    reflections: DistMatrix
+    d: np.ndarray
+    e: np.ndarray
+    tau: np.ndarray
+    scale: float
+
+
+class Tridiagonal:
+    """One rank's work: reflections in place of its columns of A.
+
+    a     these columns, one after another in memory, of which the lower triangle is read
+    d     the diagonal of T;  e, tau: one number for each column that is done
+    v, y  of all rows, at fixed places: so products with blocks of A are the same calls for each column
+    """
+
+    xp: Any
+    a: Any
+    d: Any
+    v: Any
+    y: Any
+    n: int
+    cols: Dimension
+    comm: Communicator | None
+    slots: Slots
+
+    def __init__(self, X: DistMatrix) -> None:
+        R = X.T
+        self.xp, self.n, self.cols = R.xp, R.shape[0], dimensions(R)[1]
+        self.comm, self.stored = self.cols.comm, R.stored
+        self.a = self.stored
+        if self.a.size and self.a.strides[0] != self.a.itemsize:
+            self.a = buffer(self.xp, self.stored.shape[::-1], R.dtype).T
+            self.xp.copy(self.a, self.stored)
+        self.d, self.v, self.y = (buffer(self.xp, (self.n, 1), R.dtype) for _ in range(3))
+        for x in (self.v, self.y):
+            self.xp.scale(x, 0)
+        self.e: list[float] = []
+        self.tau: list[complex] = []
+
+    def run(self) -> np.ndarray:
+        """Collective: the scale, both diagonals of T, and tau."""
+        n, scale = self.n, self.prepare()
+        end = together(n, self.cols.parts, self.cols.block)
+        if end:
+            self.reduce(end)
+        d, e, tau = self.finish(end)
+        if self.a is not self.stored:
+            self.xp.copy(self.stored, self.a)
+        before = self.xp.host_or(self.d[:end], np.zeros((end, 1))).real
+        parts = (scale,), (*before[:, 0], *d), (*self.e, *e), np.array([*self.tau, *tau], complex).view(float)
+        numbers = np.zeros(1 + 4 * n)
+        for at, part in zip((0, 1, 1 + n, 1 + 2 * n), parts, strict=True):
+            numbers[at : at + len(part)] = part
+        if self.comm is None:
+            return numbers
+        told = self.xp.asarray(numbers)  # the first rank's: another one's processor may round otherwise
+        self.comm.bcast(told, 0).wait()
+        return self.xp.host_or(told, numbers)
+
+    def blocks(self, begin: int) -> list[tuple[int, slice]]:
+        """Local: this rank's columns from number `begin` on: of each block the number of the first, and their places."""
+        cols, found = self.cols, []
+        for k in cols.after(begin // cols.block - 1):
+            first = max(begin, k * cols.block)
+            found.append((first, slice(cols.at[k].start + first - k * cols.block, cols.at[k].stop)))
+        return found
+
+    def prepare(self) -> float:
+        """Collective: fill blocks on the diagonal from their lower triangles, and scale A where squares might leave its range.
+
+        Gives the power of 2 by which A was multiplied.
+        """
+        xp, sizes = self.xp, [0.0]
+        for first, at in self.blocks(0):
+            block, on = self.a[first:, at], np.arange(at.stop - at.start)
+            i, j = np.tril_indices(len(on), -1)
+            xp.place(block, j, i, xp.reinterpret(xp.picked(block, i, j), True))
+            xp.place(block, on, on, xp.picked(block, on, on).real)
+            sizes.append(float(abs(block).max()))
+        told = xp.asarray(np.array([np.max(sizes)]))
+        for half in () if self.comm is None else self.comm.halves(told.copy(), told, "maximum"):
+            half.wait()
+        largest, kind = float(xp.host_or(told, np.ones(1))[0]), np.finfo(self.a.dtype)
+        least = float(np.sqrt(kind.tiny / kind.eps))
+        if not np.isfinite(largest) or largest == 0 or least < largest < 1 / least:
+            return 1.0
+        scale = float(near_one(largest, self.a.dtype))
+        xp.scale(self.a, scale)
+        return scale
+
+    def products(self) -> tuple[list[Callable[[], None]], list[int]]:
+        """Local: calls that add A v to y, each of a part of this rank's A; and the number of the first one of each block column.
+
+        A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
+        """
+        multiplying, calls, begins = self.xp.multiplying, [], []
+        for first, at in self.blocks(0):
+            begins.append(len(calls))
+            height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
+            for lo in range(first, self.n, height):
+                hi = min(self.n, lo + height)
+                calls.append(multiplying(self.a[lo:hi, at], self.v[first:below], self.y[lo:hi], False))
+                if hi > below:
+                    under = slice(max(lo, below), hi)
+                    calls.append(multiplying(self.a[under, at], self.v[under], self.y[first:below], True))
+        return calls, begins
+
+    def reduce(self, end: int) -> None:
+        """Collective: the columns before number `end`, panel by panel."""
+        xp, cols, (calls, begins) = self.xp, self.cols, self.products()
+        panels = [
+            (lo, min(PANEL, hi - lo)) for hi in range(cols.block, end + 1, cols.block) for lo in range(hi - cols.block, hi, PANEL)
+        ]
+        self.slots = Slots(self.comm, xp, self.n * PANEL, self.a.dtype, addends=self.n)
+        with self.slots:
+            coming = self.send(*panels[0])
+            for (j, w), after in zip(panels, (*panels[1:], None), strict=True):
+                begin_step()
+                panel, height, k = coming.wait().reshape(w, self.n - j).T, self.n - j, j // cols.block
+                # V and W side by side: VW = (v0 w0 v1 w1 ...)
+                VW, WV = (buffer(xp, (2 * w, height), self.a.dtype).T for _ in range(2))
+                xp.scale(VW, 0)
+                later = cols.after(k - 1)
+                rest = calls[begins[-len(later)] :] if later else []
+                for c in self.comm.sample(range(w)):  # type: ignore[union-attr]
+                    self.reduce_column(j, c, panel, VW, rest)
+                self.slots.release()
+                if cols.owner[k] == cols.here:
+                    at = cols.at[k].start + j - k * cols.block
+                    xp.copy(self.a[j + 1 :, at : at + w], VW[1:, ::2])
+                # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
+                blocks = self.blocks(j + w)
+                for into, out in ((0, 1), (1, 0)):
+                    xp.copy(WV[:, into::2], VW[:, out::2], True)
+                if after is not None:
+                    if cols.owner[after[0] // cols.block] == cols.here:
+                        (first, at), *others = blocks
+                        blocks = [(first + after[1], slice(at.start + after[1], at.stop)), *others]
+                        self.update(j, VW, WV, first, slice(at.start, at.start + after[1]))
+                    coming = self.send(*after)
+                for first, at in blocks:
+                    self.update(j, VW, WV, first, at)
+
+    def send(self, j: int, w: int) -> Pending:
+        """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
+        k, height = j // self.cols.block, self.n - j
+        mine = self.cols.owner[k] == self.cols.here
+        message = self.slots.take(w * height, mine)
+        if mine:
+            at = self.cols.at[k].start + j - k * self.cols.block
+            self.xp.copy(message.reshape(w, height), self.a[j:, at : at + w].T)
+        return self.slots.bcast(message, {self.cols.owner[k]: (ALL,)})
+
+    def reduce_column(self, j0: int, c: int, panel: Any, VW: Any, products: Sequence[Callable[[], None]]) -> None:
+        """Collective: column c of the panel from column j0 on: a reflection, v and w."""
+        xp, j, cols = self.xp, j0 + c, self.cols
+        # x = A[j:, j] - V W[j]^H - W V[j]^H
+        x = panel[c:, c : c + 1]
+        x = x - VW[c:, : 2 * c] @ xp.reinterpret(exchanged(VW[c : c + 1, : 2 * c]), True) if c else x.copy()
+        self.d[j : j + 1] = x[:1]
+        v, y, rows = x[1:], self.y[j + 1 :], slice(c + 1, None)
+        beta, tau = xp.larfg(v)
+        self.e.append(beta)
+        self.tau.append(tau)
+        # y = - V (W^H v) - W (V^H v), of this rank's share of V and W, which are in its cache now
+        lo, hi = c * cols.here // cols.parts, c * (cols.here + 1) // cols.parts
+        if lo < hi:
+            part = VW[rows, 2 * lo : 2 * hi]
+            y[...] = part @ -exchanged(xp.reinterpret(part.T @ xp.reinterpret(v, True), True))
+        else:
+            y[...] = 0
+        # y += A v
+        self.v[j : j + 1], self.v[j + 1 :] = 0, v
+        with timed("symv", flops=operations(len(v), len(v), 1, x.dtype) // cols.parts):
+            for multiply_part in products:
+                multiply_part()
+        self.slots.sum(y)
+        # w = tau y - tau/2 (tau y)^H v v
+        y *= tau
+        y += v * ((-0.5 * tau) * (xp.reinterpret(y, True).T @ v))
+        VW[rows, 2 * c : 2 * c + 1], VW[rows, 2 * c + 1 : 2 * c + 2] = v, y
+
+    def update(self, j: int, VW: Any, WV: Any, first: int, at: slice) -> None:
+        """Local: A -= V W^H + W V^H, in this rank's columns at these places, from number `first` on."""
+        begin, w = first - j, at.stop - at.start
+        if w:
+            multiply(self.xp, VW[begin:], WV[begin : begin + w].T, self.a[first:, at], -1, 1)
+
+    def finish(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Collective: the columns from number j on, by LAPACK on the first rank, which alone has both diagonals and tau then."""
+        xp, comm, cols, size = self.xp, self.comm, self.cols, self.n - j
+        if comm is None:
+            return kernels.sytrd(xp, self.a)
+        owners = cols.owners(np.arange(j, self.n))
+        numbers = [np.flatnonzero(owners == rank) for rank in range(cols.parts)]
+        mine = numbers[cols.here]
+        part, rest = self.a[j:, self.a.shape[1] - len(mine) :].T, buffer(xp, (size, size), self.a.dtype)
+        boxes = {rank: buffer(xp, (len(which), size), self.a.dtype) for rank, which in enumerate(numbers) if rank and len(which)}
+        first = cols.here == 0
+        comm.alltoall({0: part} if not first and len(mine) else {}, boxes if first else {}).wait()
+        made = np.zeros(size), np.zeros(max(0, size - 1)), np.zeros(max(0, size - 1), complex)
+        if first:
+            xp.put(rest, mine, ALL, part)
+            for rank, box in boxes.items():
+                xp.put(rest, numbers[rank], ALL, box)
+            made = kernels.sytrd(xp, rest.T)
+        comm.bcast(rest, 0).wait()
+        xp.copy(part, xp.take(rest, mine, ALL))
+        return made
+
+
+def exchanged(x: Any) -> Any:
+    """Local: a copy of one row, or one column, as a column, in which elements 0 and 1, 2 and 3 and so on have changed places."""
+    return x.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
+
+
+def together(n: int, ranks: int, block: int) -> int:
+    """How many of n columns in such blocks the ranks reduce together, of which one rank reduces the others."""
+    return max(0, min(-(-(n - SMALL) // block), -(-n // block) - 1)) * block if ranks > 1 else 0
+
+
+def multiply_by_q(reduced: Reduced, C: DistMatrix) -> None:
+    """Collective: Q C in place of C, whose rows are whole, and whose columns are dealt out to the ranks that have reflections."""
+    if len(reduced.d) > 1:
+        product = Product(reduced.reflections, reduced.tau, lower=1)
+        if C.grid.active:
+            product.run(C.stored[1:], False)
+
+
+def tridiagonal_words(n: int, ranks: int, block: int) -> float:
+    """Words that a rank receives, in the mean, for T of an n x n matrix in blocks of so many columns: of 8 bytes each."""
+    end = together(n, ranks, block)
+    columns, rest = np.arange(end), n - end
+    panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
+    owners = np.arange(end, n) // block % ranks
+    gathered = rest * int((owners != 0).sum())
+    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + rest**2 + 4 * n + 3) + gathered) / ranks
