@@ -284,7 +284,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     **{name: {"A": Here.eyes} for name in FACTORED},
     **{name: {"A": Here.eyes, **out} for name in ("solve", "solve_triangular")}, **dict.fromkeys(("cho_solve", "lu_solve"), out),
     "inverse_root": {"A": Here.eyes, "p": lambda here: (1, 2)},
-    **{name: {"b": lambda here: (None, *here.eyes())} for name in ("eigh", "eigvalsh")},
+    **{name: {"A": Here.eyes, "b": lambda here: (None, *here.eyes())} for name in ("eigh", "eigvalsh")}, "plan_eigh": {"A": Here.eyes},
     "qr_multiply": {"mode": lambda here: ("right", "left")},
     "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),

@@ -167,3 +167,27 @@ def test_copies_without_data_are_alike():
         return pdla.zeros((10**12, 10**12), pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row")).check_copies()
 
     assert pdla.dry_run(4, program)[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 8])
+def test_steps_that_cost_alike_are_counted_by_those_in_the_middle(count):
+    """What grows linearly is counted exactly, in steps within steps, too."""
+
+    def program(comm):
+        done = []
+        for i in comm.sample(range(count)):
+            for j in comm.sample([1, 2, 3]):
+                comm.allreduce(comm.xp.empty((6 * (i + j),), float)).wait()
+                done.append((i, j))
+        return done
+
+    def received(comm):
+        with pdla.record() as ledger:
+            done = program(comm)
+        return ledger.bytes_received, ledger.messages, done
+
+    real = pdla.run(3, received)
+    dry, ledger = pdla.dry_run(3, lambda comm: received(comm), machine="laptop")
+    assert dry[:2] == real[0][:2] and len(real[0][2]) == 3 * count and len(dry[2]) == min(count, 2 - count % 2)
+    once = pdla.dry_run(3, lambda comm: comm.allreduce(comm.xp.empty((6,), float)).wait(), machine="laptop")[1].seconds
+    assert ledger.seconds >= 3 * count * once

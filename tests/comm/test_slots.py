@@ -2,6 +2,7 @@
 
 import importlib
 from math import prod
+from time import sleep
 
 import numpy as np
 import pytest
@@ -294,3 +295,46 @@ def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_cal
         return type(raised.value), np.array_equal(lu_factor(A)[0].gather(), lu_factor(A)[0].gather())
 
     assert pdla.run(3, program) == [(MemoryError, True), (PdlaError, True), (PdlaError, True)]
+
+
+@SEEN
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_sums_between_broadcasts(ranks, limit):
+    """In rank order, of sums one after another, whoever is late; the ledger counts those of an all-reduce."""
+
+    def addend(k, rank):
+        return (np.arange(1.0, 8 - k % 3) * 3**rank + k).reshape(-1, 1)
+
+    def program(comm):
+        comm.shared_limit = limit
+        with pdla.record() as ledger, Slots(comm if ranks > 1 else None, comm.xp, 4, np.dtype(float), addends=7) as slots:
+            for k in range(9):
+                x = slots.take(4, comm.rank == 0)
+                if comm.rank == 0:
+                    x[...] = k
+                coming, y = slots.bcast(x, {0: (ALL,)}), addend(k, comm.rank)
+                if comm.rank == k % ranks:
+                    sleep(1e-3)
+                slots.sum(y)
+                assert np.array_equal(y, sum(addend(k, rank) for rank in range(ranks)))
+                assert (coming.wait() == k).all()
+                slots.release()
+        return ledger.by_verb().get("allreduce", 0)
+
+    received, words = pdla.run(ranks, program), sum(len(addend(k, 0)) for k in range(9))
+    assert sum(received) == 8 * 2 * (ranks - 1) * words
+
+
+@SEEN
+def test_an_error_of_one_rank_ends_the_sums_of_others(limit):
+    def program(comm):
+        comm.shared_limit = limit
+        with pytest.raises((ValueError, PdlaError)) as raised, Slots(comm, comm.xp, 1, np.dtype(float), addends=3) as slots:
+            slots.sum(np.ones((3, 1)))
+            if comm.rank == 1:
+                raise ValueError("no addend")
+            slots.sum(np.ones((3, 1)))
+        return type(raised.value)
+
+    if limit:
+        assert pdla.run(2, program) == [PdlaError, ValueError]

@@ -394,4 +394,4 @@ def tridiagonal_words(n: int, ranks: int, block: int) -> float:
     panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
     owners = np.arange(end, n) // block % ranks
     there_and_back = 2 * rest * int((owners != 0).sum())
-    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + 4 * n + 3) + there_and_back) / ranks
+    return ((ranks - 1) * (2.0 * float((n - 1 - columns).sum()) + panels + 4 * n + 3) + there_and_back) / ranks

@@ -21,7 +21,8 @@ SIZES = [0, 1, 2, 3, 17, 40, 67]
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(tridiagonal, "SMALL", 8)
-    monkeypatch.setattr(tridiagonal, "BLOCK", 8)
+    for each in (tridiagonal, module):
+        monkeypatch.setattr(each, "BLOCK", 8)
 
 
 def hermitian(n, dtype, seed=0):
