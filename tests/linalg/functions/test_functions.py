@@ -127,6 +127,19 @@ def test_faults_are_told_alike_on_every_rank():
     assert raised(lambda comm: signm(on((2, 1), turn, BLOCKS, comm)))[0] is LinAlgError
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4)])
+def test_a_polar_factor_of_what_nobody_looked_at_is_an_error(value, shape):
+    a = drawn(shape, "float64")
+    a[3, 1] = value
+
+    def program(comm):
+        with np.errstate(invalid="ignore"):
+            polar(on((2, 1), a, BLOCKS, comm), check_finite=False)
+
+    assert raised(program, 3) == (LinAlgError, "polar: A has elements that are not finite")
+
+
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_integers_and_partial_sums_are_taken_for_what_they_are(dtype):
     a = np.round(drawn((12, 8), "float64") * 9).astype(dtype)
