@@ -127,7 +127,8 @@ FAMILIES = """
     pdla.linalg.lu_factor pdla.linalg.cho_factor pdla.linalg.save_factors pdla.linalg.load_factors
     pdla.torch.from_dtensor pdla.torch.to_dtensor
     pdla.linalg.predict_cholesky pdla.linalg.predict_lu pdla.linalg.predict_qr pdla.linalg.predict_solve_triangular
-    pdla.linalg.cholesky_words pdla.linalg.lu_words pdla.linalg.qr_words
+    pdla.linalg.cholesky_words pdla.linalg.lu_words pdla.linalg.qr_words pdla.linalg.eigh_words
+    pdla.linalg.eigh pdla.linalg.eigvalsh pdla.linalg.plan_eigh pdla.linalg.predict_eigh
     pdla.linalg.det pdla.linalg.slogdet
     pdla.linalg.norm pdla.linalg.cond
     pdla.scalapack.from_descriptor pdla.scalapack.to_descriptor pdla.scalapack.Descriptor

@@ -31,7 +31,7 @@ TABLE: dict[str, str] = {
         "eig eigvals": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
         "svd svdvals": SCIPY,
         "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
-        "schur hessenberg qz ldl logm funm": SCIPY,
+        "schur hessenberg qz ldl": SCIPY,
         "fft ifft fft2 rfft": "mpi4py-fft transforms arrays that are cut over ranks; numpy.fft.{name} a rank's whole rows, A.local",
         "sparse csr_matrix csr_array csc_matrix coo_matrix coo_array todia tocsr tocoo nnz spsolve spmm": DENSE,
         "dot": "A @ B, or pdla.matvec(A, x) for a vector",

@@ -12,7 +12,15 @@ from pdla import config
 from pdla.bench.commands import predict, scale
 from pdla.bench.measure import product
 from pdla.bench.measure.case import Case
-from pdla.linalg import plan_cholesky, plan_lu, predict_cholesky, predict_lu, predict_solve_triangular
+from pdla.linalg import (
+    plan_cholesky,
+    plan_lu,
+    plan_qr,
+    predict_cholesky,
+    predict_lu,
+    predict_qr,
+    predict_solve_triangular,
+)
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.model.machine import Machine
 from pdla.simulate import Product, Transformer, scaling
@@ -68,7 +76,9 @@ def test_of_a_product_of_matrices_in_blocks(seed):
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(("kind", "foretell", "plan"), [("cholesky", predict_cholesky, plan_cholesky), ("lu", predict_lu, plan_lu)])
+@pytest.mark.parametrize(("kind", "foretell", "plan"), [
+    ("cholesky", predict_cholesky, plan_cholesky), ("lu", predict_lu, plan_lu), ("qr", predict_qr, plan_qr),
+])
 def test_of_a_factorization(kind, foretell, plan, seed):
     """From sizes, and from a matrix in the blocks that are best."""
     (n, *_), ranks, name = drawn(seed)

@@ -139,5 +139,5 @@ def on_cluster(n, rate, one, folder):
     cluster.build(HOSTS, rate)
     os.environ["PDLA_MACHINE"] = described(one, HOSTS, 1, rate)
     for side, (module, start) in SIDES.items():
-        start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(folder / side)])
+        start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(n), "Cholesky;LU", str(folder / side)])
     return 0

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
 from functools import partial
 from statistics import median
 
 import numpy as np
+from scipy import linalg
 from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
@@ -16,8 +18,9 @@ from bench.common.case import case
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from bench.common.meeting import Meeting
 from bench.common.turns import in_turns
-from pdla.bench.arguments import positives
-from pdla.linalg import cho_factor, cholesky, inv, lu_factor, qr, solve, solve_triangular
+from pdla.bench.arguments import by_x, positive
+from pdla.bench.arguments import sides as numbers
+from pdla.linalg import cho_factor, cholesky, inv, lstsq, lu_factor, polar, qr, solve, solve_triangular
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
 from pdla.linalg.plan.routine import Task
@@ -26,37 +29,60 @@ from pdla.model.machine import Machine
 
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
+CONDITIONS = ("1e5", "1e15")  # of matrices whose polar factors are found
+SIZES = "1024,2048,4096,65536x64,65536x256,16384x512"
 OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
 
 
-@case("n:6 | :<18 | ours:8.1f | SciPy:8.1f | ratio:7.2f | ScaLAPACK:11.1f | ratio:7.2f")
-def factor(comm, sizes: positives = "1024,2048,4096"):
-    """Cholesky, LU, QR, triangular systems, inverses: beside SciPy's of two threads, and ScaLAPACK's.
+def shapes(text):
+    """Numbers of rows and columns: n for n x n, or m x n, m > n; separated by commas."""
+    what = "n, or m x n, such as 65536x64"
+    found = [(positive(word),) * 2 if word.isdecimal() else tuple(numbers(word, 2, what)) for word in text.split(",")]
+    for m, n in found:
+        if m < n:
+            raise ArgumentTypeError(f"'{m}x{n}' is not {what}, of more rows than columns")
+    return found
 
-    mpirun -n 2 python -m bench factor 1024,2048
+
+@case("size:10 | :<18 | ours:8.1f | SciPy:8.1f | ratio:7.2f | ScaLAPACK:11.1f | ratio:7.2f")
+def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
+    """Factorizations, solutions, inverses, polar factors: beside SciPy's of two threads, and ScaLAPACK's.
+
+    mpirun -n 2 python -m bench factor 1024,2048,65536x64 --only QR
+
+    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems and polar factors; of
+    m x n ones, m > n, QR with Q, and least squares for one right side. --only: of rows whose names
+    begin so.
 
     float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours
-    in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"). B of the triangular
-    systems has n columns; "solve" has one, "refined" solves it by factors in float32. Checked by
-    LAPACK's ratios first. ScaLAPACK (apt-get install libscalapack-openmpi2.2) runs in a job of its
-    own, as many ranks of one thread, in the best of its blocks and grids (sides/pdfactor.py), by
-    turns with the others. Median milliseconds of 7 turns, and ratios of our times to theirs; for
-    "refined" to those of "solve, own" in ScaLAPACK's place.
+    in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"); of m x n matrices
+    with rows cut over all ranks ("own"). B of the triangular systems has n columns; "solve" has
+    one, "refined" solves it by factors in float32. Checked by LAPACK's ratios first. ScaLAPACK
+    (apt-get install libscalapack-openmpi2.2) runs in a job of its own, as many ranks of one thread,
+    in the best of its blocks and grids (sides/pdfactor.py), by turns with the others. Median
+    milliseconds of 7 turns, and ratios of our times to theirs; for "refined" to those of "solve,
+    own" in ScaLAPACK's place. SciPy's QR is the economic one, its least squares gelsd; a polar
+    factor, of a matrix of that condition number, stands beside SciPy's product of two such
+    matrices.
     """
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
-    for n in sizes:
-        ours, theirs = sides(n, comm)
-        words = 4 * n * n // comm.size  # as a call makes at most: copies of its share
+    for m, n in sizes:
+        ours, theirs = squares(n, comm) if m == n else talls(m, n, comm)
+        ours = {name: way for name, way in ours.items() if name.startswith(only)}
+        kinds = {kind(name) for name in ours}
+        words = 4 * m * n // comm.size  # as a call makes at most: copies of its share
         turn = {name: partial(timed, meeting.seconds, words, *way) for name, way in ours.items()}
+        theirs = {name: way for name, way in theirs.items() if name in kinds}
         turn |= {name: partial(quietly, meeting, partial(timed, alone, words, *way)) for name, way in theirs.items()}
-        job = None if comm.rank or no_scalapack() else Job(n, comm.size)
-        if not no_scalapack():
-            turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in Job.names}
+        others = [] if no_scalapack() else sorted(kinds & Job.known)
+        job = Job(m, n, comm.size, others) if others and comm.rank == 0 else None
+        turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in others}
         times = in_turns(TURNS, turn, first=1)
         if job:
             job.end()
-        yield from ((n, name, *beside(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
+        size = f"{n}" if m == n else by_x((m, n))
+        yield from ((size, name, *beside(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
 
 
 def alone(work):
@@ -92,13 +118,13 @@ def timed(seconds, words, make, call):
 class Job:
     """ScaLAPACK's, of as many ranks, which sleep until they are asked; on rank 0."""
 
-    names = ("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos")
+    known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq"))
 
-    def __init__(self, n, ranks):
+    def __init__(self, m, n, ranks, names):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
         start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
         environment = kept | threads(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | core_type()
-        command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(n)]
+        command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(m), str(n), ";".join(names)]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def seconds(self, name):
@@ -126,12 +152,12 @@ def of(n, grid, layout, positive):
     return (A + A.T.redistribute(layout)) * 0.5 + pdla.eye(n, grid, layout) * (2 * n**0.5 + 1)
 
 
-def sides(n, comm):
+def squares(n, comm):
     """By name: what to make anew before each call, and the call; ours, and SciPy's."""
-    squares, triangle, columns, panels = grids(comm, n)
+    square, triangle, columns, panels = grids(comm, n)
     down = pdla.Layout(triangle[1].rows, "col")
     plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
-    P, Q = of(n, *squares, True), of(n, plain, BLOCKS, True)
+    P, Q = of(n, *square, True), of(n, plain, BLOCKS, True)
     G, H, F = of(n, *columns, False), of(n, plain, BLOCKS, False), of(n, *panels, False)
     L, B = cholesky(P).redistribute(*triangle[::-1]), of(n, triangle[0], down, False)
     whole = pdla.random((n, 1), columns[0], pdla.Layout(), seed=3)
@@ -150,6 +176,9 @@ def sides(n, comm):
         "solve, own": (G.copy, lambda X: solve(X, whole, **unchecked)),
         "refined, own": (G.copy, lambda X: solve(X, whole, refine="float32", check_finite=False)),
     }
+    for condition in CONDITIONS:
+        E = conditioned(n, float(condition), plain)
+        ours[f"polar, {condition}"] = (lambda E=E: E, lambda X: polar(X, check_finite=False))
     p, g, b, l = (X.gather(0) for X in (P, G, B, L))
     p, g, b, l = (None if x is None else np.asfortranarray(x) for x in (p, g, b, l))
     theirs = {
@@ -160,10 +189,43 @@ def sides(n, comm):
         "inverse": (g, lambda x: lapack.dgetri(*lapack.dgetrf(x, overwrite_a=1)[:2], lwork=64 * n, overwrite_lu=1)),
         "inverse, pos": (p, lambda x: lapack.dpotri(potrf(x)[0], lower=1, overwrite_c=1)),
         "solve": (g, lambda x: lapack.dgesv(x, b[:, :1], overwrite_a=1)),
+        "polar": (g, lambda x: blas.dgemm(1.0, x, g)),
     }
-    theirs = {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
     check(n, P, L, B, solve_triangular(L, B, lower=True))
-    return ours, theirs
+    return ours, copied(theirs)
+
+
+def conditioned(n, condition, grid):
+    """n x n, of that condition number, the same on every rank; its singular values are logarithmically spaced."""
+    draw = np.random.default_rng(4).standard_normal
+    u, v = (np.linalg.qr(draw((n, n)))[0] for _ in range(2))
+    return pdla.from_global(u * np.geomspace(1, 1 / condition, n) @ v, grid, BLOCKS)
+
+
+def talls(m, n, comm):
+    """The same of m x n matrices, m > n, and one right side."""
+    grid, layout = pdla.ProcessGrid((comm.size,)), pdla.Layout("row")
+    A, b = (pdla.random((m, columns), grid, layout, seed=2, distribution="normal") for columns in (n, 1))
+    unchecked = {"overwrite_a": True, "check_finite": False}
+    ours = {
+        "QR with Q, own": (A.copy, lambda X: qr(X, **unchecked)),
+        "lstsq, own": (A.copy, lambda X: lstsq(X, b, check_finite=False)),
+    }
+    a, y = A.gather(0), b.gather(0)
+    theirs = {
+        "QR with Q": (a, lambda x: linalg.qr(x, mode="economic", **unchecked)),
+        "lstsq": (a, lambda x: linalg.lstsq(x, y, lapack_driver="gelsd", **unchecked)),
+    }
+    Q, R = qr(A)
+    error = max(float((Q @ R - A).norm() / A.norm()), float((Q.T @ Q - pdla.eye(n, Q.grid)).norm()) / n**0.5)
+    if error > 30 * np.finfo(float).eps:
+        raise SystemExit(f"{by_x((m, n))}: wrong by {error:.2g}")
+    return ours, copied(theirs)
+
+
+def copied(theirs):
+    """With a copy of each matrix in Fortran order made anew; none where there is none."""
+    return {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
 
 
 def potrf(x):
@@ -177,9 +239,13 @@ def check(n, P, L, B, X):
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")
 
 
+def kind(name):
+    """By which name SciPy's, and ScaLAPACK's, stand beside ours."""
+    return "solve" if name == "refined, own" else name.rpartition(",")[0]
+
+
 def beside(name, times):
     """Our milliseconds, SciPy's, ScaLAPACK's or None, and the ratios of ours to theirs."""
-    kind, mine = name.rpartition(",")[0], 1e3 * median(times[name])
-    scipys = 1e3 * median(times["solve" if kind == "refined" else kind])
-    other = times.get("solve, own" if kind == "refined" else f"ScaLAPACK, {kind}")
+    mine, scipys = (1e3 * median(times[each]) for each in (name, kind(name)))
+    other = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {kind(name)}")
     return mine, scipys, mine / scipys, *((1e3 * median(other), mine / (1e3 * median(other))) if other else (None, None))

@@ -1,6 +1,6 @@
 """pdla's Cholesky and LU, in place in its own layouts: as bench/sides/pdfactor.py with a FILE.
 
-mpirun -n 4 python -m bench.sides.factored n FILE
+mpirun -n 4 python -m bench.sides.factored n n "Cholesky;LU" FILE
 """
 
 import json
@@ -25,9 +25,10 @@ TURNS = 3
 ROUTINES = {"Cholesky": (CHOLESKY, cho_factor), "LU": (LU, lu_factor)}
 
 
-def main(n, file):
+def main(n, names, file):
     comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
-    for name, (routine, factor) in ROUTINES.items():
+    for name in names.split(";"):
+        routine, factor = ROUTINES[name]
         shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
         A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine is CHOLESKY), []
         for _ in range(TURNS):
@@ -41,4 +42,4 @@ def main(n, file):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[2]), *sys.argv[3:])

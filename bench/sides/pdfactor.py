@@ -1,10 +1,10 @@
 """ScaLAPACK's factorizations, in place, in Fortran order, in the best of square blocks of 32, 64 and 128 and grids.
 
-mpirun.openmpi -n 2 python -m bench.sides.pdfactor n [FILE]
+mpirun.openmpi -n 2 python -m bench.sides.pdfactor m n "NAME;..." [FILE]
 
 The best blocks and grid have the least of 3 turns. Then each line of the input is a name, and answered by the milliseconds of one
-more turn; meanwhile the ranks sleep. With FILE: Cholesky and LU only, on the two grids that are most nearly square. There go the
-least milliseconds, and the bytes that a host's link brought in the mean.
+more turn; meanwhile the ranks sleep. With FILE: on the two grids that are most nearly square. There go the least milliseconds, and
+the bytes that a host's link brought in the mean.
 """
 
 import json
@@ -26,16 +26,16 @@ LOWER = c_char_p(b"L")
 
 
 class Matrix:
-    """n x n in square blocks: symmetric and positive definite, with `shift` on the diagonal."""
+    """m x n in square blocks: of n x n symmetric, and positive definite with `shift` on the diagonal."""
 
-    def __init__(self, n, block, pr, pc, shift):
+    def __init__(self, m, n, block, pr, pc, shift=0.0):
         i, j = divmod(MPI.COMM_WORLD.rank, pc)
-        rows, cols = cyclic(n, pr, i, block)[:, None], cyclic(n, pc, j, block)
+        rows, cols = cyclic(m, pr, i, block)[:, None], cyclic(n, pc, j, block)
         least, most = np.minimum(rows, cols), np.maximum(rows, cols)
         drawn = np.sin(1.0 + 12.9898 * least + 78.233 * most) * 43758.5453 % 1 - 0.5
         self.given = np.asfortranarray(drawn + shift * (rows == cols))
         self.x, self.rows = self.given.copy("F"), len(rows)
-        self.lying = (c_int * 9)(1, context(pr, pc), n, n, block, block, 0, 0, max(1, len(rows)))
+        self.lying = (c_int * 9)(1, context(pr, pc), m, n, block, block, 0, 0, max(1, len(rows)))
 
     def fill(self):
         self.x[...] = self.given
@@ -52,15 +52,17 @@ def called(name, *arguments):
         raise SystemExit(f"{name}: info {info.value}")
 
 
-def routines(n, block, pr, pc):
-    """By name: what is done before, and what is timed."""
-    P, G, B = (Matrix(n, block, pr, pc, shift) for shift in (2 * n**0.5, 0, 0))
+def routines(m, n, *where):
+    """By name: what is done before, and what is timed. where: block, and rows and columns of the grid."""
+    return squares(n, *where) if m == n else talls(m, n, *where)
+
+
+def squares(n, *where):
+    P, G, B = (Matrix(n, n, *where, shift) for shift in (2 * n**0.5, 0, 0))
     size, one, flags = byref(c_int(n)), byref(c_double(1)), map(c_char_p, (b"L", b"L", b"N", b"N"))
-    flags, pivots = [*flags], np.empty(G.rows + block, np.int32)
-    work, numbers = np.empty((n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
-    tau = np.empty(n + block)
-    at, room = pivots.ctypes.data_as(c_void_p), (work, numbers)
-    rooms = [x for array in room for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
+    flags, pivots = [*flags], np.empty(G.rows + where[0], np.int32)
+    rooms, tau = room(n, n, where[0])
+    at = pivots.ctypes.data_as(c_void_p)
     potrf = lambda: called("pdpotrf_", LOWER, size, *P.told)  # noqa: E731
     getrf = lambda: called("pdgetrf_", size, size, *G.told, at)  # noqa: E731
     S, V, w = Matrix(n, block, pr, pc, 0), Matrix(n, block, pr, pc, 0), np.empty(n)
@@ -72,11 +74,29 @@ def routines(n, block, pr, pc):
         "eigvalsh": (S.fill, lambda: called("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
-        "QR": (G.fill, lambda: called("pdgeqrf_", size, size, *G.told, tau.ctypes.data_as(c_void_p), *rooms[:2])),
+        "QR": (G.fill, lambda: called("pdgeqrf_", size, size, *G.told, tau, *rooms[:2])),
         "triangular": (lambda: (P.fill(), B.fill()), lambda: library().pdtrsm_(*flags, size, size, one, *P.told, *B.told)),
         "inverse": (G.fill, lambda: (getrf(), called("pdgetri_", size, *G.told, at, *rooms))),
         "inverse, pos": (P.fill, lambda: (potrf(), called("pdpotri_", LOWER, size, *P.told))),
     }
+
+
+def talls(m, n, *where):
+    A, B = Matrix(m, n, *where), Matrix(m, 1, *where)
+    (rows, cols, one), (rooms, tau) = (byref(c_int(size)) for size in (m, n, 1)), room(m, n, where[0])
+    geqrf = lambda: called("pdgeqrf_", rows, cols, *A.told, tau, *rooms[:2])  # noqa: E731
+    gels = lambda: called("pdgels_", c_char_p(b"N"), rows, cols, one, *A.told, *B.told, *rooms[:2])  # noqa: E731
+    return {
+        "QR with Q": (A.fill, lambda: (geqrf(), called("pdorgqr_", rows, cols, cols, *A.told, tau, *rooms[:2]))),
+        "lstsq": (lambda: (A.fill(), B.fill()), gels),
+    }
+
+
+def room(m, n, block):
+    """Workspaces of numbers and of integers, each with its length, as arguments; and one for tau."""
+    arrays = np.empty((m + n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
+    kept = [x for array in arrays for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
+    return kept, np.empty(m + n).ctypes.data_as(c_void_p)
 
 
 def grids(ranks, few):
@@ -97,14 +117,15 @@ def turn(before, call):
     return 1e3 * (time.perf_counter() - start), comm.allreduce(received() - came) / comm.size
 
 
-def search(n, few):
+def search(m, n, names, few):
     """By name the least milliseconds, the bytes, and where that was: block and grid."""
     ranks, best = MPI.COMM_WORLD.size, {}
     for pr in grids(ranks, few):
         for block in BLOCKS:
-            for name, way in routines(n, block, pr, ranks // pr).items():
-                for _ in range(TURNS if not few or name in ("Cholesky", "LU") else 0):
-                    took = MPI.COMM_WORLD.bcast(turn(*way))
+            ways = routines(m, n, block, pr, ranks // pr)
+            for name in names:
+                for _ in range(TURNS):
+                    took = MPI.COMM_WORLD.bcast(turn(*ways[name]))
                     best[name] = min(best.get(name, ((1e9, 0),)), (took, block, pr))
     return best
 
@@ -119,23 +140,23 @@ def asked():
     return comm.bcast(line).strip()
 
 
-def serve(n, best):
+def serve(m, n, best):
     """Answer names until the input ends."""
     ranks, places = MPI.COMM_WORLD.size, {place[1:] for place in best.values()}
-    where = {(block, pr): routines(n, block, pr, ranks // pr) for block, pr in sorted(places)}
+    where = {(block, pr): routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
     while name := asked():
         took, _ = turn(*where[best[name][1:]][name])
         if MPI.COMM_WORLD.rank == 0:
             print(took, flush=True)
 
 
-def main(n, file=None):
-    best = search(n, file)
+def main(m, n, names, file=None):
+    best = search(m, n, names.split(";"), file)
     if not file:
-        serve(n, best)
+        serve(m, n, best)
     elif MPI.COMM_WORLD.rank == 0:
         Path(file).write_text(json.dumps({name: took for name, (took, *_) in best.items()}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -17,7 +17,7 @@ from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
 from pdla.comm.collectives.pipeline import Figures, received
 from pdla.comm.communicator import Communicator
-from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, Landed, Onward, Pieces, Step
 from pdla.comm.ledger import Ledger, buffer, current, record
 from pdla.comm.pending import Pending
 from pdla.comm.shared_buffer import SharedBuffer
@@ -192,7 +192,7 @@ class DryComm(Communicator):
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         pass
 
-    def sample(self, steps: Sequence[int]) -> Iterator[int]:
+    def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
         """The step in the middle, or both of them, each counted for half of all: so what grows linearly is counted exactly."""
         count, clock, ledger = len(steps), self.clock, current()
         middle = steps[(count - 1) // 2 : count // 2 + 1]

@@ -14,7 +14,7 @@ from itertools import filterfalse
 from operator import itemgetter
 from threading import get_ident
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pdla.comm.collectives import circulant, ring
 from pdla.comm.collectives.pipeline import pays
@@ -28,6 +28,8 @@ Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes fr
 Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
 _RANK = itemgetter(0)
 Landed = Callable[[int], None]  # called with how many of those pieces have come
+
+Step = TypeVar("Step")
 
 sections: ContextVar[tuple[Any, ...]] = ContextVar("pdla_sections", default=())  # collective ones (agreement.py) that are open here
 
@@ -396,18 +398,18 @@ class Group(ABC):
         most = max(map(len, self._circle.ranks))
         return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
-    def sample(self, steps: Sequence[int]) -> Iterator[int]:
+    def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Give some steps that cost alike, or a little less from each to the next, one after another.
 
         Parameters
         ----------
-        steps : sequence of int
-            Their numbers.
+        steps : sequence
+            What each is known by.
 
         Yields
         ------
-        int
-            Each number. In a dry run the one or two in the middle, which are counted for all.
+        object
+            Each step. In a dry run the one or two in the middle, which are counted for all.
         """
         yield from steps
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import near_one
-from pdla.checks import communicator, describe_call, matrix
-from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError, list_choices, warn_user
 from pdla.linalg import checks
 from pdla.linalg.given_factors import FactorsCall
@@ -28,9 +26,8 @@ from pdla.linalg.routines.triangular import check_diagonal, in_square_blocks
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.reductions import check_summed, frobenius, of_columns
+from pdla.matrix.reductions import frobenius, of_columns
 
-ORDERS = (None, "fro", 1, inf, "max")
 FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
 POWERS = 4  # steps of the power method
@@ -38,121 +35,22 @@ SUSPECT = 100  # times sqrt(n) eps: of matrices singular to working precision ne
 Way = Callable[[np.ndarray], np.ndarray]  # from a vector, whole on every rank, to another one
 
 
-def norm(A: DistMatrix, ord: Any = None) -> float:
-    """Measure a matrix by a norm. Collective over A's grid, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix
-        m x n, in any layout without partial sums.
-    ord : None, "fro", 1, numpy.inf or "max", optional
-        None and "fro": Frobenius, as ``A.norm()``; 1: the largest sum of a column's absolute
-        values, numpy.inf: of a row's; "max": the largest absolute value, LAPACK's 'M'.
-
-    Returns
-    -------
-    float
-        In double precision, the same on every rank; copies count once. NaN gives NaN, a matrix
-        without elements 0.
-
-    Raises
-    ------
-    PlanError
-        For the 2-norm and others, which take singular values: these are not there yet.
-    ShapeError, LayoutError, AgreementError
-        For a matrix or layout that does not fit, on every rank, as all of these.
-
-    Notes
-    -----
-    A rank receives one number from each other rank for Frobenius, else about 2 n words (2 m for
-    inf).
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     grid = pdla.ProcessGrid((2,))
-    ...     A = pdla.from_global(np.array([[3, 0], [0, -4]]), grid, pdla.Layout("row"))
-    ...     return [pdla.linalg.norm(A, ord) for ord in (None, 1, np.inf, "max")]
-    >>> pdla.run(2, program)[0]
-    [5.0, 4.0, 4.0, 4.0]
-    """
-    with agreed(communicator((A,)), describe_call("norm", A, ord=ord)):
-        check_summed(matrix(A), "norm")
-        _one_of("norm", "ord", ord, ORDERS)
-    return _norm(A, ord)
-
-
-def _one_of(name: str, argument: str, given: Any, known: tuple[Any, ...]) -> None:
+def check_order(name: str, argument: str, given: Any, known: tuple[Any, ...]) -> None:
+    """PlanError unless this is one of these norms."""
     kinds = (str, int, float, np.integer, np.floating, type(None))
     if isinstance(given, bool) or not isinstance(given, kinds) or given not in known:
         raise PlanError(f"{name}: {argument}={given!r}: {list_choices(given, known)} (inf is numpy.inf)")
 
 
-def _norm(A: DistMatrix, ord: Any) -> float:
-    """Collective: the same, unchecked."""
+def measure(A: DistMatrix, ord: Any) -> float:
+    """Collective, unchecked: A's Frobenius norm (None, "fro"), 1-norm, infinity norm, or largest absolute value ("max")."""
     if ord in (None, "fro"):
         return frobenius(A)
     return float(of_columns(A.T if ord == inf else A, "maximum" if ord == "max" else "add").max(initial=0))
 
 
-def cond(
-    A: DistMatrix | tuple[DistMatrix, np.ndarray | bool], p: float = 1, *, check_finite: bool = True,
-    memory_limit: int | None = None, verify: bool | str | None = None,
-) -> float:
-    """Estimate the condition number: the norm of A times that of its inverse.
-
-    Collective over A's grid, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix or tuple
-        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
-        norm of A is estimated, too.
-    p : 1 or numpy.inf, optional
-        Which norm.
-    check_finite : bool, optional
-        Whether to look for NaN and infinity first; without, NaN gives NaN.
-    memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
-    verify : bool or "keep", optional
-        Whether to check factors and solutions, as by `solve`.
-
-    Returns
-    -------
-    float
-        A lower bound, hardly ever less than a third of the condition number, and infinite for a
-        singular matrix; the same on every rank.
-
-    Raises
-    ------
-    LinAlgError
-        For NaN, infinity and a 0 x 0 matrix.
-    ShapeError, PlanError, AgreementError
-        For a matrix that is not square, another p, or a memory_limit that cannot be kept, on every
-        rank, as all of these.
-
-    Notes
-    -----
-    It costs an LU factorization and, as a rule, four or five solutions with a vector. The default
-    of numpy.linalg.cond, the 2-norm, differs from it by a factor of n at most.
-
-    Hager's method as in Higham, ACM Trans. Math. Softw. 14 (1988), 381-396, algorithm 4.1: LAPACK's
-    xLACN2 and xGECON.
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     grid = pdla.ProcessGrid((2,))
-    ...     A = pdla.from_global(np.diag([1., 2, 8]), grid, pdla.Layout("row"))
-    ...     return pdla.linalg.cond(A)
-    >>> pdla.run(2, program)[0]
-    8.0
-    """
-    return _COND(A, p=p, check_finite=check_finite, memory_limit=memory_limit, verify=verify)
-
-
 def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    _one_of("cond", "p", options.p, (1, inf))
+    check_order("cond", "p", options.p, (1, inf))
     if not A.shape[0]:
         raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
 
@@ -160,10 +58,10 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
     """Collective: the condition number, from A's norm and that of the inverse by A's factors."""
     A, p = A.redistribute(A.layout.summed) if A.layout.partial else A, plan.options.p
-    size = _norm(A, p)
+    size = measure(A, p)
     if size != 0 and not FAR[0] < size < FAR[1]:
         A = count_workspace(A * float(near_one(size, plan.dtype)))
-        size = _norm(A, p)
+        size = measure(A, p)
     factors = factor(plan, A)
     if isnan(size) or factors.fault:
         return size if isnan(size) else inf
@@ -176,7 +74,7 @@ def _estimate_by_factors(plan: FactorPlan, factors: Factors) -> float:
     return 1 / reciprocal_condition(factors if plan.options.p == 1 else factors.adjoint)
 
 
-_COND = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_factors)
+CONDITION = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_factors)
 
 
 def _on_blocks(factors: Factors, dtype: np.dtype) -> Factors:
@@ -263,7 +161,7 @@ def estimated_norm(times: Callable[..., Any], adjoint: Callable[..., Any], like:
 
 
 def estimated_extremes(A: DistMatrix) -> tuple[float, float]:
-    """Collective over A's grid: lower bounds of |A|_2 and, infinite for a singular A, |A^-1|_2; seldom less than 9 tenths of them."""
+    """Collective: lower bounds of |A|_2 and, infinite for a singular A, |A^-1|_2; seldom less than 9 tenths of these."""
     return _EXTREMES(A)
 
 

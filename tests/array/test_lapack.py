@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from pdla.array import lapack, meta
 
@@ -169,13 +170,111 @@ def test_getrf_of_elements_next_to_the_least_normal_number(dtype):
         assert fault == 0 or np.linalg.cond(a) > 1e6
 
 
+def wide(x):
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+def reflector(v, t):
+    """I - V T V^H."""
+    v, t = wide(v), wide(t)
+    return np.eye(len(v)) - v @ t @ v.conj().T
+
+
+def unit_lower(x):
+    return np.tril(x, -1) + np.eye(*x.shape, dtype=x.dtype)
+
+
+def same(x, y, dtype):
+    """As LAPACK's testers: the largest column sum of x - y, over its rows, eps, and y's; right below 30."""
+    size = max(float(np.abs(y).sum(0).max(initial=0)), float(np.finfo(dtype).tiny))
+    assert np.abs(x - y).sum(0).max(initial=0) <= 30 * max(1, *x.shape) * np.finfo(dtype).eps * size
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (1, 1), (5, 5), (40, 7), (33, 33)], ids=str)
+@pytest.mark.parametrize("how", LIE)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_geqrt(dtype, how, shape):
+    a, n = drawn(*shape, dtype), shape[1]
+    x = lying(a, how)
+    t = lapack.geqrt(x)
+    v, q = unit_lower(x), reflector(unit_lower(x), t)
+    assert t.shape == (n, n) and t.dtype == x.dtype and not np.tril(t, -1).any()
+    same(q[:, :n] @ wide(np.triu(x[:n])), wide(a), dtype)
+    same(q.conj().T @ q, np.eye(len(q)), dtype)
+    if n:
+        factors, wanted, _ = scipy.linalg.lapack.get_lapack_funcs("geqrt", dtype=dtype)(n, a)
+        close(x, factors, max(shape))
+        close(t, np.triu(wanted), max(shape))
+        close(lapack.larft(v.conj().T @ v, t.diagonal()), t, max(shape))
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_columns_that_need_no_reflection_have_a_tau_of_0(dtype):
+    """And T has none of their rows and columns, whatever is in V^H V there."""
+    a = drawn(9, 6, dtype)
+    a[:, 2] = a[:, 4] = 0
+    a[[0, 1], 2], a[4, 4] = 1, 2  # that is nothing below row 1 before, and not after, the first reflections: so from R back
+    r = np.triu(a[:6])
+    for given in (a, np.vstack([r, np.zeros((3, 6), dtype)]), np.zeros((9, 6), dtype)):
+        x = given.copy("F")
+        t = lapack.geqrt(x)
+        v, tau = unit_lower(x), t.diagonal().copy()
+        same(reflector(v, t)[:, :6] @ wide(np.triu(x[:6])), wide(given), dtype)
+        gram = v.conj().T @ v
+        close(lapack.larft(gram, tau), t, 9)
+        for unused in ([0], [2, 3], [5], range(6)):
+            some = tau.copy()
+            some[[*unused]] = 0
+            found, whole = lapack.larft(gram, some), np.eye(9)
+            for i in range(6):  # H_0 H_1 ...
+                whole = whole @ (np.eye(9) - some[i] * np.outer(v[:, i], v[:, i].conj()))
+            same(reflector(v, found), whole, dtype)
+            assert not found[[*unused]].any() and not found[:, [*unused]].any()
+
+
+def orthonormal(m, n, dtype):
+    return np.linalg.qr(drawn(m, n, dtype))[0].astype(dtype)
+
+
+TOPS = {
+    "drawn": lambda n, dtype: orthonormal(2 * n + 1, n, dtype), "square": lambda n, dtype: orthonormal(n, n, dtype),
+    "identity": lambda n, dtype: np.eye(n + 3, n, dtype=dtype), "minus": lambda n, dtype: -np.eye(n + 3, n, dtype=dtype),
+    "below": lambda n, dtype: np.eye(2 * n, n, -n, dtype=dtype), "reversed": lambda n, dtype: np.eye(n, dtype=dtype)[::-1],
+    "nearly": lambda n, dtype: np.linalg.qr(np.eye(n + 3, n) + 1e-3 * drawn(n + 3, n, dtype))[0].astype(dtype),
+}
+
+
+@pytest.mark.parametrize("name", TOPS)
+@pytest.mark.parametrize("n", [0, 1, 7, 33])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_orhr_col_reconstructs_the_reflections_of_orthonormal_columns(dtype, n, name):
+    q = TOPS[name](n, dtype)
+    kept = q.copy()
+    low, up, t, signs = lapack.orhr_col(q[:n])
+    assert np.array_equal(q, kept) and [x.dtype for x in (low, up, t, signs)] == [q.dtype] * 4
+    assert np.array_equal(low, unit_lower(low)) and not np.tril(up, -1).any() and not np.tril(t, -1).any()
+    close(np.abs(signs), np.ones(n, q.real.dtype), 1)
+    assert np.abs(up.diagonal()).min(initial=1) > 1 - 1e-3  # no digits cancel
+    same(wide(low) @ wide(up), wide(q[:n]) - np.diag(signs), dtype)
+    below = scipy.linalg.solve_triangular(up.T, q[n:].T, lower=True).T if n else q[n:]
+    h = reflector(np.vstack([low, below]), t)
+    same(h[:, :n], wide(q) * signs.conj(), dtype)
+    same(h.conj().T @ h, np.eye(len(q)), dtype)
+
+
+def test_a_block_of_more_columns_than_rows_has_no_reflections_here():
+    for module in (lapack, meta):
+        with pytest.raises(AssertionError, match="geqrt of 2 x 3: at most as many columns as rows"):
+            module.geqrt(np.ones((2, 3)))
+
+
 def test_a_fault_is_the_first_of_its_kind():
     assert [lapack.fault(np.array(d)) for d in ([], [1, 2], [1, 0, np.nan], [1j, complex(0, np.inf), 0])] == [0, 0, 2, -2]
 
 
 def test_arrays_without_data_have_the_same_shapes():
     a = meta.Meta((40, 8))
-    assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) == 1
+    assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) == 1.2
     pivots, singular = meta.getrf(a, a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
     assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)

@@ -22,6 +22,8 @@ NAMES = "one", "two"
 REFUSED = {
     "blas 12x3": "argument PRODUCTS: '12x3' is not a product: give m x n x k",
     "boxes": "the following arguments are required: PRODUCT",
+    "factor 1024,64y8": "argument SIZES: '64y8' is not n, or m x n, such as 65536x64",
+    "factor 64x65": "argument SIZES: '64x65' is not n, or m x n, such as 65536x64, of more rows than columns",
     "large_counts 12": "unrecognized arguments: 12",
     "call_cost -5": "argument N: '-5' is not a whole number of 1 or more",
     "broadcasts 0": "argument REPEATS: '0' is not a whole number of 1 or more",

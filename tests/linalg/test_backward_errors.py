@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 from helpers.systems import BLOCKS, KINDS, cyclic, drawn, on
-from helpers.zoo import KERNELS, animal
+from helpers.zoo import GENERAL, KERNELS, animal, plain
 
 import pdla
-from pdla.linalg import cho_factor, cho_solve, cholesky, inv, lu, solve, solve_triangular, trsm
+from pdla.linalg import cho_factor, cho_solve, cholesky, inv, lstsq, lu, qr, solve, solve_triangular, trsm
 from pdla.linalg.panels.blocks import in_blocks
 
 FULL = os.environ.get("PDLA_TEST_FULL") == "1"
@@ -24,14 +24,31 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ll-conditioned")  # SciPy's, o
 GRIDS = [(1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (1, 5), (2, 3), (7, 1), (4, 2), (3, 3), (2, 2, 2), (2, 1, 3)]
 SIZES = [64, 97, 200] + [331, 600, 1000, 2000] * FULL
 GENERALS = [*KERNELS, "kahan", "hilbert", "graded rows", "graded columns", "growing rows", "mode 3, most"]
+ORTHOGONAL = [
+    *KERNELS, "kahan", "hilbert", "lauchli", "glued", "graded rows", "graded columns", "growing rows", "mode 3, most", "rank",
+]
 TRIANGLES = ["kahan", "hilbert", "graded rows", "graded columns", "growing rows", "mode 3, most", *KERNELS]
 
 
-def cases(names):
+def cases(names, turns=2):
     """Of name, dtype, grid and size."""
     if FULL:
         return [*product(names, KINDS, GRIDS, SIZES)]
-    return list(zip([*names] * 2, *map(cycle, (KINDS, GRIDS, SIZES + [33])), strict=False))
+    return list(zip([*names] * turns, *map(cycle, (KINDS, GRIDS, SIZES + [33])), strict=False))
+
+
+def glued(n, dtype):
+    """Blocks of columns that are ill-conditioned each, of ever smaller sizes: Smoktunowicz, Barlow, Langou (2006)."""
+    a, eps = plain(n, dtype), np.finfo(dtype).eps
+    width = max(1, n // 5)
+    for first in range(0, n, width):
+        part = a[:, first : first + width]
+        u, s, v = np.linalg.svd(part, full_matrices=False)
+        a[:, first : first + width] = (u * np.geomspace(1, eps**0.4, len(s))) @ v * eps ** (0.4 * first / n)
+    return a
+
+
+GENERAL["glued"] = glued
 
 
 def of(name, n, dtype):
@@ -144,3 +161,40 @@ def test_triangles(name, dtype, grid, n):
         }
 
     agree(grid, n, dtype, scipys, found)
+
+
+def of_q(q):
+    return float(np.abs(wide(q).conj().T @ q - np.eye(q.shape[1])).max())
+
+
+def of_fit(a, x, b):
+    """Of least squares: A^H (A x - b), over the sizes of A twice, of x and of b."""
+    size = np.linalg.norm(a, 2)
+    slope = np.linalg.norm(wide(a).conj().T @ (wide(a) @ x - b))
+    return float(slope / (size * (size * np.linalg.norm(x) + np.linalg.norm(b))))
+
+
+@pytest.mark.parametrize(("name", "dtype", "n"), sorted({(name, dtype, n) for name, dtype, _, n in cases(ORTHOGONAL, 1)}))
+def test_orthogonal_factors_and_fits(name, dtype, n):
+    """Of square matrices by reflections, and of tall ones, in ways that their conditions decide. B is, and is not, in A's range."""
+    square, eps = of(name, n, dtype), float(np.finfo(dtype).eps)
+    given = [(a, np.hstack([a @ drawn((a.shape[1], 1), dtype, 6)] * 2)) for a in (square, square[:, : n // 9])]
+    for _, b in given:
+        b[:, 1:] += drawn((n, 1), dtype, 7) * np.abs(b).max()
+
+    def errors(a, b, q, r, x):
+        slopes = {f"slope {which}": of_fit(a, x[:, which], b[:, which]) for which in (0, 1)}
+        return {"qr": of_factors(a, q, r), "q": of_q(q), "left": of_solution(a, x[:, :1], b[:, :1]), **slopes}
+
+    def found(grid, comm):
+        for layout in lying(grid, n) if FULL else (cyclic(16),):
+            for a, b in given:
+                A, B = on(grid, a, layout, comm), on(grid, b, BLOCKS, comm)
+                yield [X.gather() for X in (*qr(A), lstsq(A, B)[0])]
+
+    scipys = [errors(a, b, *scipy.linalg.qr(a, mode="economic"), scipy.linalg.lstsq(a, b, cond=n * eps)[0]) for a, b in given]
+    for grid in ((1, 4), (2, 2), (4, 1)):
+        for i, made in enumerate(pdla.run(4, lambda comm: [*found(grid, comm)])[0]):  # noqa: B023
+            wanted = scipys[i % 2]
+            for measure, error in errors(*given[i % 2], *made).items():
+                assert error <= 3 * wanted[measure] + 3 * eps, (grid, i, measure, error, wanted[measure])

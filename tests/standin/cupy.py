@@ -238,8 +238,8 @@ def eye(n, dtype=float):
     return _up(np.eye(n, dtype=_known(np.dtype(dtype))))
 
 
-def tril(x):
-    return _up(np.tril(x._x))
+def tril(x, k=0):
+    return _up(np.tril(x._x, k))
 
 
 def vdot(x, y):

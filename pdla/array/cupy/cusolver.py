@@ -77,8 +77,9 @@ def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
 def geqrt(a: Any) -> Any:
     """See lapack.py; T by the Gram matrix of V."""
     m, n = a.shape
+    assert n <= m, f"geqrt of {m} x {n}: at most as many columns as rows"
     if not a.size:
-        return cupy.zeros((n, n), a.dtype)
+        return cupy.empty((n, n), a.dtype)
     tau = cupy.empty((n,), a.dtype)
     with in_place(cupy, a, b"T") as (x, _, ld):
         _solve("geqrf", x, (m, n), ld, tau)

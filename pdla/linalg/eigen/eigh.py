@@ -316,8 +316,9 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
     Returns
     -------
     float
-        Of the reduction and of the reflections; A's way to block-cyclic columns, and V's to its
-        layout, are not among them.
+        Of the reduction, the eigenvalues, the exchange of rows of T's eigenvectors for columns, and
+        the reflections. Not among them are some vectors of n numbers for each level of divide and
+        conquer, and the ways of A to block-cyclic columns, and of V to its layout.
 
     Raises
     ------
@@ -336,10 +337,12 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
     """
     vectors = n if vectors is None else vectors
     checks.formula((P, 1), (2,), block, n=n, vectors=vectors)
-    begins = np.arange(0, n - 1, block)
+    if P == 1:
+        return 0.0
+    begins = np.arange(0, n - 1, block) if vectors else np.zeros(0)
     widths = np.minimum(block, n - 1 - begins)
-    sent = float(((n - 1 - begins) * widths + widths**2 + HEADER).sum()) if vectors and P > 1 else 0.0
-    return TRIDIAGONAL.words(n, n, (P, 1), block) * (P > 1) + sent * (P - 1) / P
+    reflections = float(((n - 1 - begins) * widths + widths**2 + HEADER).sum())
+    return TRIDIAGONAL.words(n, n, (P, 1), block) + (reflections + n + n * vectors / P) * (P - 1) / P
 
 
 # ---------------------------------------------------------------------------------------------- the work

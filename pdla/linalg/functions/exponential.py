@@ -6,8 +6,8 @@ from math import ceil, isfinite, log2
 from typing import Any
 
 from pdla.errors import LinAlgError
-from pdla.linalg.condition import norm
 from pdla.linalg.functions.operand import check_square
+from pdla.linalg.norms import norm
 from pdla.linalg.solve import solve
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix

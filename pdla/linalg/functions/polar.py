@@ -12,9 +12,10 @@ from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky
-from pdla.linalg.condition import estimated_extremes, norm
+from pdla.linalg.condition import estimated_extremes
 from pdla.linalg.functions.operand import prepare
 from pdla.linalg.inverse import inv
+from pdla.linalg.norms import norm
 from pdla.linalg.orthogonal.factors import largest_of
 from pdla.linalg.orthogonal.qr import qr
 from pdla.linalg.products.rank_k import herk

@@ -1,4 +1,4 @@
-"""The sign of a matrix, and roots of positive definite ones, by iterations of products and inverses."""
+"""The sign of a matrix, and inverse roots of positive definite ones, by iterations of products and inverses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import sqrt
 import numpy as np
 
 from pdla.errors import LinAlgError, PlanError
-from pdla.linalg.condition import norm
 from pdla.linalg.functions.operand import check_square
 from pdla.linalg.inverse import inv, matrix_power
+from pdla.linalg.norms import norm
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -128,41 +128,3 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
         if not np.isfinite(left):
             break
     raise LinAlgError("inverse_root: no convergence: A is not positive definite, or too ill-conditioned")
-
-
-def sqrtm(A: DistMatrix) -> DistMatrix:
-    """Give the square root of a positive definite matrix. Collective, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix
-        n x n, Hermitian and positive definite, in any layout.
-
-    Returns
-    -------
-    DistMatrix
-        Hermitian, positive definite, in A's layout.
-
-    Raises
-    ------
-    LinAlgError
-        As by `inverse_root`.
-    ShapeError, AgreementError
-        For what is no square matrix, on every rank.
-
-    Notes
-    -----
-    A times its inverse root.
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     A = pdla.from_global(np.array([[5., 4], [4, 5]]))
-    ...     return pdla.linalg.sqrtm(A).gather().round(12)
-    >>> pdla.run(2, program)[0]
-    array([[2., 1.],
-           [1., 2.]])
-    """
-    A = check_square("sqrtm", A)
-    root = matmul(A, inverse_root(A, 2), layout=A.layout)
-    return (root + root.H) * 0.5

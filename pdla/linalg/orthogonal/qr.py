@@ -21,7 +21,7 @@ from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.plan.routine import Routine
-from pdla.linalg.routines.qr import QR
+from pdla.linalg.routines.qr import FORMING, QR
 from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
 from pdla.linalg.verify import Claim, run_checked, why_lost
 from pdla.matmul.images import Images, Pair, Part
@@ -173,11 +173,11 @@ def plan_qr(
 
 
 def predict_qr(
-    m: int, n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+    m: int, n: int, P: int, *, mode: str = "reduced", dtype: Any = "float64", machine: Machine | str | None = None
 ) -> FactorPrediction:
     """Find the best grid and blocks for a QR factorization, and what it costs.
 
-    It needs no communicator. Q is not formed; for a tall matrix it is.
+    It needs no communicator.
 
     Parameters
     ----------
@@ -185,6 +185,8 @@ def predict_qr(
         Rows and columns.
     P : int
         Ranks, at most.
+    mode : "reduced", "r" or "raw", optional
+        As for `qr`: of "reduced" Q is formed, too. Of a tall matrix it always is, but not in "raw".
     dtype : dtype, optional
         Of the matrix.
     machine : Machine or str, optional
@@ -198,15 +200,17 @@ def predict_qr(
     Raises
     ------
     PlanError, ShapeError
-        As by `predict_cholesky`.
+        As by `predict_cholesky`, and for another mode.
 
     Examples
     --------
     >>> pdla.linalg.predict_qr(4096, 4096, 4).ranks_used
     4
     """
+    _check_mode(mode)
     tall = isinstance(m, int) and isinstance(n, int) and is_tall(m, n)
-    return predict(FACTOR, TALL_QR if tall else QR, m, n, P, dtype, machine)
+    first, *then = _routines_of(mode, tall)
+    return predict(_QR if then else FACTOR, first, m, n, P, dtype, machine, then)
 
 
 def qr_multiply(
@@ -337,12 +341,27 @@ def _all(options: Options) -> None:
 
 
 def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
-    return (TALL_QR if is_tall(*A.shape) and options.mode != "raw" else QR,)
+    return _routines_of(options.mode, is_tall(*A.shape))
+
+
+def _factoring(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+    return _routines_of("r", is_tall(*A.shape))
+
+
+def _routines_of(mode: str, tall: bool) -> tuple[Routine, ...]:
+    """What a mode takes, one after another."""
+    if tall and mode != "raw":
+        return (TALL_QR,)
+    return (QR, FORMING) if mode == "reduced" else (QR,)
+
+
+def _check_mode(mode: Any) -> None:
+    if not one_of(mode, MODES):
+        raise PlanError(f"qr: mode={mode!r}: {list_choices(mode, MODES)}")
 
 
 def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    if not one_of(options.mode, MODES):
-        raise PlanError(f"qr: mode={options.mode!r}: {list_choices(options.mode, MODES)}")
+    _check_mode(options.mode)
     flags(pivoting=options.pivoting)
     if options.pivoting and options.mode == "raw":
         raise PlanError("qr: mode='raw' has no pivoting: leave out one of them")
@@ -454,4 +473,4 @@ def _added(x: Pair, y: Pair) -> Pair:
 
 
 _QR = Call("qr", _routines, _qr, square=False, reads=_all, results=lambda A: (), check=_check)
-FACTOR = Call("qr", _routines, factor_qr, square=False, reads=_all)  # gives the factors as Factored
+FACTOR = Call("qr", _factoring, factor_qr, square=False, reads=_all)  # gives the factors as Factored

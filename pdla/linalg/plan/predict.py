@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, prod
@@ -51,8 +52,12 @@ class FactorPrediction:
     seconds: float | None
 
 
-def predict(call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None) -> FactorPrediction:
+def predict(
+    call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None, then: Sequence[Routine] = ()
+) -> FactorPrediction:
     """Local: the best grid and blocks for a call of a routine on up to P ranks, and what it costs there.
+
+    then  routines that follow in the call, of as many columns as the first
 
     PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK has not.
     """
@@ -64,8 +69,10 @@ def predict(call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, ma
     task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
     found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])
     shape, block = found.blocking
+    tasks = [task, *(Task(each, m, min(m, n), kind, task.machine) for each in then)]
+    words, bound = (sum(each) for each in zip(*((each.words(shape, block), each.bound(shape)) for each in tasks), strict=True))
     return FactorPrediction(
-        shape, block, prod(shape), round(kind.itemsize * task.words(shape, block)), kind.itemsize * task.bound(shape),
+        shape, block, prod(shape), round(kind.itemsize * words), kind.itemsize * bound,
         found.seconds if machine else None,
     )
 
@@ -81,12 +88,13 @@ def _fastest(call: Call, task: Task, P: int) -> Timed:
     """The fastest blocking on P ranks and on fewer, of equals that on the fewest.
 
     Fewer are those of the ladder and, as few numbers have nearly square grids, the square and some multiples just below P.
-    No cost is less than the chain, which is a closed form.
+    No cost is less than the chain, which is a closed form, nor that less than the operations at the machine's full rate.
     """
     best = fastest_on(call, task, P)
     below = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
     for ranks in sorted(below - {P}, reverse=True):
-        if min(price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks)) <= best.seconds:
+        chains = (price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks))
+        if task.at_full_rate(ranks) <= best.seconds and min(chains) <= best.seconds:
             best = min(fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod, sqrt
 from typing import Any
 
@@ -20,7 +21,7 @@ from pdla.linalg.panels.blocks import block_of, depth_of, near_square, square_bl
 from pdla.linalg.panels.factors import Factors
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import random
-from pdla.model.machine import Machine
+from pdla.model.machine import Machine, operations
 
 GridShape = tuple[int, ...]  # pr and pc; and c, where there are c layers
 
@@ -117,6 +118,23 @@ def share(length: int, block: int, parts: int) -> int:
     return turns * block + min(block, rest)
 
 
+@lru_cache(maxsize=1024)
+def _sharing(node: int, shape: GridShape, axis: int) -> int:
+    """See StepCost.sharing."""
+    pr, pc, *_ = shape
+    if not _far(node, shape, axis):
+        return 0
+    apart = (pc, 1, pr * pc)[axis]  # ranks between neighbours along the axis
+    return node // max(1, min(node // apart, shape[axis]))
+
+
+@lru_cache(maxsize=1024)
+def _far(node: int, shape: GridShape, axis: int) -> bool:
+    """See StepCost.far."""
+    pr, pc, *_ = shape
+    return 0 < node < (pr * pc, pc, prod(shape))[axis]
+
+
 @dataclass(frozen=True)
 class Task:
     """A routine's work on matrices of these sizes, on this machine."""
@@ -136,6 +154,10 @@ class Task:
     def multiplications(self) -> float:
         """Multiplications of the whole routine."""
         return self.routine.multiplications(self.m, self.n)
+
+    def at_full_rate(self, ranks: int) -> float:
+        """Seconds of a share of the operations on each of so many ranks, at the highest rate of a product."""
+        return operations(1, 1, self.multiplications, self.dtype) / (ranks * self.machine.most(self.dtype))
 
     def bound(self, shape: GridShape) -> float:
         """Words that a rank of a grid of this shape must receive at least."""
@@ -169,8 +191,7 @@ class StepCost:
 
     def far(self, axis: int) -> bool:
         """Whether some ranks of a grid row (1) or column (0), or other layers (2), are on other nodes."""
-        pr, pc, *_ = self.shape
-        return 0 < self.task.machine.node < (pr * pc, pc, prod(self.shape))[axis]
+        return _far(self.task.machine.node, self.shape, axis)
 
     def calls(self, count: float) -> float:
         """Seconds of overhead of so many local calls."""
@@ -186,11 +207,7 @@ class StepCost:
 
     def sharing(self, axis: int) -> int:
         """How many ranks of a node receive from others at once along an axis: of those in one grid row or column, one; 0: none."""
-        if not self.far(axis):
-            return 0
-        node, (pr, pc, *_) = self.task.machine.node, self.shape
-        apart = (pc, 1, pr * pc)[axis]  # ranks between neighbours along the axis
-        return node // max(1, min(node // apart, self.shape[axis]))
+        return _sharing(self.task.machine.node, self.shape, axis)
 
     def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
         """Seconds until the last of some messages, of so many words each, has come from one rank to others along an axis."""

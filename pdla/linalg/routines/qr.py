@@ -101,6 +101,39 @@ class QRFactorization(Factorization):
 QR = QRFactorization()
 
 
+class Forming(routine.Routine):
+    """Q of reflections as a matrix: m x n, as many columns as there are reflections."""
+
+    name, what = "form_q", "Q"
+    about = "form Q of reflections"
+
+    def sizes(self, A: DistMatrix, B: Any = None) -> tuple[int, int]:
+        return A.shape[0], min(A.shape)
+
+    def multiplications(self, m: int, n: int) -> float:
+        return m * n**2 - n**3 / 3
+
+    def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
+        """Panels as they travel in QR, V^H V along one grid column, and V^H C along all."""
+        (pr, pc), i = shape, np.arange(0, n, block)
+        w = np.minimum(block, n - i)
+        panels = (pc - 1) * ((m - i) * w + pr * (w * w + HEADER))
+        return float((panels + 2 * (pr - 1) * w * (w + n - i)).sum() / prod(shape))
+
+    def price(self, step: routine.StepCost) -> float:
+        w, rows, cols = step.width, step.rows, step.cols
+        if step.shape == (1, 1):
+            return step.lapack(step.task.m, step.task.n, 2 * step.task.multiplications)
+        panel = step.gemm(w, w, rows + w) + step.message(0, 2 * w * w) + step.touched(2 * (rows + w) * w)
+        alone = step.lapack(w, w, w**3 / 3)
+        wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, (cols + w) * w)
+        update = step.gemm(w, cols + w, rows + w) + step.gemm(w, cols + w, w) + step.gemm(rows + w, cols + w, w)
+        return step.seconds(alone, panel, 0.0, update + READ * step.touched(rows * cols), wire, step.message(0, 2 * cols * w))
+
+
+FORMING = Forming()
+
+
 class QRPanel(Step):
     """Panel k, as it comes along a grid row: V, in this rank's rows, and T.
 

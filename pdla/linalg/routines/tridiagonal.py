@@ -48,7 +48,7 @@ from pdla.matrix.core import DistMatrix
 ALL = slice(None)
 BLOCK = 64  # columns that a rank has at a time
 PANEL = 32  # columns of a panel
-SMALL = 512  # columns that one rank reduces as fast as several do, with a sum for each
+SMALL = 768  # columns that one rank reduces as fast as several do, with a sum for each
 CACHED = 2**16  # elements of A that are multiplied by v, and then their adjoint
 
 
@@ -67,10 +67,12 @@ class Tridiagonalization(Factorization):
 
     def price(self, step: routine.StepCost) -> float:
         w, n, ranks = step.width, step.cols, prod(step.shape)
-        if ranks == 1 or n <= SMALL:
-            return step.lapack(n + w, w, 4 * (n + w) ** 2 * w)
-        column = step.touched(n * n / (4 * ranks)) + 3 * step.touched(n * PANEL / 2) + step.message(0, n) + step.calls(20)
-        return w * column + step.gemm(n, max(1, n // (2 * ranks)), 2 * w) + step.message(0, n * w)
+        alone = ranks == 1 or n <= SMALL
+        # A v reads a triangle, and the corrections read the panel's columns
+        column = step.touched(n * n / (4 if alone else 4 * ranks)) + step.touched(n * PANEL / 2)
+        update = step.gemm(n + w, max(1, n // 2 if alone else n // (2 * ranks)), 2 * w)
+        told = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
+        return w * column + update + told
 
     def stays(self, A: Any) -> bool:
         """Never: a copy of one triangle is worked on."""
@@ -163,8 +165,10 @@ class Tridiagonal:
 
     def __init__(self, X: DistMatrix) -> None:
         R = X.T
-        self.xp, self.n, self.cols = R.xp, R.shape[0], dimensions(R)[1]
-        self.comm, self.stored = self.cols.comm, R.stored
+        self.xp, self.n, self.cols, self.stored = R.xp, R.shape[0], dimensions(R)[1], R.stored
+        self.comm = self.cols.comm
+        if self.comm is None:  # all of it is here: one block
+            self.cols = Dimension(self.n, BLOCK)
         self.a = self.stored
         if self.a.size and self.a.strides[0] != self.a.itemsize:
             self.a = buffer(self.xp, self.stored.shape[::-1], R.dtype).T
@@ -219,7 +223,7 @@ class Tridiagonal:
         for half in () if self.comm is None else self.comm.halves(told.copy(), told, "maximum"):
             half.wait()
         largest, kind = float(xp.host_or(told, np.ones(1))[0]), np.finfo(self.a.dtype)
-        least = float(np.sqrt(kind.tiny / kind.eps))
+        least = float(np.sqrt(kind.tiny) / kind.eps)
         if not np.isfinite(largest) or largest == 0 or least < largest < 1 / least:
             return 1.0
         scale = float(near_one(largest, self.a.dtype))
@@ -237,10 +241,10 @@ class Tridiagonal:
             height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
             for lo in range(first, self.n, height):
                 hi = min(self.n, lo + height)
-                calls.append(multiplying(self.a[lo:hi, at], self.v[first:below], self.y[lo:hi], False))
                 if hi > below:
                     under = slice(max(lo, below), hi)
                     calls.append(multiplying(self.a[under, at], self.v[under], self.y[first:below], True))
+                calls.append(multiplying(self.a[lo:hi, at], self.v[first:below], self.y[lo:hi], False))
         return calls, begins
 
     def reduce(self, end: int) -> None:
@@ -267,17 +271,18 @@ class Tridiagonal:
                     at = cols.at[k].start + j - k * cols.block
                     xp.copy(self.a[j + 1 :, at : at + w], VW[1:, ::2])
                 # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
-                blocks = self.blocks(j + w)
                 for into, out in ((0, 1), (1, 0)):
                     xp.copy(WV[:, into::2], VW[:, out::2], True)
+                blocks, ahead = self.blocks(j + w), slice(0, 0)
                 if after is not None:
                     if cols.owner[after[0] // cols.block] == cols.here:
-                        (first, at), *others = blocks
-                        blocks = [(first + after[1], slice(at.start + after[1], at.stop)), *others]
-                        self.update(j, VW, WV, first, slice(at.start, at.start + after[1]))
+                        ahead = slice(0, after[1])
+                        self.update(j, VW, WV, *blocks[0], ahead)
                     coming = self.send(*after)
-                for first, at in blocks:
-                    self.update(j, VW, WV, first, at)
+                if blocks:
+                    self.update(j, VW, WV, *blocks[0], slice(ahead.stop, None))
+                for first, at in self.comm.sample(blocks[1:]):  # type: ignore[union-attr]
+                    self.update(j, VW, WV, first, at, ALL)
 
     def send(self, j: int, w: int) -> Pending:
         """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
@@ -310,7 +315,7 @@ class Tridiagonal:
         # y += A v
         self.v[j : j + 1], self.v[j + 1 :] = 0, v
         with timed("symv", flops=operations(len(v), len(v), 1, x.dtype) // cols.parts):
-            for multiply_part in products:
+            for multiply_part in self.comm.sample(products):  # type: ignore[union-attr]
                 multiply_part()
         self.slots.sum(y)
         # w = tau y - tau/2 (tau y)^H v v
@@ -318,11 +323,11 @@ class Tridiagonal:
         y += v * ((-0.5 * tau) * (xp.reinterpret(y, True).T @ v))
         VW[rows, 2 * c : 2 * c + 1], VW[rows, 2 * c + 1 : 2 * c + 2] = v, y
 
-    def update(self, j: int, VW: Any, WV: Any, first: int, at: slice) -> None:
-        """Local: A -= V W^H + W V^H, in this rank's columns at these places, from number `first` on."""
-        begin, w = first - j, at.stop - at.start
-        if w:
-            multiply(self.xp, VW[begin:], WV[begin : begin + w].T, self.a[first:, at], -1, 1)
+    def update(self, j: int, VW: Any, WV: Any, first: int, at: slice, some: slice) -> None:
+        """Local: A -= V W^H + W V^H, in some of this rank's columns at these places, from number `first` on, in rows from there."""
+        a, part = self.a[first:, at][:, some], WV[first - j : first - j + at.stop - at.start][some]
+        if len(part):
+            multiply(self.xp, VW[first - j :], part.T, a, -1, 1)
 
     def finish(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Collective: the columns from number j on, by LAPACK on the first rank, which alone has both diagonals and tau then."""
@@ -332,18 +337,21 @@ class Tridiagonal:
         owners = cols.owners(np.arange(j, self.n))
         numbers = [np.flatnonzero(owners == rank) for rank in range(cols.parts)]
         mine = numbers[cols.here]
-        part, rest = self.a[j:, self.a.shape[1] - len(mine) :].T, buffer(xp, (size, size), self.a.dtype)
+        part = self.a[j:, self.a.shape[1] - len(mine) :].T
         boxes = {rank: buffer(xp, (len(which), size), self.a.dtype) for rank, which in enumerate(numbers) if rank and len(which)}
         first = cols.here == 0
-        comm.alltoall({0: part} if not first and len(mine) else {}, boxes if first else {}).wait()
+        there, here = ({}, boxes) if first else ({0: part} if len(mine) else {}, {})
+        comm.alltoall(there, here).wait()
         made = np.zeros(size), np.zeros(max(0, size - 1)), np.zeros(max(0, size - 1), complex)
         if first:
-            xp.put(rest, mine, ALL, part)
-            for rank, box in boxes.items():
-                xp.put(rest, numbers[rank], ALL, box)
+            rest = buffer(xp, (size, size), self.a.dtype)
+            parts = [(mine, part), *((numbers[rank], box) for rank, box in boxes.items())]
+            for which, box in parts:
+                xp.put(rest, which, ALL, box)
             made = kernels.sytrd(xp, rest.T)
-        comm.bcast(rest, 0).wait()
-        xp.copy(part, xp.take(rest, mine, ALL))
+            for which, box in parts:
+                xp.copy(box, xp.take(rest, which, ALL))
+        comm.alltoall(here, there).wait()
         return made
 
 
@@ -371,5 +379,5 @@ def tridiagonal_words(n: int, ranks: int, block: int) -> float:
     columns, rest = np.arange(end), n - end
     panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
     owners = np.arange(end, n) // block % ranks
-    gathered = rest * int((owners != 0).sum())
-    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + rest**2 + 4 * n + 3) + gathered) / ranks
+    there_and_back = 2 * rest * int((owners != 0).sum())
+    return ((ranks - 1) * (2.0 * (n - 1 - columns).sum() + panels + 4 * n + 3) + there_and_back) / ranks

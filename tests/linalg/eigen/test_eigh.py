@@ -123,7 +123,7 @@ def test_the_zoo(name, dtype, grid):
     assert max(ratios(a, *found(a, "blocks", grid, verify=True))) < 10
 
 
-@pytest.mark.parametrize("power", [1e-320, 1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("power", [1e-290, 1e-160, 1e160, 1e300])
 def test_near_the_ends_of_the_range(power):
     a = np.round(hermitian(30, "float64") * 2**8) * power
     near = 2.0**-400 if power > 1 else 2.0**500
@@ -138,7 +138,7 @@ def test_subsets_are_parts_of_all(dtype):
     for first, last in ((0, 3), (5, 5), (37, 39), (0, 39)):
         some, vectors = found(a, subset_by_index=(first, last))
         assert np.array_equal(some, w[first : last + 1]) and np.allclose(vectors, v[:, first : last + 1], atol=1e-5)
-    lo, hi = float(w[4]), float(w[9])
+    lo, hi = float(w[4] + w[5]) / 2, float(w[9] + w[10]) / 2
     some, vectors = found(a, "columns", (1, 2), subset_by_value=(lo, hi))
     assert len(some) == vectors.shape[1] and np.allclose(some, w[5:10], atol=1e-5)
     assert found(a, subset_by_value=(1e6, np.inf))[1].shape == (40, 0)
@@ -228,19 +228,24 @@ def test_predictions():
     assert eigh_words(1000, 4, vectors=0) < eigh_words(1000, 4) and eigh_words(1000, 1) == 0
 
 
-def test_a_dry_run_has_values_and_counts_those_of_the_formula():
-    def received(comm, A):
-        grid = pdla.ProcessGrid((3, 1), comm=comm)
-        X = A.redistribute(Layout(pdla.Cyclic("row", 8)), grid)
+def test_a_dry_run_has_values_and_counts_as_ranks_do():
+    def received(comm, A, call=eigh, **options):
+        grid, rows = pdla.ProcessGrid((3, 1), comm=comm), pdla.Cyclic("row", 8)
+        X = A.redistribute(Layout(rows), grid)
         with pdla.record() as ledger:
-            w, V = eigh(X, lower=False, check_finite=False, layout=Layout(cols=pdla.Cyclic("row", 8)))
-        return ledger.bytes_received, w.shape, V.shape
+            made = call(X, lower=False, check_finite=False, **options)
+        return ledger.bytes_received, [each.shape for each in (made if isinstance(made, tuple) else (made,))]
 
-    real = pdla.run(3, lambda comm: received(comm, pdla.from_global(hermitian(70, "float64"))))
-    dry = [pdla.dry_run(3, lambda comm: received(comm, pdla.zeros((70, 70))), rank=rank)[0] for rank in range(3)]
-    assert [each[1:] for each in real] == [each[1:] for each in dry] == 3 * [((70,), (70, 70))]
-    assert [each[0] for each in dry] == pytest.approx([each[0] for each in real], rel=0.01)
-    assert sum(each[0] for each in real) == pytest.approx(3 * 8 * eigh_words(70, 3, 8), rel=0.01)
+    for call, options in ((eigvalsh, {}), (eigh, {"layout": Layout(cols=pdla.Cyclic("row", 8))})):
+        real = pdla.run(3, lambda comm: received(comm, pdla.from_global(hermitian(300, "float64")), call, **options))  # noqa: B023
+        dry = [
+            pdla.dry_run(3, lambda comm: received(comm, pdla.zeros((300, 300)), call, **options), rank=rank)[0]  # noqa: B023
+            for rank in range(3)
+        ]
+        assert [each[1] for each in real] == [each[1] for each in dry]
+        assert [each[0] for each in dry] == pytest.approx([each[0] for each in real], rel=0.05)
+        words = eigh_words(300, 3, 8, 300 if call is eigh else 0)
+        assert sum(each[0] for each in real) == pytest.approx(3 * 8 * words, rel=0.05 if call is eigh else 1e-12)
 
 
 def test_faults_are_told_alike_on_every_rank():
@@ -264,7 +269,7 @@ def test_faults_are_told_alike_on_every_rank():
     assert "b (4, 4)" in raised(lambda comm: eigh(on((2, 1), a, BLOCKS, comm), on((2, 1), np.eye(4), BLOCKS, comm)))[1]
     kind, said = raised(lambda comm: eigh(on((2, 1), a, BLOCKS, comm), on((2, 1), -np.eye(6), BLOCKS, comm)))
     assert kind is LinAlgError and "not positive definite" in said
-    assert "b is a number" in raised(lambda comm: eigh(on((2, 1), a, BLOCKS, comm), 5))[1]
+    assert "b is an int" in raised(lambda comm: eigh(on((2, 1), a, BLOCKS, comm), 5))[1]
 
 
 @pytest.mark.parametrize("values", [True, False])

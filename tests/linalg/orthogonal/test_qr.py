@@ -176,9 +176,16 @@ def test_predictions_of_a_million_ranks():
     assert 1000 < predict_qr(10**7, 512, 10**6, machine="a100x4").ranks_used <= 10**6
     told = predict_qr(16384, 16384, 64, machine="a100x4")
     assert told.seconds > 4 / 3 * 16384**3 / (64 * pdla.Machine.load("a100x4").flops)
-    alone = predict_qr(8192, 8192, 1, machine="laptop")
     machine = pdla.Machine.load("laptop")
-    assert alone.seconds == pytest.approx(4 / 3 * 8192**3 / machine.flops, rel=0.15)
+    for mode, operations in (("r", 4 / 3), ("reduced", 8 / 3)):
+        alone = predict_qr(8192, 8192, 1, mode=mode, machine="laptop")
+        assert alone.seconds == pytest.approx(operations * 8192**3 / machine.flops, rel=0.15)
+
+
+def test_more_ranks_never_take_longer():
+    for m, n in ((600, 600), (20_000, 100)):
+        seconds = [predict_qr(m, n, ranks, machine="a100x4").seconds for ranks in (1, 2, 3, 4, 6, 8, 12, 16)]
+        assert seconds == sorted(seconds, reverse=True)
 
 
 def test_faults_are_told_alike_on_every_rank():
@@ -188,6 +195,8 @@ def test_faults_are_told_alike_on_every_rank():
     }
     for text, options in cases.items():
         assert text in raised(lambda comm, options=options: qr(on((2, 1), a, BLOCKS, comm), **options))[1]
+    with pytest.raises(PlanError, match="mode='q'"):
+        predict_qr(6, 4, 2, mode="q")
     nan = np.where(np.arange(4) == 2, np.nan, a)
     assert "A has nan at [0, 2]" in raised(lambda comm: qr(on((2, 1), nan, BLOCKS, comm)), 3)[1]
     assert "must have 6 columns" in raised(lambda comm: qr_multiply(on((2, 1), a, BLOCKS, comm), on((2, 1), a, BLOCKS, comm)))[1]
