@@ -64,7 +64,7 @@ def _numbers(x: Pair, trace: float, squares: float, images: Images) -> Pair:
 def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
     """Collective: of A, of which this part is read, in the Frobenius norm; 1 for a norm of 0."""
     A = summed(A, A.layout.summed) if A.layout.partial else A
-    (rows, cols), trace, size = A.indices, 0.0, 0.0
+    rows, cols = A.indices
     a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])
     scale = max(A.grid.comm.share(float(np.abs(a).max(initial=0)))) or 1.0
     a, (i, j) = a.astype(complex) / scale, rows.meeting(cols)

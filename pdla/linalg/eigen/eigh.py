@@ -456,8 +456,7 @@ def _values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
 
 
 def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) -> tuple[np.ndarray, DistMatrix]:
-    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T: whole on a rank each, dealt out to those that have reflections.
-    """
+    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T, each whole on one of the ranks that have reflections."""
     d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
     w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
     some = wanted(options, w)

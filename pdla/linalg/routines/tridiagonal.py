@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
+from itertools import chain
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ ALL = slice(None)
 BLOCK = 64  # columns that a rank has at a time
 PANEL = 32  # columns of a panel
 SMALL = 768  # columns that one rank reduces as fast as several do, with a sum for each
+SAMPLED = 64  # panels of a dry run: of up to so many, and 63 more, all are run
 CACHED = 2**16  # elements of A that are multiplied by v, and then their adjoint
 
 
@@ -188,10 +190,11 @@ class Tridiagonal:
         d, e, tau = self.finish(end)
         if self.a is not self.stored:
             self.xp.copy(self.stored, self.a)
-        before = self.xp.host_or(self.d[:end], np.zeros((end, 1))).real
-        parts = (scale,), (*before[:, 0], *d), (*self.e, *e), np.array([*self.tau, *tau], complex).view(float)
+        before = self.xp.host_or(self.d[:end], np.zeros((end, 1))).real[:, 0]
         numbers = np.zeros(1 + 4 * n)
-        for at, part in zip((0, 1, 1 + n, 1 + 2 * n), parts, strict=True):
+        numbers[0] = scale
+        taus = np.array([*self.tau, *tau], complex).view(float)
+        for at, part in ((1, np.concatenate([before, d])), (1 + n, np.array([*self.e, *e])), (1 + 2 * n, taus)):
             numbers[at : at + len(part)] = part
         if self.comm is None:
             return numbers
@@ -235,7 +238,8 @@ class Tridiagonal:
 
         A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
         """
-        multiplying, calls, begins = self.xp.multiplying, [], []
+        multiplying, begins = self.xp.multiplying, []
+        calls: list[Callable[[], None]] = []
         for first, at in self.blocks(0):
             begins.append(len(calls))
             height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
@@ -256,9 +260,11 @@ class Tridiagonal:
         self.slots = Slots(self.comm, xp, self.n * PANEL, self.a.dtype, addends=self.n)
         with self.slots:
             coming = self.send(*panels[0])
-            for (j, w), after in zip(panels, (*panels[1:], None), strict=True):
+            for i in chain.from_iterable(map(self.comm.sample, several(len(panels), cols.parts * -(-cols.block // PANEL)))):  # type: ignore[union-attr]
                 begin_step()
-                panel, height, k = coming.wait().reshape(w, self.n - j).T, self.n - j, j // cols.block
+                (j, w), after = panels[i], panels[i + 1] if i + 1 < len(panels) else None
+                k, height = j // cols.block, self.n - j
+                panel = coming.wait()[: w * height].reshape(w, height).T  # a dry run leaves out panels after a longer one
                 # V and W side by side: VW = (v0 w0 v1 w1 ...)
                 VW, WV = (buffer(xp, (2 * w, height), self.a.dtype).T for _ in range(2))
                 xp.scale(VW, 0)
@@ -358,6 +364,14 @@ class Tridiagonal:
 def exchanged(x: Any) -> Any:
     """Local: a copy of one row, or one column, as a column, in which elements 0 and 1, 2 and 3 and so on have changed places."""
     return x.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
+
+
+def several(count: int, turn: int) -> list[range]:
+    """Numbers of panels, a few at a time that cost about alike: those in the middle belong to each rank in turn, as panels do."""
+    size = max(1, count // SAMPLED)
+    while gcd(size, 2 * turn) > 1:
+        size += 1
+    return [range(lo, min(count, lo + size)) for lo in range(0, count, size)]
 
 
 def together(n: int, ranks: int, block: int) -> int:
