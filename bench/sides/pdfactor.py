@@ -65,9 +65,9 @@ def squares(n, *where):
     at = pivots.ctypes.data_as(c_void_p)
     potrf = lambda: called("pdpotrf_", LOWER, size, *P.told)  # noqa: E731
     getrf = lambda: called("pdgetrf_", size, size, *G.told, at)  # noqa: E731
-    S, V, w = Matrix(n, block, pr, pc, 0), Matrix(n, block, pr, pc, 0), np.empty(n)
-    room = np.empty(8 * n + 2 * S.x.size + 3 * block * (n + 1)), np.empty(7 * n + 8 * pc + 2, np.int32)
-    spectrum = [x for array in room for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
+    S, V, w = Matrix(n, n, *where), Matrix(n, n, *where), np.empty(n)
+    more = np.empty(8 * n + 2 * S.x.size + 3 * where[0] * (n + 1)), np.empty(7 * n + 8 * where[2] + 2, np.int32)
+    spectrum = [x for array in more for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
     symmetric = *S.told, w.ctypes.data_as(c_void_p), *V.told
     return {
         "eigh": (S.fill, lambda: called("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
