@@ -525,8 +525,14 @@ def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
         return (spec,)
     if isinstance(spec, Balanced):
         return spec.expand()
-    if isinstance(spec, (tuple, list)):
+    if isinstance(spec, tuple):
         return tuple(cut for part in spec for cut in cuts_of(part, dimension))
+    if isinstance(spec, list):
+        one = ", ".join(map(repr, spec))
+        raise LayoutError(
+            f"{dimension}={spec!r} is a list: Layout({one}) cuts rows and columns; "
+            f"a tuple, {dimension}=({one}), cuts {dimension} alone, one cut within the other"
+        )
     raise LayoutError(
         f"{dimension}={spec!r} is not a cut: give None, an axis name, Cyclic, Cuts, Balanced or a tuple of these"
     )

@@ -138,6 +138,7 @@ def on_grid(call: str, grid: Any) -> None:
 
 def _no_grid(call: str, grid: Any) -> GridError:
     named = "a layout goes to layout=, a dtype to dtype=" if isinstance(grid, (Layout, type, np.dtype, str)) else ""
+    named = named or (f"rows and columns are one tuple, as ({grid}, {grid})" if isinstance(grid, (int, np.integer)) else "")
     return GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid{named and f'; {named}'}")
 
 

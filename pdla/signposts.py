@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from functools import partial
+from inspect import isfunction, signature
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pdla.errors import suggest
 
@@ -22,13 +23,15 @@ NUMPY = f"numpy.{{name}}(A.gather()) {FITS}"
 BLOCKWISE = "pdla.from_local(numpy.{name}(A.local), A.shape, A.grid, A.layout), on every rank"
 DENSE = "pdla's matrices are dense: petsc4py has sparse ones that are cut over ranks, scipy.sparse has those of one rank"
 KRYLOV = "scipy.sparse.linalg.{name} of a LinearOperator whose matvec is lambda x: pdla.matvec(A, x), from one start on all ranks"
+LAYOUT = "pdla.Layout('row', 'col'), for each dimension the axes that cut it; partial= names those along which there are addends"
+DTENSOR = "from_dtensor of the module pdla.torch takes a DTensor as it is"
 GATHERED = "A.gather() is the whole matrix as an array, A.local this rank's block"
 
 # Names -> what to do instead. Remove a name when pdla gets it: a test holds that the table has none of pdla's own.
 TABLE: dict[str, str] = {
     name: instead.replace("{name}", name)
     for names, instead in {
-        "eig eigvals": f"{SCIPY}; for some of a larger A's see pdla.linalg.eigs",
+        "eig eigvals": f"{SCIPY}; for some of a larger A's {KRYLOV.replace('{name}', 'eigs')}",
         "svd svdvals": SCIPY,
         "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
         "schur hessenberg qz ldl": SCIPY,
@@ -51,6 +54,11 @@ TABLE: dict[str, str] = {
         "fill": "A[:, :] = value",
         "nbytes": "A.local.nbytes, of this rank's block",
         "comm": "A.grid.comm, the communicator",
+        "rank": "A.grid.comm.rank, of this process; pdla.linalg.matrix_rank(A), of the matrix",
+        "owner owners draw": "A.layout.draw(A.shape, A.grid), who holds what; A.indices, this rank's rows and columns",
+        "Grid Mesh DeviceMesh init_device_mesh make_mesh": "pdla.ProcessGrid((2, 3)), ranks along named axes",
+        "Shard Replicate Partial PartitionSpec": f"{LAYOUT}; {DTENSOR}",
+        "distribute distribute_tensor device_put": f"pdla.from_global(x, grid, layout), of an array that all ranks have; {DTENSOR}",
         "sqrt exp log sin cos tanh sign floor ceil round isnan": BLOCKWISE,
         "argmax argmin argsort sort cumsum prod median percentile quantile std var unique nonzero": NUMPY,
         "kron flip roll tile repeat": NUMPY,
@@ -59,20 +67,29 @@ TABLE: dict[str, str] = {
 }
 
 
-def missing(owner: str, name: str, known: Iterable[str], form: str = "{}") -> AttributeError:
+def missing(owner: str, name: str, known: Iterable[str], called: bool = False) -> AttributeError:
     """The error for an attribute that the owner, in words, does not have: it says what to do instead, or what was meant.
 
-    known  the public names that it has
-    form   how a user calls a function of pdla in its place: "{}(A)" for a matrix's
+    known   the public names that it has
+    called  whether a function of pdla in its place is shown with its arguments, as a matrix's is
     """
     said = f"{owner} has no attribute {name!r}"
     if not name.startswith("_"):  # NumPy and others ask for such names, and want no advice
-        found = [form.format(f"{place}.{name}") for place in PACKAGES if name in getattr(sys.modules.get(place), "__all__", ())]
+        places = [place for place in PACKAGES if name in getattr(sys.modules.get(place), "__all__", ())]
+        found = [f"{place}.{name}{_arguments(getattr(sys.modules[place], name)) if called else ''}" for place in places]
         if name in vars(sys.modules["pdla.matrix.core"].DistMatrix):
             found.append(f"A.{name} of a DistMatrix A")
         instead = " or ".join(found) or TABLE.get(name)
         said += f": {instead}" if instead else suggest(name, known)
     return AttributeError(said, name=name)  # without obj=, as Python would add what it thinks was meant
+
+
+def _arguments(function: Any) -> str:
+    """"(path, A)": the arguments that a function must have; "" for what is none."""
+    if not isfunction(function):
+        return ""
+    needed = [one for one in signature(function).parameters.values() if one.default is one.empty and one.kind < one.VAR_KEYWORD]
+    return f"({', '.join(f'{one.name}=...' if one.kind is one.KEYWORD_ONLY else one.name for one in needed)})"
 
 
 def put_up() -> None:

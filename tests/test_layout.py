@@ -219,6 +219,8 @@ def test_partial_sums_have_no_order():
         (lambda: Layout("row", partial="row"), "names the axis 'row' twice"),
         (lambda: Layout(("row", "row")), "names the axis 'row' twice"),
         (lambda: Layout(cols=3), "cols=3 is not a cut"),
+        (lambda: Layout(["row", "col"]), r"is a list: Layout\('row', 'col'\) cuts rows and columns; a tuple, rows=\("),
+        (lambda: Layout("row", ["col", "depth"]), r"cols=\['col', 'depth'\] is a list: .*; a tuple, cols=\('col', 'depth'\), cuts"),
         (lambda: Layout(("row", Cuts("col", (0, 1, 2, 3)))), "must be the outermost cut"),
         (lambda: Cuts("row", (1, 2, 3)), "boundaries must begin with 0"),
         (lambda: Cuts("row", (0, 3, 2)), "never fall"),

@@ -50,9 +50,9 @@ def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
 
     mpirun -n 2 python -m bench factor 1024,2048,65536x64 --only QR
 
-    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems, polar factors, and
-    eigenvalues with all vectors, with a tenth of them, and alone; of m x n ones, m > n, QR with Q,
-    and least squares for one right side. --only: of rows whose names begin so.
+    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems, polar factors and
+    symmetric eigenproblems; of m x n ones, m > n, QR with Q, and least squares for one right side.
+    --only: of rows whose names begin so.
 
     float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours
     in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"); of m x n matrices
@@ -63,7 +63,7 @@ def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
     milliseconds of 7 turns, and ratios of our times to theirs; for "refined" to those of "solve,
     own" in ScaLAPACK's place. SciPy's QR is the economic one, its least squares gelsd; a polar
     factor, of a matrix of that condition number, stands beside SciPy's product of two such
-    matrices.
+    matrices. Eigenproblems stand beside evd and pdsyevd with all vectors, and pdsyev without.
     """
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
@@ -118,7 +118,7 @@ def timed(seconds, words, make, call):
 class Job:
     """ScaLAPACK's, of as many ranks, which sleep until they are asked; on rank 0."""
 
-    known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq"))
+    known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq", "eigh", "eigvalsh"))
 
     def __init__(self, m, n, ranks, names):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
@@ -176,9 +176,11 @@ def squares(n, comm):
         "solve, own": (G.copy, lambda X: solve(X, whole, **unchecked)),
         "refined, own": (G.copy, lambda X: solve(X, whole, refine="float32", check_finite=False)),
     }
+    some, chol = (0, max(0, n // 10 - 1)), cho_factor(Q, check_finite=False)
     ours |= {
-        "eigh, blocks": (Q.copy, lambda X: eigh(X, check_finite=False)),
-        "eigh, tenth": (Q.copy, lambda X: eigh(X, subset_by_index=(0, n // 10), check_finite=False)),
+        "eigh, all": (Q.copy, lambda X: eigh(X, check_finite=False)),
+        "eigh, a tenth": (Q.copy, lambda X: eigh(X, subset_by_index=some, check_finite=False)),
+        "eigh, factor of B": (Q.copy, lambda X: eigh(X, chol, check_finite=False)),
         "eigvalsh, blocks": (Q.copy, lambda X: eigvalsh(X, check_finite=False)),
     }
     for condition in CONDITIONS:
@@ -195,8 +197,8 @@ def squares(n, comm):
         "inverse, pos": (p, lambda x: lapack.dpotri(potrf(x)[0], lower=1, overwrite_c=1)),
         "solve": (g, lambda x: lapack.dgesv(x, b[:, :1], overwrite_a=1)),
         "polar": (g, lambda x: blas.dgemm(1.0, x, g)),
-        "eigh": (p, lambda x: lapack.dsyevd(x, lower=1, overwrite_a=1)),
-        "eigvalsh": (p, lambda x: lapack.dsyevd(x, compute_v=0, lower=1, overwrite_a=1)),
+        "eigh": (p, lambda x: linalg.eigh(x, driver="evd", overwrite_a=True, check_finite=False)),
+        "eigvalsh": (p, lambda x: linalg.eigvalsh(x, driver="evd", overwrite_a=True, check_finite=False)),
     }
     check(n, P, L, B, solve_triangular(L, B, lower=True))
     return ours, copied(theirs)

@@ -12,10 +12,11 @@ from pdla import linalg, nn
 from pdla.array import blas
 from pdla.bench.arguments import natural, positive
 from pdla.bench.measure import calibration
+from pdla.bench.screen import Screen
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Task
-from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR, TRIDIAGONAL
 
 # ---------------------------------------------------------------------------------------------- predictions
 
@@ -33,6 +34,8 @@ def product(comm, n, algorithm, dtype):
 ROUTINES = {
     CHOLESKY: lambda A, B: linalg.cho_factor(A, check_finite=False),
     LU: lambda A, B: linalg.lu_factor(A, check_finite=False),
+    QR: lambda A, B: linalg.qr(A, mode="raw", check_finite=False),
+    TRIDIAGONAL: lambda A, B: linalg.eigh(A, check_finite=False),
     TRIANGULAR: lambda A, B: linalg.solve_triangular(A, B, lower=True, check_finite=False),
 }
 
@@ -81,7 +84,7 @@ def predicted(comm, rounds: positive = 5):
     runs = {name: make(comm, *arguments) for name, (make, *arguments) in CASES.items()}
     figures = {name: [] for name in CASES}
     for _ in range(rounds):
-        machine = comm.share(calibration.measured(comm))[0]
+        machine = comm.share(calibration.measured(comm, Screen(first=False)))[0]
         for name, of in CASES.items():
             figures[name].append((dry(of, comm.size, machine), *min(measured(comm, runs[name]) for _ in range(3))))
     errors = []

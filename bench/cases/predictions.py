@@ -19,12 +19,13 @@ from pdla import linalg
 from pdla.bench.arguments import natural, positive, rank_count
 from pdla.linalg.cholesky import _CHOLESKY
 from pdla.linalg.lu import _LU_FACTOR
+from pdla.linalg.orthogonal.qr import _QR
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
-from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
 from pdla.linalg.solve import SOLVE
 from pdla.linalg.triangular import SOLVE_TRIANGULAR
 from pdla.matmul import dry, planner
@@ -59,6 +60,10 @@ FACTORIZATIONS = {
     "lu": Kind(
         _LU_FACTOR, LU, lambda A, B: linalg.lu_factor(A, overwrite_a=True, check_finite=False),
         lambda n, ranks, machine: linalg.predict_lu(n, n, ranks, machine=machine),
+    ),
+    "qr": Kind(
+        _QR, QR, lambda A, B: linalg.qr(A, overwrite_a=True, check_finite=False),
+        lambda n, ranks, machine: linalg.predict_qr(n, n, ranks, machine=machine),
     ),
     "triangular": Kind(
         SOLVE_TRIANGULAR, TRIANGULAR,
@@ -167,7 +172,7 @@ def foretold(what: str, n: int, ranks: int, machine: str) -> Any:
     return FACTORIZATIONS[what].predict(n, ranks, machine)
 
 
-PREDICTED = ("product", "cholesky", "lu", "triangular")
+PREDICTED = ("product", "cholesky", "lu", "qr", "triangular")
 
 
 @case("kind:<12 | machine:<10 | n:8 | rises on the ladder:21 | most on others:16.3f")
@@ -186,7 +191,7 @@ def more(most: rank_count = 64, sizes: str = "1024,4096"):
 @case("kind:<12 | machine:<10 | n:8 | predicted s:12.4g | operations / rate:18.4g | ratio:8.3f")
 def alone(sizes: str = "1024,4096,8192,32768"):
     """Predicted seconds on one rank beside operations over the machine's rate."""
-    operations = defaultdict(lambda: 2 / 3, product=2.0, cholesky=1 / 3, triangular=1.0)
+    operations = defaultdict(lambda: 2 / 3, product=2.0, cholesky=1 / 3, triangular=1.0, qr=8 / 3)
     for what in PREDICTED:
         for name in MACHINES:
             for n in map(int, sizes.split(",")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, log2, prod
+from math import log2, prod
 from typing import Any
 
 import pdla
@@ -70,7 +70,7 @@ def parameters(run: Run) -> int:
 
 def without(machine: Machine) -> dict[str, Machine]:
     """The machine built up: only the links' bandwidth, the same between all ranks; with latency; with nodes; with computing."""
-    idle = replace(machine, flops=inf, memory=inf, erf=0.0, call=0.0, reached=())
+    idle = replace(machine, flops=1e300, memory=1e300, erf=0.0, call=0.0, reached=())
     alike = replace(idle, node=0, bandwidth=machine.rate(True), latency=machine.far_latency)
     return dict(zip(STEPS, (replace(alike, latency=0.0, gap=0.0), alike, idle, machine), strict=True))
 

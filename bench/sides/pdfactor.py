@@ -65,14 +65,13 @@ def squares(n, *where):
     at = pivots.ctypes.data_as(c_void_p)
     potrf = lambda: called("pdpotrf_", LOWER, size, *P.told)  # noqa: E731
     getrf = lambda: called("pdgetrf_", size, size, *G.told, at)  # noqa: E731
-    block, _, pc = where
-    S, V, w = Matrix(n, n, *where, 0), Matrix(n, n, *where, 0), np.empty(n)
-    spaces = np.empty(8 * n + 2 * S.x.size + 3 * block * (n + 1)), np.empty(7 * n + 8 * pc + 2, np.int32)
-    more = [x for array in spaces for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
-    symmetric = size, *S.told, w.ctypes.data_as(c_void_p), *V.told
+    S, V, w = Matrix(n, n, *where), Matrix(n, n, *where), np.empty(n)
+    more = np.empty(8 * n + 2 * S.x.size + 3 * where[0] * (n + 1)), np.empty(7 * n + 8 * where[2] + 2, np.int32)
+    spectrum = [x for array in more for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
+    symmetric = *S.told, w.ctypes.data_as(c_void_p), *V.told
     return {
-        "eigh": (S.fill, lambda: called("pdsyevd_", c_char_p(b"V"), LOWER, *symmetric, *more)),
-        "eigvalsh": (S.fill, lambda: called("pdsyev_", c_char_p(b"N"), LOWER, *symmetric, *more[:2])),
+        "eigh": (S.fill, lambda: called("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
+        "eigvalsh": (S.fill, lambda: called("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
         "QR": (G.fill, lambda: called("pdgeqrf_", size, size, *G.told, tau, *rooms[:2])),

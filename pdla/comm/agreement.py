@@ -35,6 +35,7 @@ from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
 _moments = count()  # numbers of moments in this process: a later one has a larger number
+SHORT = 60  # characters of an argument that an error names first
 _LONG = 2**63  # integers from here on are written as floats if they are equal to one
 _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
@@ -88,7 +89,22 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
         raise _known(comm, next(filter(None, kinds))(told))
     comm.noted.clear()
     calls = who_said(others)
-    raise _known(comm, AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())))
+    told = "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())
+    raise _known(comm, AgreementError(f"ranks disagree{_differing([*calls])}: {told}"))
+
+
+def _differing(calls: list[str]) -> str:
+    """" in alpha=1 and alpha=2": in what calls differ, where that is one short argument; "" for others."""
+    if len({call.count("; ") for call in calls}) > 1:
+        return ""
+    arguments = map(set, zip(*(call.split("; ") for call in calls), strict=True))
+    apart = [said for said in arguments if len(said) > 1]
+    if len(apart) != 1 or max(map(len, apart[0])) > SHORT:
+        return ""
+    if all(text.startswith("digest ") for text in apart[0]):
+        return " in the elements of an array"
+    words = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(apart[0])]
+    return f" in {' and '.join(words)}" if len(words) == 2 and all("=" in word for word in words) else ""
 
 
 def _known(comm: Communicator, error: Exception) -> Exception:

@@ -396,9 +396,9 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
 
 def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
     """The call in words that are the same on every rank."""
-    words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
+    a, b, wanted, c = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
     asked = "" if verify is None else f"; verify={verify!r}"
-    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {options!r}{asked})"
+    return f"matmul({a}; {b}; layout={wanted}; out={c}; alpha={in_words(alpha)}; beta={in_words(beta)}; {options!r}{asked})"
 
 
 DistMatrix.multiply = matmul  # A @ B

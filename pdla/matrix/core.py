@@ -185,7 +185,7 @@ class DistMatrix:
             if hasattr(DistMatrix, name):
                 return object.__getattribute__(self, name)  # a property's own AttributeError has led here: raise that
             public = [known for known in (*vars(DistMatrix), *DistMatrix.__annotations__) if not known.startswith("_")]
-            raise signposts.missing("a DistMatrix", name, public, "{}(A)")
+            raise signposts.missing("a DistMatrix", name, public, called=True)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
@@ -210,6 +210,21 @@ class DistMatrix:
 
     def __eq__(self, other: object) -> Any:
         raise TypeError("matrices are compared by what they hold: A.gather() == B.gather(), or (A - B).norm() == 0")
+
+    if not TYPE_CHECKING:  # which refuse these themselves
+
+        def __lt__(self, other: object) -> Any:
+            raise TypeError("a DistMatrix is not compared: A.local > x compares this rank's block, A.gather() > x the whole")
+
+        __le__ = __gt__ = __ge__ = __lt__
+
+        def __len__(self) -> int:
+            raise TypeError("a DistMatrix has no len(): A.shape[0] is the number of its rows, A.size that of its elements")
+
+        def __float__(self) -> float:
+            raise TypeError("a DistMatrix is no number: A[0, 0] is its first element; A.sum(), A.norm() and A.trace() are numbers")
+
+        __int__ = __complex__ = __float__
 
     __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 

@@ -134,6 +134,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
         block = namespace(given).asarray(given)
         check_numbers("from_local", block.dtype, namespace(block))
         _check_unmasked("from_local", local)
+        if grid.active and block.shape != expected and (fitting := _fitting_call(block.shape, shape, expected, grid)):
+            raise ShapeError(f"from_local: {layout!r} on {grid!r} of {shape}: {fitting}")
         if grid.active and block.shape != expected:
             raise ShapeError(
                 f"the local block has shape {block.shape}; {layout!r} wants {expected} of {shape}: pdla.Cuts says which "
@@ -155,6 +157,17 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
     return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=max(each[by_columns] for each in gaps))
+
+
+def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: ProcessGrid) -> str:
+    """What to write for blocks that are whole rows, whole columns, or whole, the same words on every rank; "" for others."""
+    whole = [n == most != wanted for n, most, wanted in zip(given, shape, expected, strict=False)]
+    if whole == [True, True]:
+        return "the local block is the whole matrix: give pdla.from_global(array), or layout=pdla.Layout()"
+    if any(whole):
+        lines, layout = ("columns", "Layout(cols='row')") if whole[0] else ("rows", "Layout('row')")
+        return f"the local blocks are whole {lines}: give pdla.ProcessGrid({grid.comm.size}) and pdla.{layout}"
+    return ""
 
 
 def _gaps(block: Any) -> int:

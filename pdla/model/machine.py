@@ -8,13 +8,14 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import pairwise
 from math import inf
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pdla import config
-from pdla.errors import list_choices, suggest
+from pdla.errors import ArgumentError, PdlaError, PlanError, list_choices, suggest
 
 FIGURES = {  # each with its unit, and what it is
     "flops": ("flop/s", "a large float64 product"),
@@ -42,7 +43,10 @@ def operations(m: int, n: int, k: Inner, dtype: Any) -> Inner:
 
 @dataclass(frozen=True, repr=False)
 class Machine:
-    """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
+    """Figures of one rank; those left out are a desktop core's under MPICH, rounded.
+
+    Its repr names the latter. To describe a cluster, begin with a machine that is like it:
+    ``dataclasses.replace(pdla.Machine.load("h200x8"), node=4, network=2.5e10)``.
 
     Parameters
     ----------
@@ -92,6 +96,13 @@ class Machine:
     source : str
         Where the figures are from.
 
+    Raises
+    ------
+    ArgumentError
+        For a figure of another type.
+    PlanError
+        For a number that is not finite, or that this figure cannot have.
+
     Examples
     --------
     >>> pdla.Machine(flops=1e12, call=0.0).gemm(10000, 10000, 10000, "float64")
@@ -119,15 +130,23 @@ class Machine:
     source: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reached", tuple((float(size), float(share)) for size, share in self.reached))  # files have lists
+        for one in fields(self):
+            object.__setattr__(self, one.name, _checked(one.name, str(one.type), getattr(self, one.name)))
 
     def __repr__(self) -> str:
-        """As it would be written: without figures that are the default's."""
+        """As it would be written, without figures that are the default's; of a machine that has others, too, these are named."""
         from pdla.show import rounded
 
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
         words = (f"{name}={rounded(x) if isinstance(x, float) else repr(x)}" for name, x in given.items())
-        return f"Machine({', '.join(words)})"
+        by_default = f"; by default {', '.join(self._by_default)}" if given and self._by_default else ""
+        return f"Machine({', '.join(words)}{by_default})"
+
+    @property
+    def _by_default(self) -> list[str]:
+        """The figures in which it is a desktop core: those that a file must have, but for `overlap`, which hides what it can."""
+        needed = (one for one in fields(self) if one.name not in (*_OPTIONAL, "overlap"))
+        return [one.name for one in needed if getattr(self, one.name) == one.default]
 
     def _repr_html_(self) -> str:
         """Its figures, with their units."""
@@ -136,7 +155,8 @@ class Machine:
         rows = [(name, show.with_unit(getattr(self, name), unit), what) for name, (unit, what) in FIGURES.items()]
         reached = ", ".join(f"{share:.0%} at {size:g}" for size, share in self.reached)
         rows += [("reached", reached, "of flops, by products of these sizes")] if reached else []
-        return show.heading(self.title) + show.table((), rows) + show.note(self.source)
+        by_default = f"by default, as of a desktop core: {', '.join(self._by_default)}" if self._by_default else ""
+        return show.heading(self.title) + show.table((), rows) + show.note(self.source) + show.note(by_default)
 
     @staticmethod
     def load(name: str | Path) -> Machine:
@@ -158,8 +178,8 @@ class Machine:
             Where there is no such file.
         ValueError
             For a name that is none of the known machines'. For a file with keys or values that no
-            machine has, or without a figure for which 0 would not mean "none": only reached, erf,
-            gap, node, injection, name and source may be left out.
+            machine has, or without a figure for which 0 would not mean "none": only reached,
+            narrow, step, erf, gap, node, injection, name and source may be left out.
 
         Examples
         --------
@@ -176,15 +196,17 @@ class Machine:
             figures = tomllib.loads(path.read_text("utf-8"))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        known = {one.name: str(one.type) for one in fields(Machine)}
-        for key, value in figures.items():
-            fits = key in known and _fits(value, known[key])
-            if not fits or (key in _RATES and value == 0) or (key == "overlap" and value > 1):
-                like = "" if key in known else suggest(key, known)
-                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}{like}")
+        known = [one.name for one in fields(Machine)]
+        for key in figures:
+            if key not in known:
+                raise ValueError(f"{path}: {key} = {figures[key]!r}; a machine has {', '.join(known)}{suggest(key, known)}")
+        try:
+            machine = Machine(**figures)
+        except PdlaError as error:
+            raise ValueError(f"{path}: {error}") from error
         if missing := [key for key in known if key not in (*figures, *_OPTIONAL)]:
             raise ValueError(f"{path}: lacks {', '.join(missing)}; only {', '.join(_OPTIONAL)} may be left out")
-        return Machine(**figures)
+        return machine
 
     @staticmethod
     def of(given: Machine | str | Path) -> Machine:
@@ -501,21 +523,41 @@ def _chosen(name: str) -> Machine:
 
 _OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
-_FORM = (
-    f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number, overlap up to 1; "
-    "reached = [[size, share], ...], above 0, sizes growing"
-)
+_KINDS: dict[str, tuple[Any, Any, str]] = {"int": (Integral, int, "whole"), "float": (Real, float, "finite")}
 
 
-def _fits(value: Any, kind: str) -> bool:
-    """Whether a value from a file is valid for a field of this type."""
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """The value as the figure of this name; ArgumentError where it is of another type than this, PlanError for a wrong number."""
+    if kind == "str" and not isinstance(value, str):
+        raise ArgumentError(f"Machine: {name}={value!r}: a text")
     if kind == "str":
-        return isinstance(value, str)
-    if not kind.startswith("tuple"):
-        return type(value) in ((int,) if kind == "int" else (int, float)) and 0 <= value < inf
-    pairs = value if isinstance(value, list) else [None]
-    figures = all(isinstance(pair, list) and len(pair) == 2 and all(_fits(x, "float") and x > 0 for x in pair) for pair in pairs)
-    return figures and all(one[0] < other[0] for one, other in pairwise(pairs))
+        return value
+    if kind.startswith("tuple"):
+        return _pairs(name, value)
+    least = "above 0" if name in _RATES else "from 0 to 1" if name == "overlap" else "0 or more"
+    taken, make, words = _KINDS[kind]
+    form = f"Machine: {name}={value!r}: a {words} number, {least}"
+    if not isinstance(value, taken) or isinstance(value, bool):
+        raise ArgumentError(form)
+    try:
+        number = make(value)
+    except OverflowError:
+        number = inf
+    if not 0 <= number < inf or (name in _RATES and number == 0) or (name == "overlap" and number > 1):
+        raise PlanError(form)
+    return number
+
+
+def _pairs(name: str, value: Any) -> tuple[tuple[float, float], ...]:
+    form = f"Machine: {name}={value!r}: pairs of a size and a share, above 0, sizes growing, as [[64, 0.5], [512, 0.9]]"
+    listed = (list, tuple)
+    if not (isinstance(value, listed) and all(isinstance(pair, listed) and len(pair) == 2 for pair in value)):
+        raise ArgumentError(form)
+    if not all(isinstance(x, Real) and not isinstance(x, bool) for pair in value for x in pair):
+        raise ArgumentError(form)
+    if not all(0 < x < inf for pair in value for x in pair) or any(b[0] <= a[0] for a, b in pairwise(value)):
+        raise PlanError(form)
+    return tuple((float(size), float(share)) for size, share in value)
 
 
 def _written(value: Any) -> str:

@@ -13,9 +13,10 @@ from helpers.jobs import LONGEST
 
 import pdla
 from bench.__main__ import main
-from bench.cases import training
+from bench.cases import machine, training
 from bench.common import case
 from pdla.bench.arguments import positive
+from pdla.bench.measure import calibration
 
 ROOT = Path(__file__).parents[2]
 NAMES = "one", "two"
@@ -119,3 +120,12 @@ def test_distances_are_from_the_losses_of_serial(monkeypatch):
     monkeypatch.setattr(training, "SHOWN", ways)
     rows = [*training.curves(lambda losses, steps, dtype: (losses, 0.5), 2, "float64", None)]
     assert rows == [("Serial", 2.0, 1.0, 0.5, 0.0), ("Cube3D", 2.0, 1.1, 0.5, pytest.approx(0.1))]
+
+
+def test_predicted_times_stand_beside_measured_ones(monkeypatch):
+    few = {name: tuple(24 if isinstance(x, int) else x for x in way) for name, way in machine.CASES.items() if "4" in name[-2:]}
+    monkeypatch.setattr(machine, "CASES", few)
+    monkeypatch.setattr(calibration, "measured", lambda comm, screen: pdla.Machine())
+    head, *rows, last = pdla.run(2, lambda comm: [*machine.predicted(comm, 1)])[0]
+    assert head == "2 ranks" and [row[0] for row in rows] == [*few] and all(row[1] > 0 and row[2] > 0 for row in rows)
+    assert {name.split()[0] for name in few} >= {"summa", "cholesky", "lu", "qr", "tridiagonal", "trsm"} and "median error" in last

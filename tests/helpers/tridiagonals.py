@@ -14,7 +14,7 @@ def glued(part, count, glue):
 
 
 def of_spectrum(w, seed=0):
-    """A tridiagonal matrix with these eigenvalues, by Lanczos' steps with full orthogonalization in Householder's form."""
+    """A tridiagonal matrix with these eigenvalues, as a random matrix has it."""
     from scipy.linalg import hessenberg
 
     q = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(w), len(w))))[0]
@@ -36,11 +36,13 @@ def zoo(dtype, n=61):
         "split": (d, split), "hardly coupled": (np.ones(n), np.full(n - 1, 3 * eps)), "coupled less": (d, np.full(n - 1, eps**1.5)),
         "W+": wilkinson(n), "glued": glued(wilkinson(21), 3, np.sqrt(eps)), "glued by eps": glued(wilkinson(21), 3, 10 * eps),
         "glued by 1e-3": glued(wilkinson(15), 4, 1e-3), "Clement": (np.zeros(n), np.sqrt((i * (n - i))[1:] * 1.0)),
-        "graded": (eps ** (2 * i / n), eps ** (2 * i[1:] / n)), "graded up": (eps ** (2 - 2 * i / n), eps ** (2 - 2 * i[1:] / n) / 3),
+        "graded": (eps ** (2 * i / n), eps ** (2 * i[1:] / n)),
+        "graded up": (eps ** (2 - 2 * i / n), eps ** (2 - 2 * i[1:] / n) / 3),
         "graded beyond": (tiny ** (0.9 * i / n), tiny ** (0.9 * i[1:] / n) / 2),
         "one large": of_spectrum(np.where(i == 0, 1, eps)), "one small": of_spectrum(np.where(i == 0, eps, 1.0)),
         "clusters": of_spectrum(np.sort(np.repeat([1.0, 2, 3], n)[:n] + 10 * eps * d)), "geometric": of_spectrum(eps ** (i / n)),
-        "near overflow": (d * (huge / 16), e * (huge / 16)), "near underflow": (d * tiny, e * tiny), "subnormal": (d * tiny * 64 * eps, e * 0),
+        "near overflow": (d * (huge / 16), e * (huge / 16)), "near underflow": (d * tiny, e * tiny),
+        "subnormal": (d * tiny * 64 * eps, e * 0),
         "large beside small": (np.where(i < n // 2, d, d * tiny * 8), np.where(i[1:] < n // 2, e, e * tiny * 8)),
     }
     return {name: (d.astype(dtype), e.astype(dtype)) for name, (d, e) in made.items()}

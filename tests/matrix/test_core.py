@@ -684,3 +684,17 @@ def test_partial_sums_take_dtypes_that_cut_nothing_off(dtype, to, sums):
                 A.astype(to)
 
     pdla.run(2, program)
+
+
+def test_what_is_no_number_and_has_no_order_says_what_to_ask():
+    def program(comm):
+        A = pdla.eye((4, 3), ProcessGrid((2, 2)))
+        for told, call in (
+            ("A.local > x", lambda: A > 0.5), ("A.local > x", lambda: A <= A), ("A.local > x", lambda: max(A, A)),
+            (r"A.shape\[0\]", lambda: len(A)), (r"A\[0, 0\]", lambda: float(A)), (r"A\[0, 0\]", lambda: int(A)),
+        ):
+            with pytest.raises(TypeError, match=told):
+                call()
+        return [*A][1].tolist()  # list() asks for a length first
+
+    assert pdla.run(4, program) == [[0.0, 1.0, 0.0]] * 4

@@ -448,6 +448,25 @@ def test_from_local_in_a_dry_run_as_an_idle_rank_says_what_is_missing():
         pdla.dry_run(3, program, rank=2)
 
 
+@pytest.mark.parametrize(("held", "lines", "call"), [
+    (((3, 7), (3, 7), (3, 7), (1, 7)), "rows", "pdla.ProcessGrid(4) and pdla.Layout('row')"),
+    (((10, 2), (10, 2), (10, 2), (10, 1)), "columns", "pdla.ProcessGrid(4) and pdla.Layout(cols='row')"),
+    (((10, 7),) * 4, "matrix", "pdla.from_global(array), or layout=pdla.Layout()"),
+])  # fmt: skip
+def test_from_local_names_the_call_that_fits_whole_rows(held, lines, call):
+    def program(comm):
+        with pytest.raises(ShapeError, match=f"^from_local: .* whole {lines}: give {re.escape(call)}$"):  # once, not by rank
+            pdla.from_local(np.ones(held[comm.rank]), (10, 7))
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("make", [pdla.zeros, pdla.ones, pdla.random, pdla.eye], ids=lambda make: make.__name__)
+def test_a_shape_is_one_tuple(make):
+    with pytest.raises(GridError, match=r"grid=5 is an int: give a pdla.ProcessGrid; rows and columns are one tuple, as \(5, 5\)"):
+        pdla.run(2, lambda comm: make(5, 5))
+
+
 def test_from_local_with_one_wrong_block():
     def program(comm):
         with pytest.raises(ShapeError, match=r"rank 2: the local block has shape \(2, 3\)") as caught:

@@ -1,10 +1,14 @@
 """Machines: files of figures, and how long work and messages take by them."""
 
+import re
 from dataclasses import replace
+from math import inf, nan
 
+import numpy as np
 import pytest
 
 from pdla import config
+from pdla.errors import ArgumentError, PlanError
 from pdla.model.machine import Machine
 
 PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, latency=1e-3, network=1e5, far_latency=1e-2, node=2)
@@ -92,6 +96,33 @@ def test_only_the_machine_of_round_figures_is_called_the_default():
     assert [one.title for one in (Machine(), Machine(flops=1e12), named)] == [
         "the default machine", "a machine without a name", named.name
     ]
+
+
+def test_figures_are_checked_where_a_machine_is_made():
+    wrong_types = {"flops": "1e12", "node": 2.0, "latency": None, "overlap": True, "name": 3, "reached": 0.5}
+    wrong_numbers = {"network": 0, "half": -1.0, "gap": inf, "step": nan, "overlap": 1.5, "node": -4, "flops": 10**400}
+    no_pairs, wrong_pairs = ([8, 0.5], [("8", 0.5)], [(8, 0.5, 1)]), ([(8, 0)], [(8, 0.5), (4, 0.6)], [(8, 0.5), (8, 0.6)])
+    pairs = {ArgumentError: no_pairs, PlanError: wrong_pairs}
+    tried = [(ArgumentError, *each) for each in wrong_types.items()] + [(PlanError, *each) for each in wrong_numbers.items()]
+    for kind, name, value in [*tried, *((kind, "reached", value) for kind, values in pairs.items() for value in values)]:
+        with pytest.raises(kind, match=re.escape(f"Machine: {name}={value!r}: ")):
+            Machine(**{name: value})
+        with pytest.raises(kind, match=name):
+            replace(PLAIN, **{name: value})
+    with pytest.raises(PlanError, match="node=-4: a whole number, 0 or more"):
+        Machine(node=-4)
+    made = Machine(flops=np.float32(2e12), node=np.int64(4), reached=[[8, np.float64(0.5)]])  # and written as Python's numbers
+    assert "np." not in made.text() and (made.flops, made.node, made.reached) == (float(np.float32(2e12)), 4, ((8.0, 0.5),))
+
+
+def test_a_machine_says_in_which_figures_it_is_a_desktop_core():
+    assert repr(Machine(flops=1e12, network=2e10, node=4)).endswith(
+        "node=4; by default bandwidth, latency, single, half, call, memory, far_latency)"
+    )
+    assert repr(Machine()) == "Machine()"
+    assert "by default, as of a desktop core: flops, bandwidth, " in Machine()._repr_html_()
+    assert "by default" not in repr(Machine.load("h200x8")) + Machine.load("h200x8")._repr_html_()
+    assert repr(Machine.load("laptop")).endswith("; by default network, far_latency)")  # one computer has no such links
 
 
 @pytest.mark.parametrize("content", [b"flops = \n", b"\xff\xfe"])

@@ -189,6 +189,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def sum(self, axis=None, keepdims=False):
         return _up(self._x.sum(axis=axis, keepdims=keepdims))
 
+    def prod(self, axis=None, keepdims=False):
+        return _up(self._x.prod(axis=axis, keepdims=keepdims))
+
     def max(self, axis=None, keepdims=False):
         return _up(self._x.max(axis=axis, keepdims=keepdims))
 

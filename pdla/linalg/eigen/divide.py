@@ -32,7 +32,7 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import on_all_ranks
 from pdla.matrix.core import DistMatrix
 
-LEAST = 64  # rows of T on a rank, at least; of a small T some ranks have none
+LEAST = 96  # rows of T on a rank, at least; of a small T some ranks have none
 
 
 def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np.ndarray:
@@ -41,10 +41,10 @@ def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np
     The first rank computes them: O(n^2) work, O(n) memory. LinAlgError where they are not finite.
     """
     xp, scale = comm.xp, _scale(d, e)
-    w = np.empty_like(d)
-    if comm.rank == 0:
-        w = kernels.sterf(xp, np.ldexp(d, -scale), np.ldexp(e, -scale))
-    return _unscaled(xp.host_or(comm.bcast(xp.asarray(w), 0).wait(), w), scale)
+    with collective_section(comm, "eigenvalues of a tridiagonal matrix"):
+        w = kernels.sterf(xp, np.ldexp(d, -scale), np.ldexp(e, -scale)) if comm.rank == 0 else np.empty_like(d)
+        w = xp.host_or(comm.bcast(xp.asarray(w), 0).wait(), w)
+    return _unscaled(w, scale)
 
 
 def eigh_tridiagonal(
@@ -65,9 +65,10 @@ def eigh_tridiagonal(
     with collective_section(grid.comm, "eigenvectors of a tridiagonal matrix"), within(opened() or Workspace()):
         w, Z = d, xp.empty((0, 0), d.dtype)
         if comm is not None:
-            tree = Tree(d, e, comm, xp)
-            made = tree.solve()
-            w, Z = tree.tell(made), tree.deal(made, block, wanted)
+            with np.errstate(over="ignore", invalid="ignore"):
+                tree = Tree(d, e, comm, xp)
+                made = tree.solve()
+                w, Z = tree.tell(made), tree.deal(made, block, wanted)
         w = on_all_ranks(grid, w)
     return _unscaled(w, scale), DistMatrix(Z, (n, len(wanted)), grid, Layout(cols=Cyclic("col", block)))
 
@@ -144,12 +145,14 @@ class Tree:
         coming, leaving = {r: Z[rows] for r, rows in enumerate(self.rows)}, {}
         mine = coming.pop(comm.rank, None)
         if made is not None:
-            made.form(numbers[comm.rank], mine)
             for r in range(comm.size):
                 if r != comm.rank and len(numbers[r]):
                     leaving[r] = buffer(xp, (len(made.Q), len(numbers[r])), dtype)
                     made.form(numbers[r], leaving[r])
-        comm.alltoall(leaving, coming if Z.size else {}).wait()
+        dealing = comm.alltoall(leaving, coming if Z.size else {})
+        if made is not None:
+            made.form(numbers[comm.rank], mine)
+        dealing.wait()
         return Z
 
 

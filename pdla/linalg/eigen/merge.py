@@ -75,15 +75,18 @@ class Factor:
         # z_i^2 = (w_i - D_i) prod_j (w_j - D_i) / (D_j - D_i), j != i
         poles = xp.asarray(D)
         for i in strips(np.arange(mine.start, mine.stop), rows):
-            ratios, apart = self.gaps(i, slice(None)), xp.asarray(D[i])[:, None] - poles
+            ratios, apart = self.gaps(i, slice(None)), buffer(xp, (len(i), k), D.dtype)
+            np.subtract(xp.asarray(D[i])[:, None], poles, out=apart)
             xp.place(apart, np.arange(len(i)), i, -1)
             ratios /= apart
             xp.copy(x[1][i[0] : i[-1] + 1], np.sqrt(ratios.prod(axis=1)))
         self.z = np.copysign(xp.host_or(team.exchange(x[1]), np.ones_like(D)), z)
         # |z / (D - w_j)|
         for j in strips(np.arange(mine.start, mine.stop), rows):
-            column = xp.asarray(self.z)[:, None] / self.gaps(slice(None), j)
-            xp.copy(x[2][j[0] : j[-1] + 1], np.sqrt((column * column).sum(axis=0)))
+            columns = self.gaps(slice(None), j)
+            np.divide(xp.asarray(self.z)[:, None], columns, out=columns)
+            columns *= columns
+            xp.copy(x[2][j[0] : j[-1] + 1], np.sqrt(columns.sum(axis=0)))
         self.lengths = xp.host_or(team.exchange(x[2]), np.ones_like(D))
 
     @property

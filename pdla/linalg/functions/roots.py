@@ -117,14 +117,15 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
     # M = A / c, X = I / c^(1/p), eigenvalues of M in (0, 1]: c = |A|; X^p A = M, in the end 1
     c = float(norm(A))
     unit = eye(n, A.grid, layout, dtype=A.dtype)
-    X, M = unit * c ** (-1 / p), A * (1 / c)
-    for _ in range(MOST):
-        step = (unit * (p + 1) - M) * (1 / p)
-        X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p), M, layout=layout)
-        X, M = ((Y + Y.H) * 0.5 for Y in (X, M))
-        left = norm(M - unit)
-        if left <= 10 * n * eps:
-            return X
-        if not np.isfinite(left):
-            break
+    with np.errstate(all="ignore"):  # of a matrix that is not positive definite, M grows until it overflows
+        X, M = unit * (c or 1.0) ** (-1 / p), A * (1 / (c or 1.0))
+        for _ in range(MOST):
+            step = (unit * (p + 1) - M) * (1 / p)
+            X, M = matmul(X, step, layout=layout), matmul(matrix_power(step, p), M, layout=layout)
+            X, M = ((Y + Y.H) * 0.5 for Y in (X, M))
+            left = norm(M - unit)
+            if left <= 10 * n * eps:
+                return X
+            if not np.isfinite(left):
+                break
     raise LinAlgError("inverse_root: no convergence: A is not positive definite, or too ill-conditioned")

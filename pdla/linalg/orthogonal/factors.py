@@ -157,6 +157,6 @@ def on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
 
 
 def largest_of(A: DistMatrix) -> float:
-    """Collective: the largest absolute value of A's elements; of arrays without data 1."""
+    """Collective: the largest absolute value of A's elements, NaN if one is NaN; of arrays without data 1."""
     mine = A.xp.host_or(abs(A.stored).max() if A.stored.size else A.xp.asarray(np.zeros(())), np.ones(()))
-    return float(max(A.grid.comm.share(float(mine))))
+    return float(np.max(A.grid.comm.share(float(mine))))

@@ -39,21 +39,23 @@ def over_stacks(routine: Routine) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
-            stacks = [*_stacks((*given, *named.values()))]
-            return _of_each(function, routine, stacks, given, named) if stacks else function(*given, **named)
+            values = (*given, *named.values())
+            stacks, mixed = [*_found(Stack, values)], any(True for _ in _found(DistMatrix, values))
+            # a stack beside a matrix is refused as anything else in its place is
+            return _of_each(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
 
         return cast(Function, call)
 
     return decorate
 
 
-def _stacks(values: Any) -> Iterator[Stack]:
-    """The stacks among arguments, and in factors, which are tuples."""
+def _found(kind: type, values: Any) -> Iterator[Any]:
+    """What is of this kind among arguments, and in factors, which are tuples."""
     for value in values:
-        if isinstance(value, Stack):
+        if isinstance(value, kind):
             yield value
         elif isinstance(value, tuple):
-            yield from _stacks(value)
+            yield from _found(kind, value)
 
 
 def _replaced(value: Any, parts: dict[int, Any]) -> Any:

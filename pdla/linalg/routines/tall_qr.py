@@ -8,7 +8,7 @@ factorizations (Demmel et al., SIAM J. Sci. Comput. 34 (2012)) takes its place, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil, log2, prod
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,13 @@ class TallQR(Routine):
         return n * n / 2 if prod(shape) > 1 else 0.0
 
     def price(self, step: routine.StepCost) -> float:
-        n, rows, ranks = step.task.n, step.task.m / prod(step.shape), prod(step.shape)
-        small = 2 * step.lapack(n, n, n**3 / 3)
-        sums = step.message(0, 2 * n * n * (1 - 1 / ranks)) if ranks > 1 else 0.0
-        return 2 * (step.gemm(n, n // 2, int(rows)) + small + step.gemm(int(rows), n // 2, n) + sums)
+        n, ranks = step.task.n, prod(step.shape)
+        rows, half = ceil(step.task.m / ranks), n // 2
+        gram = step.gemm(n, (n + 1) // 2, rows) + 2 * step.lapack(n, n, n**3 / 3)
+        divide = step.gemm(rows, half, half) + step.gemm(rows, n - half, n)
+        # G is summed, and L's condition, in steps to ranks twice as far each
+        sums = step.message(0, 2 * n * n * (1 - 1 / ranks)) + 4 * ceil(log2(ranks)) * step.message(0)
+        return 2 * (gram + divide + sums)
 
     def stays(self, A: Any) -> bool:
         """Where rows are cut over all ranks of A's grid, and columns are not cut."""

@@ -1,4 +1,4 @@
-"""Divide and conquer: LAPACK's ratios of a zoo on many ranks, parts of the spectrum, few rows, words, memory, and errors on all ranks."""
+"""Divide and conquer: LAPACK's ratios of a zoo, parts of the spectrum, few rows, words, memory, errors on all ranks."""
 
 import numpy as np
 import pytest
@@ -141,3 +141,11 @@ def test_memory_is_three_matrices_over_the_ranks():
     for ranks in (2, 3, 8, 32):
         n = 2048 * ranks
         assert pdla.dry_run(ranks, program, n, rank=ranks - 1)[0] < 3.15 * 8 * n * n / ranks
+
+
+def test_ranks_with_clocks():
+    def program(comm, n=1024):
+        return eigh_tridiagonal(np.zeros(n), np.zeros(n - 1), row(comm), 64)[1].shape
+
+    seconds = [pdla.dry_run_all(ranks, program, machine=pdla.Machine()).seconds for ranks in (1, 2, 4, 8)]
+    assert seconds == sorted(seconds, reverse=True)

@@ -36,7 +36,7 @@ def test_what_is_left_is_the_same_matrix(kind, rho, dtype):
         assert len({*wave.x, *wave.y}) == 2 * len(wave.x)
         q[:, wave.x], q[:, wave.y] = q[:, wave.x] * wave.c + q[:, wave.y] * wave.s, q[:, wave.y] * wave.c - q[:, wave.x] * wave.s
     inside = np.where(np.isin(np.arange(len(d)), left.kept), left.z, 0).astype(float)
-    before, after = (np.diag(d.astype(float)) + rho * np.outer(z, z).astype(float), np.diag(left.d) + rho * np.outer(inside, inside))
+    before, after = np.diag(d.astype(float)) + rho * np.outer(z, z), np.diag(left.d) + rho * np.outer(inside, inside)
     limit = DEFLATED * np.finfo(dtype).eps * max(abs(d).max(), rho)
     assert abs(q.T @ before @ q - after).max() <= 4 * limit
     assert sorted([*left.kept, *left.dropped]) == [*range(len(d))]

@@ -1,5 +1,7 @@
 """The polar factor, the sign, the exponential and roots: SciPy's, in any layout, for matrices of every condition."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -109,17 +111,33 @@ def test_faults_are_told_alike_on_every_rank():
     a = np.eye(4)
     a[1, 1] = -1
     cases = [
-        ("no convergence", lambda A: inverse_root(A, 2), a), ("p=0", lambda A: inverse_root(A, 0), a),
+        ("inverse_root: no convergence", lambda A: inverse_root(A, 2), a), ("sqrtm: no convergence", sqrtm, a),
+        ("sqrtm: no convergence", sqrtm, -np.eye(4)), ("sqrtm: no convergence", sqrtm, 0 * a),
+        ("p=0", lambda A: inverse_root(A, 0), a),
         ("A has nan", expm, a * np.nan),
         ("leaves the range", expm, a * 1e4), ("must be square", signm, np.ones((4, 3))), ("side=", lambda A: polar(A, side=2), a),
         ("one of 'jordan'", lambda A: newton_schulz(A, coefficients="x"), a), ("steps=9", lambda A: newton_schulz(A, steps=9), a),
         ("side='left'", polar, np.ones((3, 4))),
     ]
     for text, call, given in cases:
-        _kind, said = raised(lambda comm, call=call, given=given: call(on((2, 1), given, BLOCKS, comm)), 3)
+        with warnings.catch_warnings(action="error"):  # by NumPy, of numbers that overflow
+            _kind, said = raised(lambda comm, call=call, given=given: call(on((2, 1), given, BLOCKS, comm)), 3)
         assert text in said, said
     turn = np.array([[0.0, 1], [-1, 0]])  # eigenvalues i and -i
     assert raised(lambda comm: signm(on((2, 1), turn, BLOCKS, comm)))[0] is LinAlgError
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("shape", [(6, 6), (9, 4)])
+def test_a_polar_factor_of_what_nobody_looked_at_is_an_error(value, shape):
+    a = drawn(shape, "float64")
+    a[3, 1] = value
+
+    def program(comm):
+        with np.errstate(invalid="ignore"):
+            polar(on((2, 1), a, BLOCKS, comm), check_finite=False)
+
+    assert raised(program, 3) == (LinAlgError, "polar: A has elements that are not finite")
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])

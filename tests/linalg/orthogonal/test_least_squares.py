@@ -67,6 +67,19 @@ def test_a_limit_of_one_s_own():
     assert pdla.run(2, program)[0] == ([3, 2, 1], 1, 2, (3, 1), 1.0)
 
 
+@pytest.mark.parametrize("shape", [(40, 4), (4, 40)])
+def test_the_limit_counts_the_longer_side(shape):
+    """Of singular values that are as large as 10 and 100 eps, the limit is 40 eps."""
+    def program(comm, least):
+        a = np.zeros(shape)
+        a[range(4), range(4)] = 1, 1, 1, least * np.finfo(float).eps
+        A = on((2, 1), a, BLOCKS, comm)
+        assert matrix_rank(A) == np.linalg.matrix_rank(a) == lstsq(A, np.ones(shape[0]))[2]
+        return matrix_rank(A), null_space(A).shape[1]
+
+    assert [pdla.run(2, program, least)[0] for least in (10, 100)] == [(3, shape[1] - 3), (4, shape[1] - 4)]
+
+
 @pytest.mark.parametrize("m", [40, 400])
 def test_fits_where_the_normal_equations_fail(m):
     """A polynomial of degree 30 in powers: fitted values are as near as SciPy's, the normal equations lose all digits."""

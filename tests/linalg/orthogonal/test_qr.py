@@ -116,6 +116,16 @@ def test_near_the_ends_of_the_range(power, shape):
             assert ratios(a, q, (r * near) / back)[0] < 30
 
 
+@pytest.mark.parametrize("shape", [(40, 40), (40, 24), (24, 40)])
+def test_q_of_subnormal_numbers_has_all_digits(shape):
+    """Integers times the least number: what R cannot hold, Q can."""
+    a = np.round(drawn(shape, "float64") * 2**8)
+    for way, grid in (("cyclic", (3, 1)), ("columns", (1, 2))):
+        q, _ = factors(a * 2.0**-1070, way, grid)
+        r = q.T @ a
+        assert max(ratios(a, q, np.triu(r))) < 30
+
+
 def test_lauchli_s_matrix_whose_gram_matrix_has_rank_1():
     a = np.vstack([np.ones(20), 1e-9 * np.eye(20), np.zeros((200, 20))])
     for grid in ((1, 1), (4, 1), (7, 1)):

@@ -18,12 +18,15 @@ from pdla.linalg import (
     predict_cholesky,
     predict_lu,
     predict_solve_triangular,
+    qr,
     solve_triangular,
 )
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import StepCost, Task
-from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
+from pdla.linalg.routines.qr import FORMING
+from pdla.linalg.routines.tall_qr import TALL_QR
 
 MACHINE = pdla.Machine(overlap=0.0)
 
@@ -52,6 +55,30 @@ def test_near_a_dry_run_of_all_ranks(routine, shape, n, block):
     told = price.seconds(Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
     ran = pdla.dry_run_all(shape[0] * shape[1], work, routine, shape, n, block, machine=MACHINE).seconds
     assert 0.7 < told / ran < 1.15
+
+
+@pytest.mark.parametrize("mode", ["raw", "reduced"])
+@pytest.mark.parametrize("shape", [(1, 4), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("machine", "least"), [(MACHINE, 0.87), (pdla.Machine.load("a100x4"), 0.7)], ids=["slow", "fast"])
+def test_qr_and_q_are_priced_near_a_dry_run(shape, mode, machine, least):
+    """On a fast machine with 16 steps some of what a tree's ranks wait for is missing."""
+    m, n, block = 2048, 1024, 64
+
+    def program(comm):
+        qr(pdla.zeros((m, n), pdla.ProcessGrid(shape, comm=comm), cyclic(block)), mode=mode, overwrite_a=True, check_finite=False)
+
+    tasks = [Task(each, m, n, np.dtype(float), machine) for each in ((QR, FORMING) if mode == "reduced" else (QR,))]
+    ran = pdla.dry_run_all(4, program, machine=machine).seconds
+    assert least < sum(price.seconds(task, shape, block) for task in tasks) / ran < 1.15
+
+
+@pytest.mark.parametrize(("ranks", "m", "n"), [(2, 65536, 256), (4, 65536, 256), (8, 4096, 64), (16, 65536, 512)])
+def test_tall_qr_is_priced_near_a_dry_run(ranks, m, n):
+    def program(comm):
+        qr(pdla.zeros((m, n), pdla.ProcessGrid((ranks,), comm=comm), Layout("row")), check_finite=False)
+
+    told = price.seconds(Task(TALL_QR, m, n, np.dtype(float), MACHINE), (ranks, 1), m // ranks)
+    assert 0.9 < told / pdla.dry_run_all(ranks, program, machine=MACHINE).seconds < 1.1
 
 
 @pytest.mark.parametrize(("shape", "n", "block"), [((2, 2, 2), 2048, 32), ((2, 2, 2), 4096, 64), ((2, 2, 4), 4096, 64)])

@@ -8,7 +8,9 @@ from pdla import Layout, ProcessGrid, errors, linalg
 from pdla.linalg.plan import stacked
 from pdla.linalg.routines import CHOLESKY
 
-PLACES = (((4,), Layout(), "row"), ((2, 2), Layout("row", "col"), None), ((2, 2), Layout("row"), "col"), ((3,), Layout("row"), None))
+PLACES = (
+    ((4,), Layout(), "row"), ((2, 2), Layout("row", "col"), None), ((2, 2), Layout("row"), "col"), ((3,), Layout("row"), None),
+)
 
 
 def made(batch, n, dtype=float):
@@ -29,7 +31,8 @@ def test_each_matrix_as_numpy(place, batch, dtype):
         S, B = (pdla.stack(x, grid, *place[1:]) for x in (whole, right))
         L, (factors, lower) = linalg.cholesky(S), linalg.cho_factor(S)
         assert lower is True and (L.grid, L.axis) == (S.grid, S.axis) and L.layout == S.layout
-        return [X.gather() for X in (L, linalg.solve(S, B), linalg.solve(S, B, assume_a="pos"), linalg.cho_solve((factors, lower), B))]
+        solutions = linalg.solve(S, B), linalg.solve(S, B, assume_a="pos"), linalg.cho_solve((factors, lower), B)
+        return [X.gather() for X in (L, *solutions)]
 
     for L, *solutions in pdla.run(4, program):
         assert np.allclose(L, np.linalg.cholesky(whole), rtol=1e-13, atol=1e-13)
@@ -68,8 +71,10 @@ def test_an_error_of_one_layer_is_that_of_all(bad, place):
     whole, _ = made(5, 6)
     whole[bad, 4, 4] = -100
 
+    words = f"matrix {bad} of the stack: the leading minor of order 5 is not positive definite"
+
     def program(comm):
-        with pytest.raises(errors.LinAlgError, match=f"matrix {bad} of the stack: the leading minor of order 5 is not positive definite"):
+        with pytest.raises(errors.LinAlgError, match=words):
             linalg.cholesky(pdla.stack(whole, ProcessGrid(place[0]), *place[1:]))
         return True
 

@@ -1,0 +1,101 @@
+"""Spectra of electrons on a lattice, in Hueckel's approximation, beside SciPy's."""
+
+from math import isqrt, sqrt
+
+import numpy as np
+import scipy.linalg
+
+import pdla
+from bench.common.case import case
+from bench.common.clock import alone, timed
+from pdla import linalg
+from pdla.bench.arguments import positive
+
+HOPPING = -1.0  # the unit of energy, between neighbours
+NEAR = 1.1  # within which sites are neighbours: bonds have length 1
+PERIOD = sqrt(3)  # of a ribbon
+BINS = 13  # of the density of states
+BAR = 60  # characters of the highest one
+
+
+def positions(sites, width):
+    """Of sites of a honeycomb lattice, as complex numbers: two a cell, so many cells side by side."""
+    cell, second = sites // 2, sites % 2
+    across, along = np.divmod(cell, width)
+    return PERIOD * along + (PERIOD / 2 + 1.5j) * across + 1j * second
+
+
+def bonded(x, y):
+    """1 where two positions are neighbours, else 0."""
+    far = abs(x - y)
+    return (far > 0) * (far < NEAR) * 1.0
+
+
+@case("what:<24 | seconds:9.3f | from SciPy's:14.1e | residual:11.1e")
+def hueckel(comm, sites: positive = 2048):
+    """The spectrum of a flake of graphene, of its geometry alone, beside SciPy's (on rank 0 alone).
+
+    mpirun -n 2 python -m bench hueckel
+
+    Differences of eigenvalues, and residuals H V - V diag(w), over the largest eigenvalue. Bonds go
+    from one half of the sites to the other: so the spectrum is symmetric about 0, and each site has
+    one electron (Coulson and Rushbrooke 1940).
+    """
+    width = isqrt(max(1, sites // 2))
+
+    def element(i, j):
+        return HOPPING * bonded(positions(i, width), positions(j, width))
+
+    H = pdla.from_function(element, (sites, sites))
+    whole = H.gather(root=0)
+    expected, seconds = alone(comm, lambda: scipy.linalg.eigvalsh(whole))
+    largest = abs(expected).max()
+    yield "SciPy's eigvalsh", seconds, 0.0, None
+    w, seconds = timed(comm, lambda: linalg.eigvalsh(H))
+    yield "eigvalsh", seconds, abs(w - expected).max() / largest, None
+    (w, V), seconds = timed(comm, lambda: linalg.eigh(H))
+    residual = abs(H @ V - V * pdla.from_function(lambda i, j: w[j] + 0 * i, V.shape, V.grid, V.layout)).max()
+    yield "eigh", seconds, abs(w - expected).max() / largest, residual / largest
+    # two electrons below 0; one each in states that are near enough to 0 to be mixed with their mirror images
+    charges = pdla.matvec(V * V, 1 - np.sign(w) * (abs(w) > 1e-3 * largest))
+    yield f"symmetric about 0 within {abs(w + w[::-1]).max() / largest:.0e}, electrons a site 1 within {abs(charges - 1).max():.0e}"
+    yield from density(w)
+
+
+def density(w):
+    """Lines: how many eigenvalues are where."""
+    counts, edges = np.histogram(w, BINS)
+    for count, low, high in zip(counts, edges, edges[1:], strict=False):
+        yield f"{low:6.2f} to {high:5.2f} {count:5} {'#' * round(BAR * count / counts.max())}"
+
+
+@case("what:<24 | seconds:9.3f | from SciPy's:14.1e | residual:11.1e")
+def bands(comm, orbitals: positive = 128, points: positive = 16, *, overlap: float = 0.1, field: float = 0.02):
+    """Bands of a graphene ribbon at many k, with overlap, beside SciPy's for each k (on rank 0 alone).
+
+    mpirun -n 2 python -m bench bands
+
+    H(k) v = w S(k) v, complex Hermitian, S = 1 + overlap on bonds: one stack each, and the factor
+    of S is kept for two H, without a field across the ribbon and with one. Differences of
+    eigenvalues, and residuals H V - S V diag(w), over the largest eigenvalue.
+    """
+    sites = np.arange(orbitals)
+    place = positions(sites, 1)
+    # sum over the cell itself and those beside it
+    near = [(cell, bonded(place[:, None], place + cell * PERIOD)) for cell in (-1, 0, 1)]
+    bonds = np.array([sum(b * np.exp(1j * k * cell) for cell, b in near) for k in np.linspace(0, np.pi, points)])
+    S = np.eye(orbitals) + overlap * bonds
+    bare = HOPPING * bonds
+    tilted = bare + np.diag(field * (place.imag - place.imag.mean()))
+    stacked = pdla.stack(S)
+    factor, seconds = timed(comm, lambda: linalg.cho_factor(stacked))
+    yield "factor of S, kept", seconds, None, None
+    for name, H in (("no field", bare), ("a field", tilted)):
+        expected, seconds = alone(comm, lambda: np.array([scipy.linalg.eigh(*each)[0] for each in zip(H, S)]))  # noqa: B023, B905
+        yield f"SciPy's eigh, {name}", seconds, 0.0, None
+        stack = pdla.stack(H)
+        (w, V), seconds = timed(comm, lambda: linalg.eigh(stack, factor))  # noqa: B023
+        v, largest = V.gather(), abs(expected).max()
+        residual = abs(H @ v - S @ v * w[:, None]).max()
+        yield f"eigh, {name}", seconds, abs(w - expected).max() / largest, residual / largest
+        yield f"{name}: gap {w[:, orbitals // 2].min() - w[:, (orbitals - 1) // 2].max():.4f}"

@@ -1,0 +1,22 @@
+"""Seconds of a call that all ranks make, and of another package's on rank 0 alone."""
+
+import time
+from statistics import median
+
+
+def timed(comm, work, times=3):
+    """Collective: what work() gives, and its seconds on the slowest rank, the median of so many times."""
+    found, seconds = None, []
+    for _ in range(times):
+        comm.barrier()
+        start = time.perf_counter()
+        found = work()
+        seconds.append(max(comm.share(time.perf_counter() - start)))
+    return found, median(seconds)
+
+
+def alone(comm, work):
+    """Collective: what work() gives on rank 0, where alone it is called, on every rank; and its seconds."""
+    start = time.perf_counter()
+    found = work() if comm.rank == 0 else None
+    return comm.share((found, time.perf_counter() - start))[0]
