@@ -11,8 +11,8 @@ and after the panel A -= V W^H + W V^H. All ranks have block-cyclic columns, of 
 multiplies its own by v, reading an element once for A v and A^H v, and the ranks add up y: one short sum a column. The panel's
 columns go to all ranks at once, so that each works out x, v and w by itself.
 
-The last columns are few, and fit the caches of one rank: LAPACK reduces them there, while the others wait. Dongarra et al.,
-ScaLAPACK's pdsytrd, LAPACK Working Note 30.
+The last columns are few, and fit the caches of one rank: LAPACK reduces them there, while the others wait. Dongarra and van de
+Geijn, Parallel Comput. 18 (1992).
 """
 
 from __future__ import annotations
