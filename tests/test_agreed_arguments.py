@@ -31,7 +31,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         cholesky_words eigh_words lu_words qr_words predict_matmul record syrk_words tagged tiled_order to_descriptor
         predict_cholesky predict_eigh predict_lu predict_qr predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
-        DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
+        DistMatrix.__lt__ DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
         fill_diagonal tril triu
         ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders
         ProcessGrid.over ProcessGrid.rank_of
@@ -569,7 +569,7 @@ OPERATORS = {  # DistMatrix's local methods: what is called, with what on all ra
 
 
 def test_every_local_method_of_a_matrix_is_tested():
-    others = {"__init__", "__eq__"}
+    others = {"__init__", "__eq__", "__lt__"}
     assert OPERATORS.keys() | others == {name.split(".")[1] for name in local if name.startswith("DistMatrix.")}
 
 

@@ -104,7 +104,8 @@ def _differing(calls: list[str]) -> str:
     if all(text.startswith("digest ") for text in apart[0]):
         return " in the elements of an array"
     words = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(apart[0])]
-    return f" in {' and '.join(words)}" if len(words) == 2 and all("=" in word for word in words) else ""
+    named = all(word.partition("=")[0].isidentifier() for word in words)  # and no part of a call's other words
+    return f" in {' and '.join(words)}" if named and len(words) == 2 else ""
 
 
 def _known(comm: Communicator, error: Exception) -> Exception:

@@ -80,6 +80,7 @@ def test_ranks_that_differ(what):
     (" in the elements of an array", lambda A, mine: pdla.linalg.solve(A, np.full(4, mine))),
     ("", lambda A, mine: pdla.matmul(A, A, alpha=1 + mine, algorithm=("gather", "summa")[mine])),  # two arguments
     ("", lambda A, mine: pdla.matmul(A, (A, A[:, :2])[mine])),  # a long one
+    ("", lambda A, mine: A.astype(("float64", "float32")[mine]).norm()),  # one without a name
     ("", lambda A, mine: (pdla.matmul, pdla.linalg.solve)[mine](A, A)),  # another call
 ])  # fmt: skip
 def test_one_argument_that_differs_comes_first(told, call):
