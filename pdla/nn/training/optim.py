@@ -72,7 +72,7 @@ class Optimizer:
             raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient. Local, but Shampoo's collective; all ranks step alike.
+        """Change every parameter by its gradient. Local, of Shampoo collective; all step alike.
 
         Raises
         ------

@@ -43,8 +43,8 @@ class Shampoo(Optimizer):
 
     Notes
     -----
-    L += G G^T, R += G^T G, value -= rate L^(-1/4) G R^(-1/4) for each parameter's gradient G: Gupta,
-    Koren, Singer, arXiv 1802.09568. Of m x n numbers the state has m^2 + n^2, and a step takes
+    L += G G^T, R += G^T G, value -= rate L^(-1/4) G R^(-1/4) for each gradient G: Gupta, Koren,
+    Singer, arXiv 1802.09568. Of m x n numbers the state has m^2 + n^2, and a step takes
     O(m^3 + n^3) operations, those of `pdla.linalg.inverse_root`. A `LinAlgError` of a step, as by
     eps = 0, is raised on every rank and leaves that parameter as it was.
 
