@@ -135,7 +135,7 @@ FAMILIES = """
     pdla.simulate.Product pdla.simulate.Transformer pdla.simulate.scaling
     pdla.nn.Megatron1D pdla.nn.Summa2D pdla.nn.Tesseract pdla.nn.Cube3D pdla.nn.Tensor3D pdla.nn.Serial
     pdla.nn.LayerNorm pdla.nn.RMSNorm pdla.nn.GroupNorm
-    pdla.nn.SGD pdla.nn.AdamW pdla.nn.clip
+    pdla.nn.SGD pdla.nn.AdamW pdla.nn.Shampoo pdla.nn.clip
 """
 autosummary_context = {"listed": MEMBERS}  # `members` is a name of autosummary's own, which wins
 

@@ -23,11 +23,12 @@ from pdla.nn.schemes import Cube3D, Megatron1D, Serial, Summa2D, Tensor3D, Tesse
 from pdla.nn.training.loss import CrossEntropy
 from pdla.nn.training.mse import MeanSquaredError
 from pdla.nn.training.optim import SGD, AdamW, clip
+from pdla.nn.training.shampoo import Shampoo
 from pdla.nn.weights import feature_vector
 
 __all__ = [
     "MLP", "SGD", "AdamW", "Block", "Conv2d", "CrossEntropy", "Cube3D", "Dropout", "Embedding", "GeLU", "GroupNorm", "Layer",
     "LayerNorm", "Linear", "MeanOverSequence", "MeanSquaredError", "Megatron1D", "MicroBatch", "Parameter", "Positions", "RMSNorm",
-    "ReLU", "ResidualBlock", "Scheme", "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead",
-    "TransformerLayer", "UNetBlock", "Upsample", "clip", "feature_vector", "like",
+    "ReLU", "ResidualBlock", "Scheme", "SelfAttention", "Sequential", "Serial", "Shampoo", "Summa2D", "Tensor3D", "Tesseract",
+    "TiedHead", "TransformerLayer", "UNetBlock", "Upsample", "clip", "feature_vector", "like",
 ]

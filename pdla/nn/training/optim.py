@@ -1,4 +1,7 @@
-"""Optimizers: each rank updates its own blocks, without messages, and the state is laid out as the parameters; and clipping."""
+"""Optimizers: each rank updates its own blocks, without messages, and the state is laid out as the parameters; and clipping.
+
+Shampoo, whose steps are collective, is in shampoo.py.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from pdla.array.composed import summing
 from pdla.array.dtypes import as_saved
 from pdla.comm.agreement import agreed, note, raise_everywhere
 from pdla.errors import PdlaError, ShapeError, kind_of
+from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
 from pdla.matrix.reductions import frobenius
-from pdla.nn.blocks import like
 from pdla.nn.layer import Layer
 from pdla.nn.parameter import Parameter
 from pdla.nn.tree import check_state
@@ -34,8 +37,8 @@ class Optimizer:
     numbers : tuple of str
         Names of what steps go by: numbers of at least 0; betas: two below 1.
     moments : int
-        Arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit
-        floats.
+        Arrays that are kept of each parameter from step to step, in float32 for the 16-bit floats;
+        but for Shampoo's of the parameter's size.
     """
 
     __slots__ = ("layer", "state", "steps")  # so that to set a rate by another name is an error
@@ -69,7 +72,7 @@ class Optimizer:
             raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient. Local; all ranks step alike.
+        """Change every parameter by its gradient. Local, of Shampoo collective; all step alike.
 
         Raises
         ------
@@ -119,7 +122,8 @@ class Optimizer:
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
             for i, block in enumerate(self.state.get(parameter, ())):
-                state[f"{name}.{i}"] = like(parameter.value, block).gather(root)
+                shape, layout = self._placed(parameter, i)
+                state[f"{name}.{i}"] = DistMatrix(block, shape, parameter.value.grid, layout).gather(root)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -139,14 +143,14 @@ class Optimizer:
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
             places = self._places(self._kept(state, steps))
-            shapes: dict[str, tuple[int, ...]] = {key: parameter.value.shape for key, parameter in places.items()}
+            shapes: dict[str, tuple[int, ...]] = {key: self._placed(*place)[0] for key, place in places.items()}
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
             if not (float(steps) >= 0 and float(steps).is_integer()):
                 raise ShapeError(f"steps={steps} in the state: a whole number of them")
         loaded: dict[Parameter, tuple[Any, ...]] = {}
-        for key, parameter in places.items():
-            value = parameter.value
-            block = from_global(as_saved(state[key]), value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
+        for key, (parameter, number) in places.items():
+            value, (_, layout) = parameter.value, self._placed(parameter, number)
+            block = from_global(as_saved(state[key]), value.grid, layout).stored.astype(summing(value.dtype), copy=False)
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
@@ -154,9 +158,13 @@ class Optimizer:
         """How many arrays of each parameter a state is to have: none before the first step."""
         return self.moments if steps else 0
 
-    def _places(self, kept: int) -> dict[str, Parameter]:
-        """The parameter to which each array of a state_dict belongs, with so many of each."""
-        return {f"{name}.{i}": parameter for name, parameter in self.layer.named_parameters() for i in range(kept)}
+    def _places(self, kept: int) -> dict[str, tuple[Parameter, int]]:
+        """The parameter to which each array of a state_dict belongs, with so many of each, and its number among them."""
+        return {f"{name}.{i}": (parameter, i) for name, parameter in self.layer.named_parameters() for i in range(kept)}
+
+    def _placed(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
+        """Shape and layout of an array of a parameter's state, over the parameter's grid."""
+        return parameter.value.shape, parameter.value.layout
 
     def _moments(self, parameter: Parameter) -> tuple[Any, ...]:
         """The state of a parameter: zeros at its first step."""

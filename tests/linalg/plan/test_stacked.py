@@ -95,6 +95,9 @@ def test_what_does_not_go_together():
             linalg.cholesky(pdla.stack(whole[:0], grid, Layout(), "row"))
         with pytest.raises(errors.ShapeError, match="matrix 0 of the stack"):
             linalg.cholesky(pdla.stack(right, grid, Layout(), "row"))
+        with pytest.raises(errors.PdlaError, match="Stack") as told:
+            linalg.solve(S, pdla.eye(4))
+        assert "of the stack" not in str(told.value)
 
     pdla.run(2, program)
 

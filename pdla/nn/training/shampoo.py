@@ -1,0 +1,96 @@
+"""Shampoo: the gradient G of an m x n parameter, between roots of what its rows and its columns have in common.
+
+    L += G G^T,  R += G^T G;  value -= rate L^(-1/4) G R^(-1/4)
+
+G lies as the scheme cuts it; L and R lie in blocks, as their roots are found by products. So a step is collective.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pdla.array.composed import summing
+from pdla.layout import Layout, Shape
+from pdla.linalg import inverse_root
+from pdla.matmul import matmul
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import eye
+from pdla.nn.layer import Layer
+from pdla.nn.parameter import Parameter
+from pdla.nn.training.optim import Optimizer
+
+
+class Shampoo(Optimizer):
+    """Gradient descent preconditioned on both sides. Collective to make, and to step.
+
+    All numbers may be set between steps, as `optimizer.rate`.
+
+    Parameters
+    ----------
+    layer : Layer
+        Its parameters are stepped.
+    rate : float
+        How far.
+    eps : float, optional
+        L and R are eps times the identity before the first step.
+
+    Raises
+    ------
+    PdlaError
+        For an argument that is no number or is out of range, on every rank.
+    AgreementError
+        Where ranks give different ones.
+
+    Notes
+    -----
+    L += G G^T, R += G^T G, value -= rate L^(-1/4) G R^(-1/4) for each gradient G: Gupta, Koren,
+    Singer, arXiv 1802.09568. Of m x n numbers the state has m^2 + n^2, and a step takes
+    O(m^3 + n^3) operations, those of `pdla.linalg.inverse_root`. A `LinAlgError` of a step, as by
+    eps = 0, is raised on every rank and leaves that parameter as it was.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Linear(scheme, 8, 6)
+    ...     optimizer = pdla.nn.Shampoo(layer, 0.1)
+    ...     layer.backward(layer.forward(scheme.shard(np.ones((4, 8)))))
+    ...     optimizer.step()
+    ...     return optimizer.state_dict()["weight.0"].shape
+    >>> pdla.run(2, program)
+    [(8, 8), (8, 8)]
+    """
+
+    eps: float
+    rate: float
+
+    __slots__ = ("eps", "rate")
+    numbers = ("rate", "eps")
+    moments = 2
+
+    def __init__(self, layer: Layer, rate: float, *, eps: float = 1e-4) -> None:
+        super().__init__(layer)
+        self.rate, self.eps = rate, eps
+        self._agree()
+
+    def _placed(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
+        size = parameter.value.shape[number]
+        return (size, size), Layout(*parameter.value.grid.axes[:2])
+
+    def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
+        given = parameter.value
+        G = DistMatrix(gradient.astype(summing(given.dtype), copy=False), given.shape, given.grid, given.layout)
+        L, R = (self._sum(parameter, number, G) for number in (0, 1))
+        # L^(-1/4) G R^(-1/4)
+        change = matmul(matmul(inverse_root(L, 4), G), inverse_root(R, 4), layout=given.layout)
+        self.state[parameter] = L.stored, R.stored
+        value[...] -= change.stored * G.dtype.type(self.rate)
+
+    def _sum(self, parameter: Parameter, number: int, G: DistMatrix) -> DistMatrix:
+        """Collective: L and G G^T, or R and G^T G."""
+        shape, layout = self._placed(parameter, number)
+        if parameter in self.state:
+            before = DistMatrix(self.state[parameter][number], shape, G.grid, layout)
+        else:
+            before = eye(shape[0], G.grid, layout, dtype=G.dtype) * self.eps
+        return before + (matmul(G.T, G, layout=layout) if number else matmul(G, G.T, layout=layout))
