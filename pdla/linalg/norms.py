@@ -50,8 +50,8 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     Notes
     -----
     A rank receives one number from each other rank for Frobenius, else about 2 n words (2 m for
-    inf). The 2-norm takes the eigenvalues of A where A is Hermitian, else of A^H A or A A^H, whichever
-    is smaller.
+    inf). The 2-norm takes the eigenvalues of A where A is Hermitian, else those of A^H A or A A^H,
+    whichever is smaller.
 
     Examples
     --------

@@ -355,7 +355,7 @@ def _standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tupl
     """Collective: L of B = L L^H, and C = L^-1 A L^-H."""
     kept = isinstance(b, (tuple, list)) and len(b) == 2
     B, low = b if kept else (b, options["lower"])
-    with agreed(communicator((A,)), describe_call(name, A, B, factored=kept, low=low, **options)):
+    with agreed(communicator((A, B)), describe_call(name, A, B, factored=kept, low=low, **options)):
         flags(lower=low)
         checks.square(name, matrix(A))
         one_communicator(A.grid, matrix(B, "b").grid, "b")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agreement import agreed
+from pdla.checks import digest
+from pdla.comm.agreement import agree, agreed
 from pdla.errors import LinAlgError, ShapeError
 from pdla.linalg.eigen.eigh import eigh
 from pdla.linalg.functions.operand import check_square
@@ -135,13 +136,14 @@ def _of_spectrum(name: str, A: DistMatrix, func: Callable[[np.ndarray], Any]) ->
     """Collective: V diag(func(w)) V^H."""
     A = check_square(name, A)
     w, V = eigh(A, check_finite=False)
-    with agreed(A.grid.comm, f"{name}: values at the eigenvalues"):
+    with agreed(A.grid.comm, f"{name}: func's values"):
         with np.errstate(all="ignore"):
             values = np.asarray(func(w))
         if values.shape != w.shape:
             raise ShapeError(f"{name}: func gave an array of shape {values.shape}, of {len(w)} eigenvalues")
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             raise LinAlgError(f"{name}: func is {values[bad[0]]} at the eigenvalue {w[bad[0]]:.6g}")
+    agree(A.grid.comm, f"{name}: func's values, {digest(values)}")
     # (V diag(f)) V^H, a column at a time
     turning = values.dtype.kind == "c"
     kind = np.result_type(V.dtype, np.complex64) if turning else V.dtype

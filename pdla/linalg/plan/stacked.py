@@ -77,7 +77,7 @@ def _of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack]
     place = _place_of_groups(routine, first) if first.axis is None else None
     if place is not None:
         named = {key: value for key, value in named.items() if key != "layout"}
-    parts = stacks if place is None else [each.moved(*place) for each in stacks]
+    parts = stacks if place is None else [each._moved(*place) for each in stacks]
     made: list[tuple[Any, ...]] = []
     error, alone = None, True
     matrices = [each.matrices() for each in parts]
@@ -168,4 +168,4 @@ def _returned(made: Any, first: Stack, layout: Layout | None) -> Any:
     """Collective: a result on the first stack's grid, in the layout asked for, by default the stack's."""
     if not isinstance(made, Stack):
         return made
-    return made.moved(first.grid, layout or (first.layout if first.shape == made.shape else Layout(*first.grid.axes[:2])), None)
+    return made._moved(first.grid, layout or (first.layout if first.shape == made.shape else Layout(*first.grid.axes[:2])), None)

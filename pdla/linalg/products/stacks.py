@@ -230,9 +230,9 @@ class Stack:
             in_layout("redistribute", layout, grid)
             _check_layout(layout, self.shape[1:], grid, axis)
             _check_open(self.grid, self.axis)
-        return self.moved(grid, layout, axis)
+        return self._moved(grid, layout, axis)
 
-    def moved(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
+    def _moved(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
         """Collective, unchecked: the same."""
         made = Stack((), self.shape, grid, layout, axis, self.dtype)
         before, after = (_layer_of_each(*place, self.shape[0]) for place in ((self.grid, self.axis), (grid, axis)))
