@@ -296,6 +296,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     "ProcessGrid.__init__": {"shape": lambda here: (2, 1)},
     "DistMatrix.redistribute": {"grid": lambda here: (None, here.grid(order=here.turned()))},
     "Stack.__matmul__": {"other": VALUES["Stack"]},
+    "Stack.redistribute": {"layout": lambda here: (WHOLE, ROWS)},
     "batched_matmul": {"A": layered, "B": layered, "layout": lambda here: (None, WHOLE)},
     "stack": {
         "array": lambda here: (np.ones((2, 4, 4)), np.zeros((2, 4, 4)), np.ones((2, 4, 8))), "layout": lambda here: (WHOLE, ROWS)

@@ -30,7 +30,7 @@ def on_a_rank(call):
         (lambda A: pdla.gather, "A.gather of a DistMatrix A"),
         (lambda A: A.transpose(), "A.T, a view"),
         (lambda A: pdla.zeross, "module 'pdla' has no attribute 'zeross'; did you mean 'zeros'?"),
-        (lambda A: pdla.linalg.eigh, "; for some of a larger A's scipy.sparse.linalg.eigsh of a LinearOperator whose matvec is"),
+        (lambda A: pdla.linalg.eig, "; for some of a larger A's scipy.sparse.linalg.eigs of a LinearOperator whose matvec is"),
         (lambda A: A.save("x.npy"), "a DistMatrix has no attribute 'save': pdla.save(path, A)"),
         (lambda A: A.solve_triangular, "pdla.linalg.solve_triangular(A, B, lower=...)"),
         (lambda A: A.Linear, "pdla.nn.Linear"),

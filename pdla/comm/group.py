@@ -83,7 +83,7 @@ class Group(ABC):
 
     @property
     def workers(self) -> int:
-        """How many ranks can work at once, the same on every rank: fewer where those of a node share cores."""
+        """How many ranks can work at once, as every rank says: fewer where some share a core."""
         return self.size
 
     @cached_property

@@ -78,7 +78,8 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
     QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). About 6 steps, of a Cholesky
     factorization each, of two in the first ones, and of a QR factorization in the very first of a
     nearly singular matrix. How many follows from the largest and the least singular value,
-    estimated by the power method with A's LU factors. Where these are too near, further steps make up for it.
+    estimated by the power method with A's LU factors. Where these are too near, further steps make
+    up for it.
 
     Examples
     --------
