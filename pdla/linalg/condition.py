@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
@@ -168,7 +167,7 @@ def estimated_extremes(A: DistMatrix) -> tuple[float, float]:
 def _extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
     factors, like = factor(plan, A), np.empty(A.shape[0], plan.dtype)
     with np.errstate(all="ignore"):
-        size = _by_powers(partial(matvec, A), partial(matvec, A.H), like)
+        size = _by_powers(_image(A), _image(A.H), like)
         if factors.fault:
             return size, inf
         factors = _on_blocks(factors, plan.dtype)
@@ -179,12 +178,18 @@ def _extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
 _EXTREMES = Call("polar", (LU,), _extremes)
 
 
-def _by_powers(times: Callable[..., Any], adjoint: Callable[..., Any], like: np.ndarray) -> float:
+def _image(A: DistMatrix) -> Way:
+    """The way from x to A x, collective."""
+    xp = A.xp
+    return lambda x: xp.host(xp.host_or(matvec(A, xp.asarray(x)), x))
+
+
+def _by_powers(times: Way, adjoint: Way, like: np.ndarray) -> float:
     """The 2-norm of a matrix B, from below, by products B x and B^H x: the power method."""
     x = np.random.default_rng(0).standard_normal(len(like)).astype(like.dtype)
     for _ in range(POWERS):
-        y = np.asarray(times(x / np.linalg.norm(x)))
-        x = np.asarray(adjoint(y))
+        y = times(x / np.linalg.norm(x))
+        x = adjoint(y)
     return float(np.linalg.norm(y))
 
 

@@ -111,8 +111,8 @@ def test_faults_are_told_alike_on_every_rank():
     a = np.eye(4)
     a[1, 1] = -1
     cases = [
-        ("inverse_root: no convergence", lambda A: inverse_root(A, 2), a), ("sqrtm: no convergence", sqrtm, a),
-        ("sqrtm: no convergence", sqrtm, -np.eye(4)), ("sqrtm: no convergence", sqrtm, 0 * a),
+        ("inverse_root: no convergence", lambda A: inverse_root(A, 2), a), ("sqrtm: A is not positive", sqrtm, a),
+        ("sqrtm: A is not positive", sqrtm, -np.eye(4)), ("inverse_root: no convergence", lambda A: inverse_root(A, 2), 0 * a),
         ("p=0", lambda A: inverse_root(A, 0), a),
         ("A has nan", expm, a * np.nan),
         ("leaves the range", expm, a * 1e4), ("must be square", signm, np.ones((4, 3))), ("side=", lambda A: polar(A, side=2), a),
