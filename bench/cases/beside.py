@@ -105,12 +105,13 @@ def _environment():
 # ---------------------------------------------------------------------------------------------- ScaLAPACK on a network
 
 HOSTS, LIMIT = 16, 900  # seconds on a cluster
+NAMES = "Cholesky;LU;QR;eigh"
 SIDES = {"pdla": ("factored", cluster.mpirun), "ScaLAPACK": ("pdfactor", under_open_mpi)}
 
 
 @case("rate:8 | :10 | pdla, s:10.3f | MB:8.1f | ScaLAPACK, s:14.3f | MB:8.1f | times:8.2f | MB over:9.2f | pdla's grid, block:<18")
 def factor_network(n: positive = 4096, rates: str = "200mbit,1gbit"):
-    """Cholesky and LU on an emulated network of 16 hosts of one rank, beside ScaLAPACK's.
+    """Factorizations and eigenvectors on an emulated network of 16 hosts of one rank, beside ScaLAPACK's.
 
     Each side in its best layouts: pdla in those that it finds cheapest by a description of the
     cluster (bench/network.py), ScaLAPACK in the best of blocks of 32, 64 and 128 on 4 x 4 and 2 x
@@ -139,5 +140,5 @@ def on_cluster(n, rate, one, folder):
     cluster.build(HOSTS, rate)
     os.environ["PDLA_MACHINE"] = described(one, HOSTS, 1, rate)
     for side, (module, start) in SIDES.items():
-        start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(n), "Cholesky;LU", str(folder / side)])
+        start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(n), NAMES, str(folder / side)])
     return 0

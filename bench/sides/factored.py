@@ -1,4 +1,4 @@
-"""pdla's Cholesky and LU, in place in its own layouts: as bench/sides/pdfactor.py with a FILE.
+"""pdla's factorizations and eigenvectors, in place in its own layouts: as bench/sides/pdfactor.py with a FILE.
 
 mpirun -n 4 python -m bench.sides.factored n n "Cholesky;LU" FILE
 """
@@ -14,15 +14,17 @@ from mpi4py import MPI
 import pdla
 from bench.cases.factorizations import of
 from bench.common.meeting import Meeting, received
-from pdla.linalg import cho_factor, lu_factor
+from pdla.linalg import cho_factor, eigh, lu_factor, qr
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
 from pdla.linalg.plan.routine import Task
-from pdla.linalg.routines import CHOLESKY, LU
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIDIAGONAL
 from pdla.model.machine import Machine
 
 TURNS = 3
-ROUTINES = {"Cholesky": (CHOLESKY, cho_factor), "LU": (LU, lu_factor)}
+ROUTINES = {
+    "Cholesky": (CHOLESKY, cho_factor), "LU": (LU, lu_factor), "QR": (QR, partial(qr, mode="raw")), "eigh": (TRIDIAGONAL, eigh),
+}
 
 
 def main(n, names, file):
@@ -30,7 +32,7 @@ def main(n, names, file):
     for name in names.split(";"):
         routine, factor = ROUTINES[name]
         shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
-        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine is CHOLESKY), []
+        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
         for _ in range(TURNS):
             X, came = A.copy(), received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))
