@@ -6,11 +6,10 @@ from typing import Any
 
 from pdla.layout import Layout
 from pdla.linalg.panels.factors import Factors
-from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
-from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.routines.cholesky import CHOLESKY
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import factor, solve_by

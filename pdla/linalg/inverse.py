@@ -28,9 +28,8 @@ from pdla.linalg.diagonal import inverse_of_diagonal
 from pdla.linalg.panels.blocks import as_layout, count_workspace, dimensions, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
-from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.plan import FactorPlan
-from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines import BY_STRUCTURE, LU
 from pdla.linalg.routines.triangular import Substitution, in_square_blocks

@@ -9,10 +9,9 @@ import numpy as np
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.diagonal import solved_by_diagonal
-from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
-from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.refinement import lower_dtype, refine_solution
 from pdla.linalg.routines import BY_STRUCTURE, LU, TRIANGULAR
 from pdla.linalg.solutions import factor, solve_by

@@ -135,7 +135,7 @@ def test_help_leaves_out_what_a_command_refuses(capsys):
     options = "--dry-run", "-P RANKS", "--json FILE"
     told = {command: run(capsys, command, "--help")[1] for command, has in COMMANDS.items() if not has.alone}
     shown = {command: [option for option in options if option in text] for command, text in told.items()}
-    factored = {command: ["--dry-run", "-P RANKS"] for command in ("cholesky", "lu", "qr", "solve", "trsm")}
+    factored = {command: ["--dry-run", "-P RANKS"] for command in ("cholesky", "lu", "qr", "solve", "tridiagonal", "trsm")}
     assert shown == {"gemm": list(options), "hpl": [], "info": ["--json FILE"], "calibrate": [], **factored}
 
 

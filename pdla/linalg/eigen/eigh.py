@@ -24,11 +24,10 @@ from pdla.linalg.cholesky import cho_factor
 from pdla.linalg.eigen.claims import claim_of_values, claim_of_vectors
 from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
 from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout, working_copy
-from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
-from pdla.linalg.plan.stacked import over_stacks
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines.qr import HEADER
 from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, multiply_by_q

@@ -10,9 +10,10 @@ checked at every call (`FactorPlan.check`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.right_side import check_side
 from pdla.linalg.plan.routine import Routine, Task
+from pdla.linalg.plan.stacked import of_each
+from pdla.linalg.products.stacks import Stack
 from pdla.matmul.api import plans_of
 from pdla.matmul.dry import imagined
 from pdla.matmul.images import Part
@@ -40,6 +43,7 @@ from pdla.matrix.create import whole_array, zeros
 from pdla.model.machine import Machine
 
 Routines = tuple[Routine, ...]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _assumed_part(options: Options) -> Part | None:
@@ -163,3 +167,31 @@ class Call:
             routines = self.routines[options.assume_a] if isinstance(self.routines, Mapping) else self.routines
         sizes = (A, B) if self.solves else (A,)
         return tuple(Task(routine, *routine.sizes(*sizes), dtype, machine) for routine in routines)
+
+
+def over_stacks(routine: Routine) -> Callable[[Function], Function]:
+    """Decorate a function of DistMatrix: of a Stack in their place it is the function of each matrix.
+
+    routine: what most of its time goes into, of a square matrix
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            values = (*given, *named.values())
+            stacks, mixed = [*_found(Stack, values)], any(True for _ in _found(DistMatrix, values))
+            # a stack beside a matrix is refused as anything else in its place is
+            return of_each(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
+
+        return cast(Function, call)
+
+    return decorate
+
+
+def _found(kind: type, values: Any) -> Iterator[Any]:
+    """What is of this kind among arguments, and in factors, which are tuples."""
+    for value in values:
+        if isinstance(value, kind):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _found(kind, value)

@@ -7,9 +7,8 @@ return to its grid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -27,36 +26,6 @@ from pdla.linalg.products.stacks import Stack
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def over_stacks(routine: Routine) -> Callable[[Function], Function]:
-    """Decorate a function of DistMatrix: of a Stack in their place it is the function of each matrix.
-
-    routine: what most of its time goes into, of a square matrix
-    """
-
-    def decorate(function: Function) -> Function:
-        @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            values = (*given, *named.values())
-            stacks, mixed = [*_found(Stack, values)], any(True for _ in _found(DistMatrix, values))
-            # a stack beside a matrix is refused as anything else in its place is
-            return _of_each(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
-
-        return cast(Function, call)
-
-    return decorate
-
-
-def _found(kind: type, values: Any) -> Iterator[Any]:
-    """What is of this kind among arguments, and in factors, which are tuples."""
-    for value in values:
-        if isinstance(value, kind):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _found(kind, value)
-
 
 def _replaced(value: Any, parts: dict[int, Any]) -> Any:
     """An argument with something in place of each stack."""
@@ -65,7 +34,7 @@ def _replaced(value: Any, parts: dict[int, Any]) -> Any:
     return parts[id(value)] if isinstance(value, Stack) else value
 
 
-def _of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
+def of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
     """Collective: the function of each matrix of the stacks, results as stacks, and what is no matrix as an array."""
     name, first = function.__name__, stacks[0]
     comm, layout = first.grid.comm, named.get("layout")

@@ -154,7 +154,7 @@ def test_its_time_on_a_described_machine(ranks, nodes):
     """A link that a node's ranks share carries what `pays` counts, at least; directly, each of its ranks' addends."""
     rate = 1e6 * ranks
     machine = Machine(
-        flops=1e9, call=0.0, gap=0.0, memory=inf, bandwidth=1e12, latency=0.0, network=rate, far_latency=0.0, node=ranks,
+        flops=1e9, call=0.0, gap=0.0, memory=1e300, bandwidth=1e12, latency=0.0, network=rate, far_latency=0.0, node=ranks,
         injection=rate,
     )
     size = 2**18 * nodes * ranks

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from math import inf
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ HOMES = {
 every_place = pytest.mark.parametrize("homes", HOMES.values(), ids=HOMES)
 # A second carries 1e6 bytes near, 5e5 far (a node's 1e6 shared by two); 1 ms and 10 ms until they come.
 NODES = Machine(
-    flops=1e9, call=0.0, gap=0.0, memory=inf, bandwidth=1e6, latency=1e-3, network=2e6, far_latency=1e-2, node=2, injection=1e6
+    flops=1e9, call=0.0, gap=0.0, memory=1e300, bandwidth=1e6, latency=1e-3, network=2e6, far_latency=1e-2, node=2, injection=1e6
 )
 TENTH = 12_500  # elements, 0.1 s on a link within a node
 
