@@ -104,7 +104,7 @@ def _differing(calls: list[str]) -> str:
     if all(text.startswith("digest ") for text in apart[0]):
         return " in the elements of an array"
     words = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(apart[0])]
-    named = all(word.partition("=")[0].isidentifier() for word in words)  # and no part of a call's other words
+    named = all("=" in word and word.partition("=")[0].isidentifier() for word in words)  # and no part of a call's other words
     return f" in {' and '.join(words)}" if named and len(words) == 2 else ""
 
 
