@@ -67,7 +67,7 @@ def squares(n, *where):
     getrf = lambda: called("pdgetrf_", size, size, *G.told, at)  # noqa: E731
     S, V, w = Matrix(n, n, *where), Matrix(n, n, *where), np.empty(n)
     more = np.empty(8 * n + 2 * S.x.size + 3 * where[0] * (n + 1)), np.empty(7 * n + 8 * where[2] + 2, np.int32)
-    spectrum = [x for array in more for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
+    spectrum = with_lengths(more)
     symmetric = *S.told, w.ctypes.data_as(c_void_p), *V.told
     return {
         "eigh": (S.fill, lambda: called("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
@@ -95,8 +95,12 @@ def talls(m, n, *where):
 def room(m, n, block):
     """Workspaces of numbers and of integers, each with its length, as arguments; and one for tau."""
     arrays = np.empty((m + n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
-    kept = [x for array in arrays for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
-    return kept, np.empty(m + n).ctypes.data_as(c_void_p)
+    return with_lengths(arrays), np.empty(m + n).ctypes.data_as(c_void_p)
+
+
+def with_lengths(arrays):
+    """Arrays as arguments, each with its length."""
+    return [x for array in arrays for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
 
 
 def grids(ranks, few):

@@ -50,6 +50,11 @@ def measure(A: DistMatrix, ord: Any) -> float:
 
 def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     check_order("cond", "p", options.p, (1, inf))
+    check_not_empty(A)
+
+
+def check_not_empty(A: DistMatrix) -> None:
+    """LinAlgError for a 0 x 0 matrix."""
     if not A.shape[0]:
         raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
 

@@ -12,7 +12,7 @@ from pdla.checks import communicator, describe_call, matrix
 from pdla.comm.agreement import agreed
 from pdla.errors import LinAlgError
 from pdla.linalg import checks
-from pdla.linalg.condition import CONDITION, check_order, measure
+from pdla.linalg.condition import CONDITION, check_not_empty, check_order, measure
 from pdla.linalg.eigen.eigh import eigvalsh
 from pdla.linalg.products.rank_k import herk
 from pdla.matrix.core import DistMatrix
@@ -128,8 +128,7 @@ def cond(
     named = {"p": p, "check_finite": check_finite, "memory_limit": memory_limit, "verify": verify}
     with agreed(communicator((A,)), describe_call("cond", A, **named)):
         checks.square("cond", A)
-        if not A.shape[0]:
-            raise LinAlgError("cond of a 0 x 0 matrix: it has no condition number")
+        check_not_empty(A)
     if not _is_hermitian(A):
         raise LinAlgError("cond: p=2 is there for Hermitian matrices, and A is none: p=1 or numpy.inf estimates another norm")
     w = np.abs(eigvalsh(A, check_finite=check_finite, memory_limit=memory_limit, verify=verify))

@@ -103,7 +103,7 @@ def _on_grid(value: Any, X: DistMatrix) -> Any:
     """Collective: a result for X on X's grid: factors may lie on another one over its ranks."""
     if not isinstance(value, DistMatrix) or value.grid == X.grid:
         return value
-    return as_layout(value, X.layout if value.shape == X.shape else Layout(*X.grid.axes[:2]), X.grid)
+    return as_layout(value, _layout_for(value, X), X.grid)
 
 
 def _joined(comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
@@ -137,4 +137,9 @@ def _returned(made: Any, first: Stack, layout: Layout | None) -> Any:
     """Collective: a result on the first stack's grid, in the layout asked for, by default the stack's."""
     if not isinstance(made, Stack):
         return made
-    return made._moved(first.grid, layout or (first.layout if first.shape == made.shape else Layout(*first.grid.axes[:2])), None)
+    return made._moved(first.grid, layout or _layout_for(made, first), None)
+
+
+def _layout_for(result: Any, given: Any) -> Layout:
+    """A result's on the grid of what was given, a matrix or a stack: the same where it is as large."""
+    return given.layout if result.shape == given.shape else Layout(*given.grid.axes[:2])

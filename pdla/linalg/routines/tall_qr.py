@@ -88,10 +88,10 @@ class TallQR(Routine):
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                     x, inverse, R = _factor(X.xp, X.stored, group)
             else:
-                x, inverse, R = X.stored, None, X.xp.empty((0, 0), dtype)
+                x, inverse, R = X.stored, *(X.xp.empty((0, 0), dtype) for _ in range(2))
             whole = bool(on_all_ranks(X.grid, np.array([float(inverse is None)]))[0])
-        small = [DistMatrix(part if X.grid.active else R, (n, n), X.grid, Layout()) for part in (R if whole else inverse, R)]
-        return DistMatrix(x, X.shape, X.grid, X.layout), None if whole else small[0], small[1]
+        made, R = DistMatrix(x, X.shape, X.grid, X.layout), DistMatrix(R, (n, n), X.grid, Layout())
+        return made, None if whole else DistMatrix(inverse, (n, n), X.grid, Layout()), R
 
 
 TALL_QR = TallQR()
