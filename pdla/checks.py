@@ -13,7 +13,7 @@ from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart, significant
-from pdla.comm.agreement import in_words, raise_everywhere
+from pdla.comm.agreement import raise_everywhere, to_text
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
 from pdla.grid import ProcessGrid, meeting, one_communicator
@@ -63,7 +63,7 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
     if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if dtype.kind != "b" and not has(summing(dtype), value):
-        said = shortened(in_words(value), QUOTED)
+        said = shortened(to_text(value), QUOTED)
         raise ShapeError(f"{name}={said}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
 
@@ -128,7 +128,7 @@ def describe_call(name: str, *operands: Any, **options: Any) -> str:
 def _describe(given: Any) -> str:
     if isinstance(given, DistMatrix) or hasattr(given, "described"):  # as a Stack has
         return given.described
-    return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else in_words(given)
+    return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else to_text(given)
 
 
 def _is_array(given: Any) -> bool:

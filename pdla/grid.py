@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pdla.comm import as_communicator
-from pdla.comm.agreement import agreed, in_words, know, raise_everywhere
-from pdla.comm.cache import cached
+from pdla.comm.agreement import agreed, raise_everywhere, remember_ranks, to_text
+from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, GridError, LayoutError, kind_of, suggest
 from pdla.indices import distinct
@@ -253,7 +253,7 @@ class ProcessGrid:
     ) -> None:
         self.comm: Communicator = as_communicator(comm)
         placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy abbreviates the repr of a long array
-        with agreed(self.comm, f"ProcessGrid({in_words(shape)}, axes={axes!r}, order={in_words(placed)})"):
+        with agreed(self.comm, f"ProcessGrid({to_text(shape)}, axes={axes!r}, order={to_text(placed)})"):
             self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
             self.axes = self._named(axes)
             self._check_size()
@@ -310,7 +310,7 @@ class ProcessGrid:
         ProcessGrid
             The same one at each call.
         """
-        return cached(comm, ProcessGrid.everyone, lambda: ProcessGrid.trusted((comm.size,), comm, None))
+        return find_or_make(comm, ProcessGrid.everyone, lambda: ProcessGrid.trusted((comm.size,), comm, None))
 
     @staticmethod
     def default(comm: Any = None) -> ProcessGrid:
@@ -616,7 +616,7 @@ class Families:
 
     def enter(self, grid: ProcessGrid) -> None:
         """List a grid that a user has."""
-        know(self.comm)
+        remember_ranks(self.comm)
         grid._listed = True
         self.open[grid._key] += 1
 

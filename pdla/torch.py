@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from pdla import checks
 from pdla.comm import as_communicator
-from pdla.comm.agreement import agreed, in_words
-from pdla.comm.cache import cached
+from pdla.comm.agreement import agreed, to_text
+from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.cuts import Block
 from pdla.errors import DeviceError, GridError, LayoutError, ShapeError, kind_of
@@ -150,7 +150,7 @@ def to_dtensor(A: DistMatrix, mesh: DeviceMesh, placements: Sequence[Placement] 
     >>> torch.distributed.destroy_process_group()
     """
     comm = checks.communicator([A])
-    with agreed(comm, f"to_dtensor({getattr(A, 'described', '')}, {_mesh_in_words(mesh)}, {in_words(placements)})"):
+    with agreed(comm, f"to_dtensor({getattr(A, 'described', '')}, {_mesh_in_words(mesh)}, {to_text(placements)})"):
         checks.matrix(A)
         if not isinstance(mesh, DeviceMesh):
             raise GridError(f"to_dtensor: mesh is {kind_of(mesh)}: give a DeviceMesh, as init_device_mesh('cpu', {A.grid.shape})")
@@ -211,7 +211,7 @@ def _grid(mesh: DeviceMesh, comm: Communicator) -> ProcessGrid:
     names = mesh.mesh_dim_names
     axes = tuple(names) if names and all(name.isidentifier() for name in names) else None
     shape, ranks = tuple(mesh.shape), tuple(_ranks(mesh))
-    return cached(comm, (_grid, shape, ranks, axes), lambda: ProcessGrid(shape, axes, comm, ranks))
+    return find_or_make(comm, (_grid, shape, ranks, axes), lambda: ProcessGrid(shape, axes, comm, ranks))
 
 
 # ---------------------------------------------------------------------------------------------- placements

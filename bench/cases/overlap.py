@@ -18,7 +18,7 @@ from pdla.array import chosen
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
 from pdla.bench.measure.peak import elapsed
-from pdla.comm.pending import done
+from pdla.comm.pending import to_pending
 from pdla.comm.threads import ThreadComm
 
 TIMES = "s:9.3f | comm. s:10.3f | both s:10.3f | hidden:8.0%"
@@ -94,8 +94,8 @@ def product(comm, algorithm, n, panel):
 def silent(world):
     """Replace the world's verbs by ones that send nothing and return at once."""
     return patch.multiple(
-        world, bcast=lambda comm, x, root: done(x), shift=lambda comm, x, out, step=1: done(out),
-        alltoall=lambda comm, sends, recvs: done(recvs),
+        world, bcast=lambda comm, x, root: to_pending(x), shift=lambda comm, x, out, step=1: to_pending(out),
+        alltoall=lambda comm, sends, recvs: to_pending(recvs),
     )
 
 
@@ -155,8 +155,8 @@ def layer_overlap(ratio: above_zero = 2.0):
     """
     yield f"{dict(zip(AXES, GRID, strict=True))}, {BANDWIDTH / 1e6:.1f} MB a second"
     nothing = patch.multiple(
-        ThreadComm, allgather=lambda comm, x, outs, verb="", gather_buffer=None: done(outs),
-        reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
+        ThreadComm, allgather=lambda comm, x, outs, verb="", gather_buffer=None: to_pending(outs),
+        reduce_scatter=lambda comm, parts, out, verb="", op="": to_pending(out),
     )
     for shards in (1, 2, 4):
 

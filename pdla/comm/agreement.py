@@ -59,16 +59,16 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     try:
         alike = comm.same(text)
     except BaseException as interruption:  # raised by a signal's handler: the others, who may agree, go on with this call
-        failed(comm, f"the agreement on {call}", interruption)
+        mark_failed(comm, f"the agreement on {call}", interruption)
         raise
     finally:
         comm.user = before
     if alike:
         if error is not None:
-            raise _known(comm, error)
+            raise _mark_known(comm, error)
         comm.noted.clear()
         return
-    tell(comm, call, error)
+    raise_disagreement(comm, call, error)
 
 
 def note(comm: Communicator, done: str) -> None:
@@ -77,23 +77,23 @@ def note(comm: Communicator, done: str) -> None:
         comm.noted.append(done)
 
 
-def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
+def raise_disagreement(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
     """Raise the errors of all ranks or, where there are none, AgreementError, which quotes their calls.
 
     Collective, once all ranks know that they differ.
     """
-    kind, text = (None, None) if error is None else (_plain(type(error)), str(error) or type(error).__name__)
+    kind, text = (None, None) if error is None else (_find_plain_base(type(error)), str(error) or type(error).__name__)
     others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
-    if failures := who_said(texts):
-        told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
-        raise _known(comm, next(filter(None, kinds))(told))
+    if failures := group_ranks(texts):
+        told = "; ".join(f"{name_ranks(ranks)}: {failure}" for failure, ranks in failures.items())
+        raise _mark_known(comm, next(filter(None, kinds))(told))
     comm.noted.clear()
-    calls = who_said(others)
-    told = "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())
-    raise _known(comm, AgreementError(f"ranks disagree{_differing([*calls])}: {told}"))
+    calls = group_ranks(others)
+    told = "; ".join(f"{name_ranks(ranks)}: {other}" for other, ranks in calls.items())
+    raise _mark_known(comm, AgreementError(f"ranks disagree{_find_difference([*calls])}: {told}"))
 
 
-def _differing(calls: list[str]) -> str:
+def _find_difference(calls: list[str]) -> str:
     """" in alpha=1 and alpha=2": in what calls differ, where that is one short argument; "" for others."""
     if len({call.count("; ") for call in calls}) > 1:
         return ""
@@ -108,13 +108,13 @@ def _differing(calls: list[str]) -> str:
     return f" in {' and '.join(words)}" if named and len(words) == 2 else ""
 
 
-def _known(comm: Communicator, error: Exception) -> Exception:
+def _mark_known(comm: Communicator, error: Exception) -> Exception:
     """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
     error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
     return error
 
 
-def in_words(given: Any) -> str:
+def to_text(given: Any) -> str:
     """An argument as a text to be compared.
 
     Its repr, but the same for equal numbers, and sequences of them, of which one rank may give an
@@ -124,7 +124,7 @@ def in_words(given: Any) -> str:
     if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
         return repr(int(given) if kind is float and given.is_integer() else given)
     if kind in (tuple, list):
-        inside = ", ".join(map(in_words, given)) + "," * (kind is tuple and len(given) == 1)
+        inside = ", ".join(map(to_text, given)) + "," * (kind is tuple and len(given) == 1)
         return f"({inside})" if kind is tuple else f"[{inside}]"
     return _number(given) if is_number(given) else repr(given)
 
@@ -143,7 +143,7 @@ def _number(given: Any) -> str:
         return hex(number)
 
 
-def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:
+def group_ranks(texts: Sequence[str | None]) -> dict[str, list[int]]:
     """For each text the ranks that said it, in the order of the first of them. texts: by rank; None: this one said nothing."""
     ranks: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
@@ -152,7 +152,7 @@ def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:
     return ranks
 
 
-def _plain(kind: type[Exception]) -> type[Exception]:
+def _find_plain_base(kind: type[Exception]) -> type[Exception]:
     """The nearest base class that can be pickled and is made from a text alone, as NumPy's and users' errors may not be.
 
     Never StopIteration, which would mean something else when raised in the generator `agreed`.
@@ -164,7 +164,7 @@ def _plain(kind: type[Exception]) -> type[Exception]:
     )
 
 
-def name(ranks: list[int]) -> str:
+def name_ranks(ranks: list[int]) -> str:
     """Ranks in words, at most eight of them by number."""
     some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
@@ -187,7 +187,7 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
 known_ranks: ContextVar[tuple[Communicator, ...]] = ContextVar("pdla_known_ranks", default=())  # two at most: see know
 
 
-def know(comm: Communicator) -> None:
+def remember_ranks(comm: Communicator) -> None:
     """Local: this rank makes a grid over these ranks."""
     known = known_ranks.get()
     if len(known) < 2 and comm not in known:
@@ -237,10 +237,10 @@ class collective_section:
         sections.reset(self.token)
         self.comm.user = self.before
         if error is not None:
-            failed(self.comm, self.what, error, self.verbs, self.meetings)
+            mark_failed(self.comm, self.what, error, self.verbs, self.meetings)
 
 
-def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0, meeting: int = 0) -> None:
+def mark_failed(comm: Communicator, what: str, error: BaseException, verb: int = 0, meeting: int = 0) -> None:
     """Remember that this rank failed amid the call, in the verb of this number since the meeting of this number.
 
     Local; for `collective_section`, and what is too short for it.
@@ -251,25 +251,25 @@ def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0, m
             f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
         )
         place = f"going on after an error amid {what}, in verb {verb} after {meeting} of all ranks"
-        comm.failed = partial(_all_have_failed, comm, place, told)
+        comm.failed = partial(_check_all_failed, comm, place, told)
 
 
-def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
+def _check_all_failed(comm: Communicator, place: str, error: PdlaError) -> None:
     """Raise `error` unless all ranks have failed at the same place of the same call.
 
     Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an
     error, too.
     """
     if not comm.same(place):
-        tell(comm, place, error)
+        raise_disagreement(comm, place, error)
 
 
-def fail_out_of_step(comm: Communicator, fault: str) -> NoReturn:
+def raise_out_of_step(comm: Communicator, fault: str) -> NoReturn:
     """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
-    out_of_step(comm, fault)()
+    mark_out_of_step(comm, fault)()
 
 
-def out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
+def mark_out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
     """Local: raise this at every further call; gives what raises it."""
     comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
     return raises

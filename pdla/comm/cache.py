@@ -8,7 +8,7 @@ from typing import Any
 MOST = 128  # values kept with a communicator, and plans
 
 
-def cached(home: Any, key: Hashable, make: Callable[[], Any], good: Callable[[Any], bool] | None = None) -> Any:
+def find_or_make(home: Any, key: Hashable, make: Callable[[], Any], good: Callable[[Any], bool] | None = None) -> Any:
     """What this rank made for this key at an earlier call, if it is still good, or makes now.
 
     The MOST used last are kept, as long as the communicator or the grid lives that is their home.

@@ -28,7 +28,7 @@ from pdla.comm.collectives.pipeline import Pipeline
 from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.group import Array, Group, Pieces, sections
 from pdla.comm.ledger import buffer, buffers, current
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import bounds_of_blocks
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
 
@@ -470,7 +470,7 @@ class Communicator(Group):
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
         if ahead == self.rank:
             namespace(out).copy(out, x)
-            return done(out)
+            return to_pending(out)
         recvs = [(back, out)] if out.size else []
         return self._pending("shift", self._exchange("shift", [(ahead, x)] if x.size else [], recvs, {}), recvs, out)
 

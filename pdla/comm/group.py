@@ -20,7 +20,7 @@ from pdla.comm.collectives import circulant, ring
 from pdla.comm.collectives.pipeline import pays
 from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.shared_buffer import SharedBuffer
-from pdla.comm.workspace import aligned
+from pdla.comm.workspace import align
 from pdla.errors import AgreementError
 
 Array = Any
@@ -394,7 +394,7 @@ class Group(ABC):
         """
         if self.nodes in (1, self.size) or not self._around(nbytes):
             return None
-        size = nbytes + aligned(1) * pieces
+        size = nbytes + align(1) * pieces
         most = max(map(len, self._circle.ranks))
         return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 

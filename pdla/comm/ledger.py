@@ -22,7 +22,7 @@ from typing import Any
 
 from pdla.comm import trace
 from pdla.comm.clock import now
-from pdla.comm.workspace import opened
+from pdla.comm.workspace import find_workspace
 from pdla.indices import Selection
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
@@ -351,7 +351,7 @@ class tagged:
 
 def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Workspace: an array, counted by the open ledger for as long as it or a view of it lives."""
-    workspace, ledger = opened(), _open.get()
+    workspace, ledger = find_workspace(), _open.get()
     x = xp.empty(shape, dtype) if workspace is None else workspace.take(xp, shape, dtype)
     if ledger is not None:
         ledger._count(x)
@@ -382,7 +382,7 @@ def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> lis
 
 def count(x: Any) -> None:
     """Count an array that was made elsewhere as workspace, for as long as it or a view of it lives."""
-    workspace, ledger = opened(), _open.get()
+    workspace, ledger = find_workspace(), _open.get()
     if workspace is not None:
         workspace.count(x)
     if ledger is not None:
@@ -398,7 +398,7 @@ class held:
     __slots__ = ("size", "tellers")
 
     def __init__(self, size: int) -> None:
-        workspace, ledger = opened(), _open.get()
+        workspace, ledger = find_workspace(), _open.get()
         told = workspace and workspace.hold, ledger and ledger._hold
         self.size, self.tellers = size, [hold for hold in told if hold]
 

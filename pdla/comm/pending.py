@@ -63,6 +63,6 @@ def _recorded(
     ledger.events.append(Event(what, axis, size, messages, start=start, end=now(), way=way, tag=tag, far=far))
 
 
-def done(result: Any) -> Pending:
+def to_pending(result: Any) -> Pending:
     """A Pending with nothing left to do."""
     return Pending(iter(()), result)

@@ -29,9 +29,9 @@ import numpy as np
 
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, current, held, timed
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending, to_pending
 from pdla.comm.shared_buffer import GONE, LANES, SharedBuffer
-from pdla.comm.workspace import KEPT, aligned
+from pdla.comm.workspace import KEPT, align
 from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
@@ -55,8 +55,8 @@ class Slots:
 
     def __init__(self, comm: Communicator | None, xp: ModuleType, size: int, dtype: np.dtype, addends: int = 0) -> None:
         self.comm, self.xp, self.dtype = comm, xp, dtype
-        self.size: int = aligned(size * dtype.itemsize)
-        self.addends: int = aligned(addends * dtype.itemsize)
+        self.size: int = align(size * dtype.itemsize)
+        self.addends: int = align(addends * dtype.itemsize)
         self.taken = self.released = self.bcasts = self.sums = 0
         self.seen: SharedBuffer | None = None
         self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
@@ -105,7 +105,7 @@ class Slots:
     def bcast(self, x: Any, parts: Parts) -> Pending:
         """Tell the others that this rank has written its rows of x, of the slot that was taken last, or send them."""
         if self.comm is None or not x.size:
-            return done(x)
+            return to_pending(x)
         if self.seen is None:
             return self._sent(x, parts)
         self.bcasts += 1

@@ -23,7 +23,7 @@ LARGE = 2**20  # bytes of an array for which a workspace without spare has the a
 SPARE = 16 * 2**20  # bytes that may be kept for the next run beyond the peak of what was in use at once
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """`size` bytes, rounded up to whole cache lines."""
     return -(-size // _ALIGN) * _ALIGN
 
@@ -50,7 +50,7 @@ class Workspace:
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array over memory that is not in use; over new memory, where there is none of its size."""
-        size = aligned(prod(shape) * np.dtype(dtype).itemsize)
+        size = align(prod(shape) * np.dtype(dtype).itemsize)
         kind = size, xp.lane()
         spare = self._free.setdefault(kind, [])
         if spare:
@@ -101,12 +101,12 @@ class Workspace:
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
 
 
-opened: Callable[[], Workspace | None] = _open.get  # the workspace that buffers of this rank come from, if any
+find_workspace: Callable[[], Workspace | None] = _open.get  # the workspace that buffers of this rank come from, if any
 
 
-def bounded() -> Workspace:
+def choose_workspace() -> Workspace:
     """The workspace of a call with a memory limit, if one is open; else a new one."""
-    workspace = opened()
+    workspace = find_workspace()
     return Workspace() if workspace is None or workspace.spare else workspace
 
 

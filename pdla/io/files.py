@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agreement import name, who_said
+from pdla.comm.agreement import group_ranks, name_ranks
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import FileError, PdlaError
@@ -41,9 +41,9 @@ def together(comm: Communicator, path: Path) -> Iterator[None]:
     except Exception as raised:
         failure, cause = FileError(f"{path}: {_words(raised)}"), raised
     said = comm.share(failure)
-    if failures := who_said([None if other is None else str(other) for other in said]):
+    if failures := group_ranks([None if other is None else str(other) for other in said]):
         kind = next(type(other) for other in said if other is not None)
-        texts = (text if len(ranks) == comm.size else f"{name(ranks)}: {text}" for text, ranks in failures.items())
+        texts = (text if len(ranks) == comm.size else f"{name_ranks(ranks)}: {text}" for text, ranks in failures.items())
         raise kind("; ".join(texts)) from cause
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from pdla.checks import communicator, describe_call
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import take
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.errors import ArgumentError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
@@ -139,7 +139,7 @@ def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
     def compute() -> DistMatrix:
         places = np.argsort(rows)
-        with collective_section(X.grid.comm, "an inverse by LU"), within(opened() or Workspace()):
+        with collective_section(X.grid.comm, "an inverse by LU"), within(find_workspace() or Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
             Y = _forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
@@ -162,7 +162,7 @@ def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMat
     L = factors.X
 
     def compute() -> DistMatrix:
-        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(opened() or Workspace()):
+        with collective_section(L.grid.comm, "an inverse by Cholesky"), within(find_workspace() or Workspace()):
             Y = _forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
@@ -203,7 +203,7 @@ def _of_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> D
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
-        with collective_section(A.grid.comm, "an inverse of a triangle"), within(opened() or Workspace()):
+        with collective_section(A.grid.comm, "an inverse of a triangle"), within(find_workspace() or Workspace()):
             T = in_square_blocks(A, dtype, place)
             Y = _forward(T, np.arange(T.shape[0]), ALL, False)
         return as_layout(Y, layout, A.grid)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import collective_section
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.linalg.panels.blocks import dimensions, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import RowExchange
@@ -46,7 +46,7 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
 def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix:
     """Collective, unchecked: X where it is asked for."""
     few, vector = side.shape[1] <= FEW, not isinstance(side.B, DistMatrix)
-    with collective_section(factors.X.grid.comm, "a solution by factors"), within(opened() or Workspace()):
+    with collective_section(factors.X.grid.comm, "a solution by factors"), within(find_workspace() or Workspace()):
         factors = replace(factors, X=in_square_blocks(factors.X, side.dtype, place))
         T = factors.triangles[0][0]
         X = _order_vector(T, factors, side) if vector else _order_matrix(T, factors, side, few)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.comm.agreement import collective_section, name, who_said
+from pdla.comm.agreement import collective_section, group_ranks, name_ranks
 from pdla.comm.communicator import Communicator
 from pdla.errors import LinAlgError, PdlaError, VerificationError
 from pdla.layout import axes_of, effective
@@ -120,8 +120,8 @@ def _together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> t
     told = f"{claim.control(made)}" if error is None else f"{error}"
     if comm.same(told):
         return made, error
-    found = who_said(comm.share(told)).values()
-    return None, VerificationError(f"{' and '.join(map(name, found))} have found different pivots or errors")
+    found = group_ranks(comm.share(told)).values()
+    return None, VerificationError(f"{' and '.join(map(name_ranks, found))} have found different pivots or errors")
 
 
 def _again(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
@@ -267,4 +267,4 @@ class Check:
 def _have(said: Sequence[bool], value: bool) -> str:
     """The ranks that said so, and that they have something: "rank 1 has", "ranks 0, 2 have"."""
     ranks = [rank for rank, one in enumerate(said) if one == value]
-    return f"{name(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+    return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"

@@ -12,7 +12,7 @@ import numpy as np
 from pdla import checks, config
 from pdla.array.dtypes import promoted
 from pdla.comm import cache, workspace
-from pdla.comm.agreement import agreed, in_words
+from pdla.comm.agreement import agreed, to_text
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError, list_choices, misfit, suggest
@@ -398,7 +398,7 @@ def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options:
     """The call in words that are the same on every rank."""
     a, b, wanted, c = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
     asked = "" if verify is None else f"; verify={verify!r}"
-    return f"matmul({a}; {b}; layout={wanted}; out={c}; alpha={in_words(alpha)}; beta={in_words(beta)}; {options!r}{asked})"
+    return f"matmul({a}; {b}; layout={wanted}; out={c}; alpha={to_text(alpha)}; beta={to_text(beta)}; {options!r}{asked})"
 
 
 DistMatrix.multiply = matmul  # A @ B

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdla.comm.agreement import in_words
+from pdla.comm.agreement import to_text
 from pdla.model.bounds import exact
 
 
@@ -25,4 +25,4 @@ class Options:
                 object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
 
     def __repr__(self) -> str:
-        return ", ".join([f"{name}={in_words(value)}" for name, value in vars(self).items() if value is not None])
+        return ", ".join([f"{name}={to_text(value)}" for name, value in vars(self).items() if value is not None])

@@ -17,7 +17,7 @@ from pdla.array.dlpack import view_foreign
 from pdla.array.draw import TILE, Draw
 from pdla.array.dtypes import check_numbers, has_fractions
 from pdla.array.numpy import significant
-from pdla.comm.agreement import agree, agreed, collective_section, in_words
+from pdla.comm.agreement import agree, agreed, collective_section, to_text
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, DeviceError, LayoutError, ShapeError, kind_of, list_choices, misfit
 from pdla.grid import ProcessGrid, in_layout, place
@@ -34,7 +34,7 @@ FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that
 def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
     """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
     grid, layout = place(call, grid, layout)
-    with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+    with agreed(grid.comm, f"{call}(shape={to_text(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout, grid)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
@@ -125,7 +125,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     array([0, 0, 1, 1])
     """
     grid, layout = place("from_local", grid, layout)
-    with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
+    with agreed(grid.comm, f"from_local(shape={to_text(shape)}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout, grid)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
@@ -594,7 +594,7 @@ def random(
     True
     """
     shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "random")
-    with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):
+    with agreed(grid.comm, f"random(seed={to_text(seed)}, {distribution!r}, {to_text(low)}, {to_text(high)})"):
         if not (isinstance(distribution, str) and distribution in DISTRIBUTIONS):
             raise ValueError(f"distribution={distribution!r}: {list_choices(distribution, DISTRIBUTIONS)}")
         if not isinstance(seed, (int, np.integer)):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import has, is_number
-from pdla.comm.agreement import agreed, collective_section, in_words
+from pdla.comm.agreement import agreed, collective_section, to_text
 from pdla.errors import ArgumentError, LayoutError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import points
@@ -18,7 +18,7 @@ from pdla.matrix.reductions import check_summed
 def diagonal(A: DistMatrix, offset: Any) -> np.ndarray:
     """Collective: see DistMatrix.diagonal."""
     comm, xp = A.grid.comm, A.grid.comm.xp
-    with agreed(comm, f"diagonal of {A.described}, offset={in_words(offset)}"):
+    with agreed(comm, f"diagonal of {A.described}, offset={to_text(offset)}"):
         check_summed(A, "diagonal")
         offset = within(A, "diagonal", "offset", offset)
     down, length = max(0, -offset), _length(A.shape, offset)

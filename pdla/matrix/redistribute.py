@@ -19,7 +19,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import sum_alike
 from pdla.comm.agreement import agree, agreed, collective_section
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
@@ -156,7 +156,7 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
 def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
-    route = cached(comm, ("route", *between), lambda: Route.between(*between))
+    route = find_or_make(comm, ("route", *between), lambda: Route.between(*between))
     size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
     sees = comm.publishes and comm.size > 1 and min(size, room) >= SHOWN
     if sees and comm.shared_buffer() is not None:
@@ -165,7 +165,7 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
             copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
             return Places.of(comm, route, ceil(size * copies / room))
 
-        _show(A, route, cached(comm, ("places", *between, size, room), places), comm, out)
+        _show(A, route, find_or_make(comm, ("places", *between, size, room), places), comm, out)
     else:
         start(A, route, comm, out)()
 
@@ -348,7 +348,7 @@ def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
 def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
     """Shape of this rank's block; (0, 0) on an idle rank."""
-    return cached(grid, (local_shape, shape, layout), lambda: layout.local_shape(shape, grid.sizes, grid.coords))
+    return find_or_make(grid, (local_shape, shape, layout), lambda: layout.local_shape(shape, grid.sizes, grid.coords))
 
 
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:

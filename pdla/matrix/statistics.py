@@ -15,7 +15,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import has_fractions
-from pdla.comm.agreement import agreed, collective_section, in_words
+from pdla.comm.agreement import agreed, collective_section, to_text
 from pdla.errors import ShapeError, misfit
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
@@ -59,7 +59,7 @@ def extreme(A: DistMatrix, name: str, axis: int | None) -> Any:
 
 def _checked(A: DistMatrix, name: str, axis: Any) -> int | None:
     """Collective: the axis as 0, 1 or None."""
-    with agreed(A.grid.comm, f"{name} of {A.described}, axis={in_words(axis)}"):
+    with agreed(A.grid.comm, f"{name} of {A.described}, axis={to_text(axis)}"):
         check_summed(A, name)
         if axis is not None and not (isinstance(axis, (int, np.integer)) and -2 <= axis < 2):
             kind = misfit(ShapeError, axis)

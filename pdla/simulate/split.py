@@ -16,7 +16,7 @@ from operator import itemgetter
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pdla.comm.agreement import name
+from pdla.comm.agreement import name_ranks
 from pdla.comm.clock import now
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import Event, Ledger, record
@@ -117,7 +117,7 @@ def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
     spans = nlargest(SPANS, found, key=_length)
     left_out = []
     if len(shown) < ranks:
-        left_out.append(f"of {ranks} ranks all but {name([part.rank for part in shown])}")
+        left_out.append(f"of {ranks} ranks all but {name_ranks([part.rank for part in shown])}")
     if (missing := sum(part.count for part in shown) - len(spans)) > 0:
         left_out.append(f"{missing} {plural(missing, 'span')}, none longer than {_length(min(spans, key=_length)):.3g} s")
     return Timeline(tuple(sorted(spans, key=itemgetter(0, 4))), tuple(left_out))

@@ -12,7 +12,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name, raise_everywhere
+from pdla.comm.agreement import agree, agreed, collective_section, name_ranks, raise_everywhere, raise_out_of_step, to_text
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -130,7 +130,7 @@ def test_equal_complex_numbers_are_the_same_argument_and_unequal_ones_are_not():
 
     for other in (2.0, 2 + 0j, np.complex64(2), np.clongdouble(2)):
         assert set(pdla.run(4, program, 2, other)) == {8}
-    assert in_words(10**5000) != in_words(10**5000 + 1)
+    assert to_text(10**5000) != to_text(10**5000 + 1)
     for one, other in ((2, 2 + 1j), (0.1, np.float32(0.1)), (2**70, 2**70 + 1), (0.1, Fraction(1, 10)), (0.5, Decimal("0.25"))):
         with pytest.raises(AgreementError, match="rank 2: matmul"):
             pdla.run(4, program, one, other)
@@ -274,10 +274,10 @@ def test_what_is_the_same_passes():
 
 
 def test_ranks_in_words():
-    assert name([3]) == "rank 3"
-    assert name([0, 2]) == "ranks 0, 2"
-    assert name(list(range(8))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7"
-    assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+    assert name_ranks([3]) == "rank 3"
+    assert name_ranks([0, 2]) == "ranks 0, 2"
+    assert name_ranks(list(range(8))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7"
+    assert name_ranks(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
 
 
 # ---------------------------------------------------------------------------------------------- calls that name no communicator
@@ -459,7 +459,7 @@ def test_ranks_that_are_lost_are_told_so_at_every_further_call():
     def program(comm):
         told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")
         with told, collective_section(comm, "a call"):
-            fail_out_of_step(comm, "rank 1 went elsewhere")
+            raise_out_of_step(comm, "rank 1 went elsewhere")
         for call in (comm.barrier, lambda: comm.shift(np.ones(3), np.empty(3)), comm.barrier):
             with told:
                 call()

@@ -7,7 +7,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm import cache
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.linalg.products import rank_k_plan
 from pdla.matrix import redistribute
 
@@ -53,7 +53,7 @@ def test_the_latest_are_kept(plans, made):
     def program(comm):
         order = []
         for key in "aabacab":
-            assert cached(comm, key, lambda key=key: order.append(key) or key.upper()) == key.upper()
+            assert find_or_make(comm, key, lambda key=key: order.append(key) or key.upper()) == key.upper()
         return "".join(order)
 
     with patch.object(cache, "MOST", plans):

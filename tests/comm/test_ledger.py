@@ -9,7 +9,7 @@ import pdla
 from pdla import record, run
 from pdla.comm.collectives import broadcast
 from pdla.comm.ledger import Event
-from pdla.comm.pending import done
+from pdla.comm.pending import to_pending
 
 
 def test_the_repr_of_a_ledger_is_its_totals_in_a_few_lines():
@@ -70,7 +70,7 @@ def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
         count(lambda: comm.allgather(x, [empty((4, 5), "float64") for _ in range(4)]))
         count(lambda: comm.reduce(x, 3))
         count(lambda: comm.shift(x, empty((4, 5), "float64"), 1))
-        count(lambda: comm.send(x, 3) if comm.rank == 0 else comm.recv(x, 0) if comm.rank == 3 else done(None))
+        count(lambda: comm.send(x, 3) if comm.rank == 0 else comm.recv(x, 0) if comm.rank == 3 else to_pending(None))
         count(lambda: comm.alltoall({comm.rank ^ 1: x}, {comm.rank ^ 1: empty((4, 5), "float64")}))
         return far
 

@@ -14,7 +14,7 @@ from pdla.array import numpy as xp
 from pdla.comm import ledger as counting
 from pdla.comm import workspace
 from pdla.comm.ledger import buffers, record, take
-from pdla.comm.workspace import SPARE, Workspace, aligned, within
+from pdla.comm.workspace import SPARE, Workspace, align, within
 
 CYCLIC = Layout(Cyclic("row", 3), Cyclic("col", 5))
 
@@ -32,7 +32,7 @@ def test_no_more_is_held_than_was_in_use_at_once(steps, limit, spare, data):
             live.append(room.take(xp, (size,), np.uint8))
         elif live:
             del live[data.draw(st.integers(0, len(live) - 1))]
-        used = sum(aligned(x.nbytes) for x in live)
+        used = sum(align(x.nbytes) for x in live)
         most = max(most, used)
         assert room.used == used <= room.held <= (most + spare if limit is None else max(most, limit))
         assert len({x.ctypes.data for x in live if x.size}) == sum(1 for x in live if x.size)
@@ -134,7 +134,7 @@ def test_without_spare_nothing_is_kept_beyond_the_peak_of_what_is_in_use_and_cop
     for spare, held in ((0, 2 * mb), (mb, 3 * mb)):
         own = Workspace(spare=spare)
         with within(own):
-            assert (workspace.bounded() is own) == (spare == 0)
+            assert (workspace.choose_workspace() is own) == (spare == 0)
             counting.buffer(numpy, (mb,), np.uint8)  # given back at once
             y = counting.buffer(numpy, (2 * mb,), np.uint8)
             assert own.held == held

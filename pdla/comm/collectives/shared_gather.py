@@ -16,7 +16,7 @@ from typing import Any
 from pdla.comm.collectives.ring import Hop
 from pdla.comm.ledger import held
 from pdla.comm.shared_buffer import SharedBuffer
-from pdla.comm.workspace import aligned
+from pdla.comm.workspace import align
 
 
 class GatherBuffer:
@@ -39,7 +39,7 @@ class GatherBuffer:
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """The next array; all ranks of the node take the same ones in the same order."""
         x = xp.look(self.memory, self.taken, shape, dtype)
-        self.taken += aligned(x.nbytes)
+        self.taken += align(x.nbytes)
         return x
 
     def publish(self, pieces: int) -> None:

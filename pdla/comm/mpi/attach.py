@@ -12,7 +12,7 @@ from typing import Any
 
 from pdla import config
 from pdla.array import blas, chosen, cores, numpy
-from pdla.comm.agreement import name, who_said
+from pdla.comm.agreement import group_ranks, name_ranks
 from pdla.comm.mpi import alike, libmpi
 from pdla.comm.mpi.abort import end_when_interrupted, watched
 from pdla.comm.mpi.communicator import MPIComm
@@ -68,9 +68,9 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
     for setting in everyone[0]:
-        said = who_said([settings[setting] for settings in everyone])
+        said = group_ranks([settings[setting] for settings in everyone])
         if len(said) > 1:
-            values = "; ".join(f"{value} on {name(ranks)}" for value, ranks in said.items())
+            values = "; ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in said.items())
             raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")
 
 

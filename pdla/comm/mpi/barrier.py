@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.comm.agreement import fail_out_of_step, name
+from pdla.comm.agreement import name_ranks, raise_out_of_step
 from pdla.comm.mpi import futex
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import NEAR, Node
@@ -136,7 +136,7 @@ class SharedBarrier:
         each overlook the other.
         """
         if polls % _POLLS == 0 and (others := self._elsewhere()):
-            fail_out_of_step(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")  # type: ignore[arg-type]
+            raise_out_of_step(self.comm, f"{self.comm._describe(call)}: {name_ranks(others)} went into another call instead")  # type: ignore[arg-type]
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
             self._doze(self.address, word, NEAR.after(polls) if sends else _SLEEP)
         else:

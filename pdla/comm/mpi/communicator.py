@@ -26,7 +26,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import numpy
-from pdla.comm.agreement import name, out_of_step, tell
+from pdla.comm.agreement import mark_out_of_step, name_ranks, raise_disagreement
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.communicator import VERB_TAGS, Communicator
 from pdla.comm.group import Array, Group, Landed, Onward, Pieces, sections
@@ -247,7 +247,7 @@ class MPIComm(Communicator):
                     waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
                     if 0 < config.settings.timeout < waited:
                         late = [*awaited()]
-                        give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
+                        give_up(self._describe(call) + (f", for {name_ranks(late)}" if late else ""), sys.exception())
                 if ready():
                     return
         finally:
@@ -294,7 +294,7 @@ class MPIComm(Communicator):
             raise
         except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
             told = f"{type(error).__name__}: {error}"
-            out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({told})")
+            mark_out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({told})")
             raise
         said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
@@ -322,7 +322,7 @@ class MPIComm(Communicator):
         """
         alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
         if not alike:
-            tell(self, call)
+            raise_disagreement(self, call)
         return largest
 
     def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:

@@ -22,7 +22,7 @@ import numpy as np
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.cuts import Cyclic
 from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
@@ -62,7 +62,7 @@ def eigh_tridiagonal(
     wanted = range(n) if wanted is None else wanted
     d, e = np.ldexp(d, -scale), np.ldexp(e, -scale)
     d, e = xp.host_or(xp.asarray(d), np.arange(n, dtype=d.dtype)), xp.host_or(xp.asarray(e), np.ones(len(e), d.dtype))
-    with collective_section(grid.comm, "eigenvectors of a tridiagonal matrix"), within(opened() or Workspace()):
+    with collective_section(grid.comm, "eigenvectors of a tridiagonal matrix"), within(find_workspace() or Workspace()):
         w, Z = d, xp.empty((0, 0), d.dtype)
         if comm is not None:
             with np.errstate(over="ignore", invalid="ignore"):

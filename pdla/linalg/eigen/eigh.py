@@ -15,7 +15,7 @@ import numpy as np
 from pdla.checks import communicator, describe_call, flags, matrix
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.communicator import Communicator
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout
@@ -433,7 +433,7 @@ def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
 
 def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     reduced = _reduce(plan, A)
-    with collective_section(A.grid.comm, "eigenvectors"), within(opened() or Workspace()):
+    with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
         w, Z = solve_tridiagonal(plan.options, reduced, A.grid.comm)
         # V = Q Z
         multiply_by_q(reduced, Z)

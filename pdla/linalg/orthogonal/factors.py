@@ -13,7 +13,7 @@ import numpy as np
 from pdla.array.dtypes import near_one
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError
 from pdla.layout import Layout, axes_of, effective
@@ -107,7 +107,7 @@ class Reflections:
         return count_workspace(DistMatrix(block, shape, X.grid, layout))
 
     def _run(self, C: DistMatrix, adjoint: bool, lower: bool = False) -> None:
-        with collective_section(C.grid.comm, "a product with Q"), within(opened() or Workspace()):
+        with collective_section(C.grid.comm, "a product with Q"), within(find_workspace() or Workspace()):
             product = Product(self.X, self.tau)
             if C.grid.active:
                 product.run(C.stored, adjoint, lower)

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import collective_section
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import count, held
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import Cut, Cuts, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
@@ -106,7 +106,7 @@ class Dimension:
 
     def bcast(self, x: Any, root: int) -> Pending:
         """Start sending x from one of the ranks to the others."""
-        return done(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
+        return to_pending(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
 
 
 def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
@@ -118,7 +118,7 @@ def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
     def good(found: tuple[Dimension, Dimension]) -> bool:
         return all(each.axis is None or X.grid[each.axis] is each.comm for each in found)
 
-    return cached(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)), good)
+    return find_or_make(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)), good)
 
 
 def _dimension(X: DistMatrix, number: int) -> Dimension:
@@ -139,7 +139,7 @@ def block_of(X: DistMatrix) -> int:
 
 def square_blocks(X: Any) -> bool:
     """Whether factorizations can work on X, or a copy of it, where it lies."""
-    return cached(X.grid, (square_blocks, X.layout), lambda: _square_blocks(X))
+    return find_or_make(X.grid, (square_blocks, X.layout), lambda: _square_blocks(X))
 
 
 def _square_blocks(X: Any) -> bool:
@@ -240,7 +240,7 @@ def fill(out: DistMatrix, X: DistMatrix) -> None:
 def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
     if X.grid != grid or X.conjugated or layout.partial:
         return False
-    return X.layout is layout or cached(grid, (_lies, X.shape, X.layout, layout), lambda: X.lies_as(layout))
+    return X.layout is layout or find_or_make(grid, (_lies, X.shape, X.layout, layout), lambda: X.lies_as(layout))
 
 
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
@@ -25,7 +25,7 @@ from pdla.matrix.core import DistMatrix
 
 def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, Communicator | None]:
     """Collective, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
-    axis = cached(X.grid, (depth_of, X.layout), lambda: depth_of(X) or "")
+    axis = find_or_make(X.grid, (depth_of, X.layout), lambda: depth_of(X) or "")
     if not axis:
         return None, None, None
     return axis, X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)]

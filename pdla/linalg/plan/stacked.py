@@ -14,7 +14,7 @@ import numpy as np
 
 from pdla.checks import describe_call
 from pdla.comm.agreement import agreed
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
@@ -81,7 +81,8 @@ def _place_of_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, s
     if groups == 1:
         return None
     each = balanced_shape(ranks // groups)
-    grid = cached(S.grid, (_place_of_groups, groups), lambda: ProcessGrid((groups, *each), ("group", "row", "col"), S.grid.comm))
+    axes = ("group", "row", "col")
+    grid = find_or_make(S.grid, (_place_of_groups, groups), lambda: ProcessGrid((groups, *each), axes, S.grid.comm))
     return grid, Layout("row", "col"), "group"
 
 

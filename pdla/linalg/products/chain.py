@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from pdla.array.dtypes import promoted
 from pdla.checks import communicator, describe_call, matrix, one_of, same_grid
-from pdla.comm.agreement import agreed, in_words, raise_everywhere
+from pdla.comm.agreement import agreed, raise_everywhere, to_text
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -230,7 +230,7 @@ def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: s
     """Collective: a chain of stacks, multiplied from its beginning."""
     comm = communicator(stacks)
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in stacks)
-    with agreed(comm, f"einsum({in_words(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
+    with agreed(comm, f"einsum({to_text(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
         for number, S in enumerate(stacks):
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")

@@ -22,7 +22,7 @@ from pdla.array.composed import summing
 from pdla.checks import communicator, describe_call, flags, matrix, scalars, written_to
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -230,7 +230,8 @@ def _fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _together(A)
-    plan: RankKPlan = cached(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: RankKPlan.of(A, C, together))
+    key = "rank k", A.grid, A.shape, A.layout, C.layout, together
+    plan: RankKPlan = find_or_make(comm, key, lambda: RankKPlan.of(A, C, together))
     plan.home.run(A.xp, comm, _sums(A, plan, _tiles(A, plan, alpha, hermitian)), C.stored, beta)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pdla.array import namespace
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.indices import IndexSet
 from pdla.linalg.products.block_exchange import BlockExchange, Wanting, held_by, wanted_by
 from pdla.linalg.products.trapezoid import Block
@@ -27,7 +27,7 @@ def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
 
     It is added to beta times what is there.
     """
-    way: BlockExchange = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
 
 

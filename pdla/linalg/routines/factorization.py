@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import collective_section
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.layout import Layout
 from pdla.linalg.panels.blocks import as_layout, dimensions, on_all_ranks, working_copy
 from pdla.linalg.panels.layers import make_communicators
@@ -65,7 +65,7 @@ class Factorization(Routine):
         self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool, part: Part | None = None, layout: Layout | None = None
     ) -> Any:
         """Collective: the same, unchecked."""
-        with collective_section(A.grid.comm, self.what), within(opened() or Workspace()):
+        with collective_section(A.grid.comm, self.what), within(find_workspace() or Workspace()):
             X = working_copy(A, *place, dtype, overwrite)
             if part is not None:
                 reflect(X, part.lower, part.hermitian)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.clock import begin_step
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
@@ -132,7 +132,7 @@ class RightLooking(ABC):
         (height, width), block = self.a.shape, self.cols.block
         self.row_panels: Panels = Panels(self.cols, self.xp, height * block + HEADER + self.more(block), self.a.dtype)
         self.col_panels: Panels = Panels(self.rows, self.xp, (width + block) * block + HEADER + self.more(block), self.a.dtype)
-        self.counts, self.facing = cached(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
+        self.counts, self.facing = find_or_make(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
 
     def count_columns(self) -> np.ndarray:
         """How many of this rank's columns lie in or before the block of each of its rows."""

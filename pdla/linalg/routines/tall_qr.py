@@ -16,7 +16,7 @@ import numpy as np
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, timed
-from pdla.comm.workspace import Workspace, opened, within
+from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension, as_layout, count_workspace, on_all_ranks
@@ -79,7 +79,7 @@ class TallQR(Routine):
         X lies as A is worked on, and may be A; L^-1 and R are on every rank of its grid.
         """
         comm = A.grid.comm
-        with collective_section(comm, "a QR factorization"), within(opened() or Workspace()):
+        with collective_section(comm, "a QR factorization"), within(find_workspace() or Workspace()):
             X = A if A.dtype == dtype else count_workspace(cast(A, dtype))
             X, n = as_layout(X, *place), A.shape[1]
             axes = axes_of(effective(X.layout.rows, X.grid.sizes))

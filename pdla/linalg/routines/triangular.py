@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import collective_section
-from pdla.comm.cache import cached
+from pdla.comm.cache import find_or_make
 from pdla.comm.clock import begin_step
 from pdla.comm.ledger import buffer
 from pdla.cuts import Block
@@ -169,7 +169,7 @@ def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
 def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
     """Collective: X, of few columns, whole on every rank, from the owners of T's diagonal blocks."""
     comm, xp, width = X.grid.comm, X.xp, X.shape[1]
-    mine, numbers, ends = cached(T.grid, (gather_diagonal, T.shape, T.layout), lambda: find_diagonal(T))
+    mine, numbers, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: find_diagonal(T))
     x, found = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
     pieces = [x[lo:hi] for lo, hi in pairwise(ends)]
     if len(mine):  # an idle rank's block has no columns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pdla import checks, config
-from pdla.comm.agreement import failed
+from pdla.comm.agreement import mark_failed
 from pdla.comm.workspace import Workspace
 from pdla.matmul import verify
 from pdla.matmul.plan import costs, explanation, running
@@ -104,7 +104,7 @@ class Plan(Description):
             checks.open_grids((self.grid, A.grid, B.grid, (A if out is None else out).grid))
             checks.scalars(self.dtype, alpha, beta, out)
         except BaseException as error:
-            failed(self.grid.comm, "a plan's call", error)
+            mark_failed(self.grid.comm, "a plan's call", error)
             raise
         return (verify.run if config.settings.verify else Plan.run)(self, A, B, out, alpha, beta, self.state.workspace)
 

@@ -7,7 +7,7 @@ import numpy as np
 from pdla import checks
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
-from pdla.comm.agreement import collective_section, failed
+from pdla.comm.agreement import collective_section, mark_failed
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
@@ -73,7 +73,7 @@ def run(
         with within(workspace):
             turn.run(C.stored if plan.grid.active else None, alpha, beta)
     except BaseException as error:  # not by `collective_section`, whose cost would show in the smallest products
-        failed(comm, "a product", error)
+        mark_failed(comm, "a product", error)
         raise
     finally:
         comm.user = before

@@ -26,7 +26,7 @@ from math import lcm, prod
 from typing import Any
 
 from pdla.comm.ledger import take
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import block_bounds
 from pdla.indices import IndexSet, Selection, counted, joined, overlapping
 from pdla.layout import axes_of, points, shares
@@ -161,7 +161,7 @@ class Ring:
             return
         stream, share = self.stream, self.shares[number]
         here, stored = (self.part, self.stored) if number == self.slice else (stream.here, stream.cut(share.mine))
-        pending = done(stored)
+        pending = to_pending(stored)
         if part != here:
             assert stream.comm is not None
             panel = stream.fitted(self.buffers[0], len(share.parts[part]))

@@ -19,7 +19,7 @@ from typing import Any
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import held, note_read, take
 from pdla.comm.shared_buffer import SharedBuffer
-from pdla.comm.workspace import aligned
+from pdla.comm.workspace import align
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
@@ -144,7 +144,7 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
     if X.common is not None and layout.contiguous:
         return Seen((rows.selection, cols.selection), read), offset
     longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
-    size = aligned(prod(longest) * X.dtype.itemsize)
+    size = align(prod(longest) * X.dtype.itemsize)
 
     def begin(where: Mapping[str, int]) -> int:
         number = 0

@@ -15,7 +15,7 @@ from itertools import cycle
 from typing import Any, TypeVar
 
 from pdla.comm.ledger import buffer
-from pdla.comm.pending import Pending, done
+from pdla.comm.pending import Pending, to_pending
 from pdla.indices import Selection
 from pdla.matmul.schedules import walk
 from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, at_once, sink, walked
@@ -38,7 +38,7 @@ class Feed:
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
-            return done(panel), stream.seen(panel)
+            return to_pending(panel), stream.seen(panel)
         panel = next(self.panels)(width)
         if comm.rank == owner:
             stream.X.xp.copy(panel, stream.cut(positions))

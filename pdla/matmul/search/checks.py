@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
-from pdla.comm.agreement import in_words
+from pdla.comm.agreement import to_text
 from pdla.errors import PlanError, ShapeError, list_choices, misfit, shortened
 from pdla.indices import MOST as LONGEST
 
@@ -19,15 +19,15 @@ def sizes(what: str, least: int, **numbers: Any) -> None:
     for name, number in numbers.items():
         if not (isinstance(number, Integral) and least <= int(number) <= LONGEST):
             kind = misfit(ShapeError, number)
-            raise kind(f"{what} of {name}={shortened(in_words(number), QUOTED)}: a whole number from {least} to {LONGEST}")
+            raise kind(f"{what} of {name}={shortened(to_text(number), QUOTED)}: a whole number from {least} to {LONGEST}")
 
 
 def search(ranks: Any, count: Any = 1) -> None:
     """PlanError unless there may be so many ranks, of which so many ways are to be found."""
     if not (isinstance(ranks, Integral) and 1 <= int(ranks) <= MOST_RANKS):
-        raise misfit(PlanError, ranks)(f"ranks={shortened(in_words(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
+        raise misfit(PlanError, ranks)(f"ranks={shortened(to_text(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
     if not (isinstance(count, Integral) and int(count) >= 1):
-        raise misfit(PlanError, count)(f"count={in_words(count)}: a whole number of at least 1")
+        raise misfit(PlanError, count)(f"count={to_text(count)}: a whole number of at least 1")
 
 
 def names(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
