@@ -84,7 +84,7 @@ def predicted(comm, rounds: positive = 5):
     runs = {name: make(comm, *arguments) for name, (make, *arguments) in CASES.items()}
     figures = {name: [] for name in CASES}
     for _ in range(rounds):
-        machine = comm.share(calibration.measured(comm, Screen(first=False)))[0]
+        machine = comm.share(calibration.measure_machine(comm, Screen(first=False)))[0]
         for name, of in CASES.items():
             figures[name].append((dry(of, comm.size, machine), *min(measured(comm, runs[name]) for _ in range(3))))
     errors = []

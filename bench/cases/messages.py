@@ -10,7 +10,7 @@ import numpy as np
 import pdla
 from bench.common.case import case
 from pdla.bench.arguments import above_zero, positive
-from pdla.bench.measure.peak import elapsed
+from pdla.bench.measure.peak import time_once
 from pdla.comm import group
 from pdla.comm.collectives import broadcast, circulant, ring
 
@@ -41,7 +41,7 @@ def broadcasts(comm, repeats: positive = 5):
             for root in range(0, comm.size, max(1, comm.size // 4)):
                 for way in WAYS:
                     with sent(way):
-                        times[way].append(1e3 * elapsed(comm, lambda: comm.bcast(x, root).wait()))  # noqa: B023
+                        times[way].append(1e3 * time_once(comm, lambda: comm.bcast(x, root).wait()))  # noqa: B023
         yield size >> 10, *map(median, times.values())
 
 
@@ -96,8 +96,8 @@ def exchanges(comm, most: above_zero = inf):
 
 def seconds(comm, work):
     """Collective: seconds that work() takes the slowest rank, the median of a few turns."""
-    elapsed(comm, work)
-    return median(elapsed(comm, work) for _ in range(TURNS))
+    time_once(comm, work)
+    return median(time_once(comm, work) for _ in range(TURNS))
 
 
 def in_messages(mpi, x, outs):

@@ -17,7 +17,7 @@ from pdla import nn
 from pdla.array import chosen
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
-from pdla.bench.measure.peak import elapsed
+from pdla.bench.measure.peak import time_once
 from pdla.comm.pending import to_pending
 from pdla.comm.threads import ThreadComm
 
@@ -88,7 +88,7 @@ def product(comm, algorithm, n, panel):
         asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
         plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
         plan(A, B, out=C)
-        return elapsed(comm, lambda: plan(A, B, out=C))
+        return time_once(comm, lambda: plan(A, B, out=C))
 
 
 def silent(world):
@@ -176,7 +176,8 @@ def passes(comm, shards):
     seconds = []
     for _ in range(PASSES):
         y = []
-        seconds.append((elapsed(comm, lambda: y.append(net.forward(x))), elapsed(comm, lambda: net.backward(y[0]))))  # noqa: B023
+        forward = time_once(comm, lambda: y.append(net.forward(x)))  # noqa: B023
+        seconds.append((forward, time_once(comm, lambda: net.backward(y[0]))))  # noqa: B023
     return [min(each) for each in zip(*seconds, strict=True)]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pdla
 from bench.claims.cases import CASES, Case
 from bench.common import meeting
-from pdla.bench.measure.peak import elapsed
+from pdla.bench.measure.peak import time_once
 from pdla.comm.collectives import broadcast
 
 PROBES = "probes"  # a name beside those of cases, for the network's own figures
@@ -97,7 +97,7 @@ def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) 
         for pending in [begin() for _ in range(at_once)]:
             pending.wait()
 
-    return median(elapsed(comm, work) for _ in range(tries))
+    return median(time_once(comm, work) for _ in range(tries))
 
 
 def main(spec: str) -> None:

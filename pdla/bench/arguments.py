@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pdla
-from pdla.bench.leave import a_file_in_a_folder
+from pdla.bench.leave import check_file
 from pdla.bench.screen import width
 from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
@@ -133,7 +133,7 @@ def above_zero(text: str, what: str = "a number above 0") -> float:
 def to_write(text: str) -> str:
     """A file to write after the work; refused now if that will not be possible."""
     try:
-        a_file_in_a_folder(text)
+        check_file(text)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from error
     return text

@@ -13,7 +13,7 @@ from pdla import config
 from pdla.bench.arguments import COMMON, Help, Parser, Version, add_machine, add_ranks, add_wide, machine
 from pdla.bench.commands import COMMANDS, suite
 from pdla.bench.commands.command import Command
-from pdla.bench.leave import apart
+from pdla.bench.leave import check_apart
 from pdla.bench.screen import Screen
 from pdla.bench.stop import Stop, refuse
 from pdla.errors import DeviceError, NoMPIError, ShapeError, plural
@@ -23,7 +23,7 @@ MORE = "\nCOMMAND --help says more about a command."
 
 
 def parser() -> Parser:
-    made = Parser("python -m pdla.bench", description=ABOUT, **_text(suite.COMMAND, MORE))
+    made = Parser("python -m pdla.bench", description=ABOUT, **_help_texts(suite.COMMAND, MORE))
     made.set_defaults(command=suite.COMMAND, dry_run=False, wide=False)
     made.set_defaults(**dict.fromkeys(("threads", "ranks", "json", "machine", "array")))
     made.add_argument("--version", action=Version, nargs=0, help="show pdla's version and exit")
@@ -34,7 +34,7 @@ def parser() -> Parser:
     commands = made.add_subparsers(prog=made.prog, metavar="COMMAND", help="without one: the suite, all algorithms that fit")
     for command in COMMANDS.values():
         sentence = f"{command.about[0].upper()}{command.about[1:]}."
-        of = commands.add_parser(command.name, help=command.about, description=sentence, **_text(command))
+        of = commands.add_parser(command.name, help=command.about, description=sentence, **_help_texts(command))
         of.set_defaults(command=command)
         if not command.alone:
             add_ranks(of, command.refuses)
@@ -42,7 +42,7 @@ def parser() -> Parser:
     return made
 
 
-def _text(command: Command, more: str = "") -> dict[str, Any]:
+def _help_texts(command: Command, more: str = "") -> dict[str, Any]:
     """For a parser: the examples that its help ends with."""
     return {"epilog": f"examples:\n{command.examples}{more}", "formatter_class": Help}
 
@@ -54,7 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name in sorted(command.lacks):
         if getattr(arguments, name) not in (None, False):
             raise refuse(f"{COMMON[name]} before {command.name}: {command.name} has no such option")
-    apart(arguments)
+    check_apart(arguments)
     if command.alone:
         return arguments
     dry, ranks = arguments.dry_run, arguments.ranks is not None
@@ -77,12 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(parse(words), words)
     except Stop as stop:
-        if _first_of_the_job():
-            stop.say()
+        if _is_first():
+            stop.print()
         return stop.status
 
 
-def _first_of_the_job() -> bool:
+def _is_first() -> bool:
     try:
         return pdla.world().rank == 0
     except NoMPIError:
@@ -95,21 +95,21 @@ def _first_of_the_job() -> bool:
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.command.alone:
-        return _alone(lambda: arguments.command.run(arguments))
+        return _run_on_first(lambda: arguments.command.run(arguments))
     if arguments.dry_run:  # plans are made for the machine for which times are predicted
         with config.override(machine=arguments.machine or config.settings.machine):
-            return _here(lambda: pdla.dry_run(arguments.ranks, _begun, arguments, words)[0])
+            return _run_in_process(lambda: pdla.dry_run(arguments.ranks, _start, arguments, words)[0])
     with config.override(array=arguments.array or config.settings.array):
         if arguments.threads:
-            return _here(lambda: pdla.run(arguments.threads, _begun, arguments, words)[0])
+            return _run_in_process(lambda: pdla.run(arguments.threads, _start, arguments, words)[0])
         return _on_ranks(arguments, words)
 
 
-def _begun(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+def _start(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: say what runs where, before anything takes long, and run it. Gives the exit status."""
     world = "run dry" if arguments.dry_run else "threads of one process" if arguments.threads else "processes of MPI"
     ranks = f"{comm.size} {plural(comm.size, 'rank')}"
-    Screen(comm.rank == 0).say(f"pdla {pdla.__version__}: {arguments.command.name} on {ranks}, {world}")
+    Screen(comm.rank == 0).print(f"pdla {pdla.__version__}: {arguments.command.name} on {ranks}, {world}")
     return arguments.command.run(comm, arguments, words)
 
 
@@ -119,7 +119,7 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
         abort.abort_on_exception()
         comm = pdla.world()
-        return _stopped(lambda: _begun(comm, arguments, words)) if comm.size == 1 else _begun(comm, arguments, words)
+        return _run_or_refuse(lambda: _start(comm, arguments, words)) if comm.size == 1 else _start(comm, arguments, words)
     except NoMPIError as error:
         raise refuse(f"{error}; here: --threads 4") from error
     except DeviceError as error:
@@ -130,38 +130,38 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
         raise refuse(error) from error
 
 
-def _here(work: Callable[[], int]) -> int:
+def _run_in_process(work: Callable[[], int]) -> int:
     """Run threads or a dry run, in one process and without MPI, which is not even looked for unless a launcher has started this."""
-    return _alone(work) if launched() else _stopped(work)
+    return _run_on_first(work) if has_launcher() else _run_or_refuse(work)
 
 
-def launched() -> bool:
+def has_launcher() -> bool:
     """Whether a launcher has started this process, as one of several."""
     return any(name.startswith(config.LAUNCHERS) for name in os.environ)
 
 
-def _alone(work: Callable[[], int]) -> int:
+def _run_on_first(work: Callable[[], int]) -> int:
     """Run work() on the first rank alone; the others, if any, wait as long as it takes. All end with its status."""
     try:
         with config.override(array="numpy"):  # a login node, where reports are made, may have no GPU
             comm = pdla.world()
     except NoMPIError:
-        return _stopped(work)
+        return _run_or_refuse(work)
     if comm.size > 1:
         pdla.abort_on_exception()
-    status = _stopped(work) if comm.rank == 0 else 0
+    status = _run_or_refuse(work) if comm.rank == 0 else 0
     with config.override(timeout=0.0):
         return comm.share(status)[0]
 
 
-def _stopped(work: Callable[[], int]) -> int:
+def _run_or_refuse(work: Callable[[], int]) -> int:
     """Run work() in one process; gives the exit status, also where it raises what users can mend, which is printed."""
     try:
         return work()
     except Stop as stop:
-        stop.say()
+        stop.print()
         return stop.status
     except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes that no memory holds
         refused = refuse(str(error) or "out of memory")  # Python's own MemoryError says nothing
-        refused.say()
+        refused.print()
         return refused.status

@@ -14,7 +14,7 @@ from pdla.bench.stop import refuse
 READ, WRITTEN = ("machine", "a", "b"), ("json", "csv", "plot", "out")  # arguments of commands that name files
 
 
-def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
+def write_file(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
     """Write the file that an option asks for; raises Stop where that fails. Collective over comm, if given: rank 0 writes."""
     fault = ""
     if path is not None and (comm is None or comm.rank == 0):
@@ -28,12 +28,12 @@ def leave(path: str | None, write: Callable[[str], object], option: str, comm: p
         raise refuse(f"{option} {path}: {fault}")
 
 
-def foresee(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
+def check_path(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
     """Before the work: raises Stop where `leave` will fail, as `path` is a folder or in none. Collective over comm, if given."""
-    leave(path, a_file_in_a_folder, option, comm)
+    write_file(path, check_file, option, comm)
 
 
-def a_file_in_a_folder(path: str) -> None:
+def check_file(path: str) -> None:
     """OSError where `path` is a folder, or its folder does not exist."""
     if Path(path).is_dir():
         raise IsADirectoryError("this is a folder; give a file")
@@ -46,7 +46,7 @@ def write_json(path: str, content: Any) -> None:
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def apart(arguments: argparse.Namespace) -> None:
+def check_apart(arguments: argparse.Namespace) -> None:
     """Raises Stop where a command would write a file that it reads, or one file twice."""
     taken: dict[Path, str] = {}
     for name in (*READ, *WRITTEN):

@@ -16,15 +16,15 @@ class Output(TextIOWrapper):
     """A text file that raises Stop where it cannot be written."""
 
     def write(self, text: str) -> int:
-        with self._told():
+        with self._refuse_failures():
             return super().write(text)
 
     def flush(self) -> None:
-        with self._told():
+        with self._refuse_failures():
             super().flush()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _refuse_failures(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -28,18 +28,18 @@ class Screen:
         self.first, self.said = first, time.monotonic()
         self.done = self.total = 0
 
-    def say(self, *lines: str, style: str = "") -> None:
+    def print(self, *lines: str, style: str = "") -> None:
         """Print lines at once: they appear in a pipe, too."""
         if self.first and lines:
             clear()
-            print(*(_painted(line, style) for line in lines), sep="\n", flush=True)
+            print(*(_paint(line, style) for line in lines), sep="\n", flush=True)
             self.said = time.monotonic()
 
-    def tell(self, *lines: str, style: str = "") -> None:
+    def print_text(self, *lines: str, style: str = "") -> None:
         """Print prose, of which long lines take several."""
-        self.say(*(part for text in lines for line in text.splitlines() or [""] for part in _wrapped(line)), style=style)
+        self.print(*(part for text in lines for line in text.splitlines() or [""] for part in _wrap(line)), style=style)
 
-    def at(self, what: str, done: int = 0, total: int = 0) -> None:
+    def show_progress(self, what: str, done: int = 0, total: int = 0) -> None:
         """Say where the command is: a bar on a terminal; elsewhere a line, after SILENCE.
 
         done, total  how much of the command is done, which holds until it is said again
@@ -49,7 +49,7 @@ class Screen:
         if total:
             self.done, self.total = done, total
         text = f"{self.done}/{self.total} {what}" if self.total else what
-        if live := _live():
+        if live := _find_stream():
             full = BAR * self.done // self.total if self.total else 0
             bar = f"{'━' * full}{'╌' * (BAR - full)} " if self.total else ""
             live.write(ERASE + (bar + text)[: width() - 1])
@@ -76,40 +76,40 @@ def width() -> int:
         os.close(terminal)
 
 
-def coloured() -> bool:
+def has_colours() -> bool:
     """Whether standard output takes colours: as NO_COLOR or FORCE_COLOR says, else where it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or _terminal(sys.stdout)
+    return bool(os.environ.get("FORCE_COLOR")) or _is_terminal(sys.stdout)
 
 
 def clear() -> None:
-    """Erase what `at` has drawn."""
-    if live := _live():
+    """Erase what `show_progress` has drawn."""
+    if live := _find_stream():
         live.write(ERASE)
         live.flush()
 
 
-def _live() -> TextIO | None:
+def _find_stream() -> TextIO | None:
     """Where a line can be drawn again; None where that is no terminal.
 
     FORCE_COLOR stands for the terminal of a launcher, which takes the ranks' output from a pipe. Lines and bars
     then go one way, so that they keep their order.
     """
-    if _terminal(sys.stderr):
+    if _is_terminal(sys.stderr):
         return sys.stderr
-    return sys.stdout if os.environ.get("FORCE_COLOR") and coloured() else None
+    return sys.stdout if os.environ.get("FORCE_COLOR") and has_colours() else None
 
 
-def _terminal(stream: TextIO | None) -> bool:
+def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _painted(line: str, style: str) -> str:
-    return f"\x1b[{STYLES[style]}m{line}\x1b[0m" if style and line and coloured() else line
+def _paint(line: str, style: str) -> str:
+    return f"\x1b[{STYLES[style]}m{line}\x1b[0m" if style and line and has_colours() else line
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrap(line: str) -> list[str]:
     """A line in lines that fit; further ones stand below its words, beside the name before them if there is one."""
     name = re.match(r" *(\S.*?  +)?", line)
     indent = " " * (name.end() if name and name[1] else 2 + len(line) - len(line.lstrip()))

@@ -16,7 +16,7 @@ class Stop(Exception):
         super().__init__(text)
         self.status = status
 
-    def say(self) -> None:
+    def print(self) -> None:
         clear()
         print(self, file=sys.stderr if self.status else sys.stdout)
 

@@ -65,11 +65,11 @@ class Table:
     def _print(self, part: list[Column], last: str | None, title: str, cells: Mapping[str, str], style: str) -> None:
         if title != last:
             if title:
-                self.screen.say("", title, style="bold")
+                self.screen.print("", title, style="bold")
             elif last is None and self.rows:
-                self.screen.say("")
-            self.screen.say(*_lines(part, {column.heading: column.heading for column in part}), style="dim")
-        self.screen.say(*_lines(part, cells), style=style)
+                self.screen.print("")
+            self.screen.print(*_lines(part, {column.heading: column.heading for column in part}), style="dim")
+        self.screen.print(*_lines(part, cells), style=style)
 
 
 def _parts(columns: list[Column], room: int) -> list[list[Column]]:

@@ -29,7 +29,7 @@ from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError
 from pdla.model.machine import Machine
 from pdla.simulate import critical_path
-from pdla.simulate.critical_path import Lane, Letter, Path
+from pdla.simulate.critical_path import Lane, Message, Path
 
 # The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all
 # arrivals, that it may act on them, and messages start after all turns, that links may know of all
@@ -50,7 +50,7 @@ class VirtualWorld(World):
         self.machine, self.now = machine, 0.0
         self.lanes: list[Lane] = [Lane(machine, rank) for rank in range(size)]
         self.rounds: list[count[int]] = [count() for _ in range(size)]
-        self.asked: dict[tuple[Any, ...], deque[Letter]] = defaultdict(deque)  # by receivers; `mail`: what was sent
+        self.receives: dict[tuple[Any, ...], deque[Message]] = defaultdict(deque)  # by receivers; `mail`: what was sent
         self.asleep: dict[int, tuple[Callable[[], bool], Callable[[], str]]] = {}
         self.numbers: count[int] = count()
         self.agenda: list[tuple[float, int, tuple[Any, ...], int, Any]] = []
@@ -92,7 +92,7 @@ class VirtualWorld(World):
             self.deadlock([(rank, call) for rank, (_, call) in sorted(self.asleep.items())])
         return min(self.alive)
 
-    def _give_way(self, rank: int) -> None:
+    def _yield_turn(self, rank: int) -> None:
         following = self._next()
         if following != rank:
             self.gates[following].release()
@@ -103,7 +103,7 @@ class VirtualWorld(World):
         """Let a rank go on at the time `at`, once nothing is left to happen before."""
         if self.agenda and self.agenda[0][:3] < (at, TURN, (rank,)):
             self._plan(at, TURN, (rank,), rank)
-            self._give_way(rank)
+            self._yield_turn(rank)
         self.now = max(self.now, at)
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
@@ -113,7 +113,7 @@ class VirtualWorld(World):
             self.asleep[rank] = ready, call
             self.lock.release()
             try:
-                self._give_way(rank)
+                self._yield_turn(rank)
             finally:
                 self.lock.acquire()
 
@@ -129,35 +129,35 @@ class VirtualWorld(World):
 
     # ------------------------------------------------------------------ messages
 
-    def paired(self, letter: Letter, cause: int | Letter) -> None:
+    def match(self, message: Message, cause: int | Message) -> None:
         """A message has been both sent and asked for: it sets out now. cause: the rank, or the message, that brought this about."""
-        letter.set_out, letter.cause = self.now, cause
-        self._plan(self.now, START, letter.order, letter)
+        message.set_out, message.cause = self.now, cause
+        self._plan(self.now, START, message.order, message)
 
-    def _start(self, letter: Letter) -> None:
-        self._expect(self.lanes[letter.sender].carry(letter, False), self.lanes[letter.receiver].carry(letter, True))
+    def _start(self, message: Message) -> None:
+        self._expect(self.lanes[message.sender].carry(message, False), self.lanes[message.receiver].carry(message, True))
 
     def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
         """Plan the arrival of a message by its passages out of the sender's and into the receiver's link.
 
         It is planned again if one of these ranks works meanwhile, as then its links stand still.
         """
-        gone, here = (passage.lane.moment(passage.ends) for passage in (out, into))
-        out.letter.slower = into if here >= gone else out
+        gone, here = (passage.lane.rank_time(passage.ends) for passage in (out, into))
+        out.message.slower = into if here >= gone else out
         lags = out.lane.lag, into.lane.lag
-        self._plan(max(gone, here, self.now), ARRIVAL, out.letter.order, (out, into, lags))
+        self._plan(max(gone, here, self.now), ARRIVAL, out.message.order, (out, into, lags))
 
     def _arrive(self, out: critical_path.Passage, into: critical_path.Passage, lags: tuple[float, float]) -> None:
         if lags != (out.lane.lag, into.lane.lag):
             self._expect(out, into)
             return
-        letter = out.letter
-        letter.done = self.now
-        assert letter.left is not None and letter.came is not None
-        letter.left(letter)
-        letter.came(letter)
-        letter.value = letter.left = letter.came = None  # the path keeps letters: with their arrays these would count as in use
-        self.notify((letter.sender, letter.receiver))
+        message = out.message
+        message.done = self.now
+        assert message.on_sent is not None and message.on_received is not None
+        message.on_sent(message)
+        message.on_received(message)
+        message.value = message.on_sent = message.on_received = None  # the path keeps messages, not arrays
+        self.notify((message.sender, message.receiver))
 
 
 class Round:
@@ -174,51 +174,52 @@ class Round:
     def __init__(self, comm: VirtualComm, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward) -> None:
         self.comm, self.call, self.key, self.recvs, self.onward = comm, call, key, recvs, onward
         self.number, self.tag = next(comm.world.rounds[comm.me]), tag()
-        self.came: deque[tuple[int, Letter]] = deque()
+        self.arrived: deque[tuple[int, Message]] = deque()
         self.turns: deque[int] = deque(onward)
-        self.sent: list[Letter] = []
-        self.gone: list[Letter] = []
+        self.sent: list[Message] = []
+        self.delivered: list[Message] = []
         turns = comm._in_turn(recvs, onward)
-        self.awaited: dict[int, tuple[int, Letter]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in turns}
+        self.awaited: dict[int, tuple[int, Message]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in turns}
 
-    def _ask(self, i: int, source: int, out: Array) -> Letter:
-        letter, both = self._letter(source, self.comm.rank, out, False)
-        letter.call, letter.came = self.call.partition("(")[0], lambda letter: self._arrived(i, letter)
+    def _ask(self, i: int, source: int, out: Array) -> Message:
+        message, both = self._pair(source, self.comm.rank, out, False)
+        message.call, message.on_received = self.call.partition("(")[0], lambda message: self._receive(i, message)
         if both:
-            self.comm.world.paired(letter, self.comm.me)
-        return letter
+            self.comm.world.match(message, self.comm.me)
+        return message
 
-    def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
+    def send(self, to: int, x: Array, nth: int, cause: int | Message) -> None:
         """Put a message on its way, the nth of this exchange to that rank.
 
         Of messages that set out at one time a rank's first goes to the rank before it in the ring,
         and so on, so that not all ranks send to the same one.
         """
         comm = self.comm
-        letter, both = self._letter(comm.rank, to, x, True)
-        letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append
-        self.sent.append(letter)
+        message, both = self._pair(comm.rank, to, x, True)
+        message.order, message.tag = (self.number, nth, (comm.rank - to) % comm.size), self.tag
+        message.on_sent = self.delivered.append
+        self.sent.append(message)
         if both:
-            comm.world.paired(letter, cause)
+            comm.world.match(message, cause)
 
-    def _letter(self, source: int, to: int, x: Array, sending: bool) -> tuple[Letter, bool]:
+    def _pair(self, source: int, to: int, x: Array, sending: bool) -> tuple[Message, bool]:
         """The message between two ranks, and whether both want it now: the first of them to ask makes it, the second finds it."""
         comm, slot = self.comm, (self.comm.name, self.key, source, to)
-        mine, theirs = (comm.world.mail, comm.world.asked) if sending else (comm.world.asked, comm.world.mail)
+        mine, theirs = (comm.world.mail, comm.world.receives) if sending else (comm.world.receives, comm.world.mail)
         other = to if sending else source
         if slot not in theirs:
-            letter = Letter(self.call, x, comm.ranks[source], comm.ranks[to], comm._sharing(other, comm.world.machine.node))
-            mine[slot].append(letter)
-            return letter, False
-        letter = theirs[slot].popleft()
+            message = Message(self.call, x, comm.ranks[source], comm.ranks[to], comm._sharing(other, comm.world.machine.node))
+            mine[slot].append(message)
+            return message, False
+        message = theirs[slot].popleft()
         if not theirs[slot]:
             del theirs[slot]
-        comm._check(self.call, self.key, other, letter.call)
-        comm._check_fit(self.call, source, x if sending else letter.value, to, letter.value if sending else x)
-        return letter, True
+        comm._check(self.call, self.key, other, message.call)
+        comm._check_fit(self.call, source, x if sending else message.value, to, message.value if sending else x)
+        return message, True
 
-    def _arrived(self, i: int, letter: Letter) -> None:
-        self.came.append((i, letter))
+    def _receive(self, i: int, message: Message) -> None:
+        self.arrived.append((i, message))
         while self.turns and self.awaited[self.turns[0]][1].done < inf:
             self._send_on(self.turns.popleft())
 
@@ -234,16 +235,19 @@ class Round:
         """The number of each message as it arrives; afterwards wait until those that this rank sends have arrived, too."""
         lane = self.comm.lane
         for _ in self.recvs:
-            self._wait(lambda: bool(self.came), lambda: (source for source, letter in self.awaited.values() if letter.done == inf))
-            i, letter = self.came.popleft()
-            lane.rest(letter.done, letter)
+            self._wait(
+                lambda: bool(self.arrived),
+                lambda: (source for source, message in self.awaited.values() if message.done == inf),
+            )
+            i, message = self.arrived.popleft()
+            lane.wait_for(message.done, message)
             yield i
         self._wait(
-            lambda: len(self.gone) == len(self.sent),
-            lambda: (self.comm.ranks.index(letter.receiver) for letter in self.sent if letter.done == inf),
+            lambda: len(self.delivered) == len(self.sent),
+            lambda: (self.comm.ranks.index(message.receiver) for message in self.sent if message.done == inf),
         )
-        if self.gone:
-            lane.rest(self.gone[-1].done, self.gone[-1])
+        if self.delivered:
+            lane.wait_for(self.delivered[-1].done, self.delivered[-1])
 
     def _wait(self, ready: Callable[[], bool], missing: Callable[[], Iterator[int]]) -> None:
         comm = self.comm
@@ -276,18 +280,18 @@ class VirtualComm(ThreadComm):
         for to, x in sends:
             round_.send(to, x, nth[to], self.me)
             nth[to] += 1
-        return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
+        return round_.arrivals() if landed is None else _call_landed(round_.arrivals(), onward, landed)
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """No rank goes on before the last has come; the exchange itself takes no time, as in a dry run of one rank."""
         gathered = super()._shared(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in gathered)
         self.world.reach(self.me, latest)
-        self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
+        self.lane.wait_for(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
         return [theirs for _, theirs in gathered]
 
 
-def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
+def _call_landed(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
     """The same arrivals. `landed` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
     came, turns, number = set[int](), [*onward], 0
     for i in arrivals:

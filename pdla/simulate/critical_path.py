@@ -21,7 +21,7 @@ from pdla.model.machine import Machine
 
 
 @dataclass(eq=False, slots=True)
-class Letter:
+class Message:
     """A message between two ranks (numbered as in the world), made when the first of them asks for it.
 
     sharing    how many ranks of a node use its links to others meanwhile; 0: sender and receiver are on one node
@@ -41,11 +41,11 @@ class Letter:
     order: tuple[int, ...] = ()
     tag: str = ""
     set_out: float = 0.0
-    cause: int | Letter = 0
+    cause: int | Message = 0
     slower: Passage | None = None
     done: float = inf
-    left: Callable[[Letter], None] | None = None
-    came: Callable[[Letter], None] | None = None
+    on_sent: Callable[[Message], None] | None = None
+    on_received: Callable[[Message], None] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +55,7 @@ class Passage:
     behind  the passage whose end this one had to wait for: another message's or, on a link, the message's own handling; None: none
     """
 
-    letter: Letter
+    message: Message
     lane: Lane
     kind: str
     begins: float
@@ -69,7 +69,7 @@ class Wait:
 
     start: float
     end: float
-    cause: int | Letter
+    cause: int | Message
     lag: float
 
 
@@ -139,7 +139,7 @@ class Lane(Clock):
             start = self.work.pop().start
         self.work.append(Step("computing", self.rank, self.doing, name, start, self.time))
 
-    def rest(self, until: float, cause: int | Letter) -> None:
+    def wait_for(self, until: float, cause: int | Message) -> None:
         """Wait until this moment, if it is still to come; `cause` ended the wait."""
         if until > self.time:
             self.waits.append(Wait(self.time, until, cause, self.lag))
@@ -147,11 +147,11 @@ class Lane(Clock):
 
     # ------------------------------------------------------------------ links, whose time is this rank's less its lag
 
-    def links(self, at: float) -> float:
+    def link_time(self, at: float) -> float:
         """The links' time at a moment of this rank's time; a past one must be within the work since the last wait."""
         return at - self.lag + (1 - self.machine.overlap) * max(0.0, self.time - at)
 
-    def moment(self, time: float) -> float:
+    def rank_time(self, time: float) -> float:
         """The time of this rank when the links' time is `time`, if the rank does no more work from now on."""
         overlap = self.machine.overlap
         if overlap == 1:
@@ -162,19 +162,19 @@ class Lane(Clock):
             return max(start, time + lag)
         return start - (start - lag - time) / overlap
 
-    def carry(self, letter: Letter, inbound: bool) -> Passage:
+    def carry(self, message: Message, inbound: bool) -> Passage:
         """Put a message on one of this rank's links, behind the messages there; gives the passage of its bytes."""
-        far, asked = letter.sharing > 0, self.links(letter.set_out)
+        far, asked = message.sharing > 0, self.link_time(message.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
         handled_before, moved_before = self.last.get((inbound, far), (None, None))
         start = max(asked, link.handled)
         link.handled = start + self.machine.gap
-        handling = Passage(letter, self, "handling", start, link.handled, handled_before if start > asked else None)
+        handling = Passage(message, self, "handling", start, link.handled, handled_before if start > asked else None)
         there = link.handled + self.machine.delay(far)
         begins = max(there, link.free)
-        link.free = begins + letter.value.nbytes / self.machine.rate(letter.sharing)
+        link.free = begins + message.value.nbytes / self.machine.rate(message.sharing)
         behind = moved_before if begins > there else handling
-        moving = Passage(letter, self, "far" if far else "near", begins, link.free, behind)
+        moving = Passage(message, self, "far" if far else "near", begins, link.free, behind)
         self.last[inbound, far] = handling, moving
         return moving
 
@@ -185,7 +185,7 @@ class Lane(Clock):
         i = bisect_right(self.waits, at, key=lambda wait: wait.end)
         return self.waits[i - 1] if i else None
 
-    def worked(self, start: float, end: float) -> Iterator[Step]:
+    def work_between(self, start: float, end: float) -> Iterator[Step]:
         """The work between two moments, the last step first; steps that reach beyond a moment are cut there."""
         for i in range(bisect_left(self.work, end, key=lambda step: step.start) - 1, -1, -1):
             step = self.work[i]
@@ -255,14 +255,14 @@ class Path:
     def __str__(self) -> str:
         """The shares of the kinds, and a line for each step; consecutive steps that differ in their times only are one line."""
         head = f"{'start':>11}{'seconds':>11}  {'':<10}{'rank':>9}"
-        return "\n".join([self._shares(), head, *map(_line, _merged(self.steps))])
+        return "\n".join([self._shares(), head, *map(_line, _merge(self.steps))])
 
     def _shares(self) -> str:
         sums = ", ".join(f"{kind} {seconds / (self.seconds or 1):.0%}" for kind, seconds in self.by_kind().items())
         return f"{self.seconds:.4g} s: {sums}"
 
 
-def _merged(steps: Sequence[Step]) -> list[Step]:
+def _merge(steps: Sequence[Step]) -> list[Step]:
     made: list[Step] = []
     for step in steps:
         last = made[-1] if made else None
@@ -284,54 +284,54 @@ def path(lanes: Sequence[Lane]) -> Path:
     last = max(lanes, key=lambda lane: lane.time)
     rank, at, steps = last.rank, last.time, list[Step]()
     while (wait := lanes[rank].wait_before(at)) is not None:
-        steps += lanes[rank].worked(wait.end, at)
+        steps += lanes[rank].work_between(wait.end, at)
         cause, at = wait.cause, wait.end
-        while isinstance(cause, Letter):
-            steps += _carried(cause, at)
-            first = _first(cause)
+        while isinstance(cause, Message):
+            steps += _trace_message(cause, at)
+            first = _find_first(cause)
             cause, at = first.cause, first.set_out
         rank = cause
-    steps += lanes[rank].worked(0.0, at)
+    steps += lanes[rank].work_between(0.0, at)
     return Path(tuple(step for step in reversed(steps) if step.end > step.start))
 
 
-def _queue(letter: Letter) -> Iterator[Passage]:
+def _queue(message: Message) -> Iterator[Passage]:
     """A message's passage on its slower link, then those that it had to wait for, back to one that waited for none."""
-    passage = letter.slower
+    passage = message.slower
     while passage is not None:
         yield passage
         passage = passage.behind
 
 
-def _first(letter: Letter) -> Letter:
+def _find_first(message: Message) -> Message:
     """The first message of the queue that a message waited in; itself, if it waited for no other one."""
-    *_, passage = _queue(letter)
-    return passage.letter
+    *_, passage = _queue(message)
+    return passage.message
 
 
-def _carried(letter: Letter, until: float) -> Iterator[Step]:
+def _trace_message(message: Message, until: float) -> Iterator[Step]:
     """The steps of a message that arrives at `until`, and of those that it queued behind, last first."""
     moves = True
-    for passage in _queue(letter):
-        queued, lane = passage.letter, passage.lane
+    for passage in _queue(message):
+        queued, lane = passage.message, passage.lane
         if moves and passage.kind == "handling":
-            moves, handled = False, max(queued.set_out, min(until, lane.moment(passage.ends)))
-            yield from _moved("latency", queued, lane, handled, until)
+            moves, handled = False, max(queued.set_out, min(until, lane.rank_time(passage.ends)))
+            yield from _trace_link("latency", queued, lane, handled, until)
             until = handled
-        begins = max(queued.set_out, min(until, lane.moment(passage.begins)))
-        yield from _moved(passage.kind, queued, lane, begins, until)
+        begins = max(queued.set_out, min(until, lane.rank_time(passage.begins)))
+        yield from _trace_link(passage.kind, queued, lane, begins, until)
         until = begins
-    yield from _moved("latency", queued, lane, queued.set_out, until)
+    yield from _trace_link("latency", queued, lane, queued.set_out, until)
 
 
-def _moved(kind: str, letter: Letter, lane: Lane, start: float, end: float) -> Iterator[Step]:
+def _trace_link(kind: str, message: Message, lane: Lane, start: float, end: float) -> Iterator[Step]:
     """A message's step on a rank's link, cut up, last part first.
 
     Where the link stands still as the rank works, the path has that work instead.
     """
-    step = Step(kind, letter.receiver, letter.call, letter.tag, start, end, letter.sender)
+    step = Step(kind, message.receiver, message.call, message.tag, start, end, message.sender)
     if lane.machine.overlap < 1:
-        for work in lane.worked(start, end):
+        for work in lane.work_between(start, end):
             moves = work.start + (1 - lane.machine.overlap) * (work.end - work.start)
             yield replace(step, start=moves)
             yield replace(work, end=moves)

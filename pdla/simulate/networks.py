@@ -168,7 +168,7 @@ class Transformer:
         checks.search(ranks, count)
         checks.names("scheme", schemes, SCHEMES)
         on = Machine.of(machine)
-        found = fastest_on(self, usable(ranks, self), on, schemes, count, most, memory)
+        found = fastest_on(self, count_usable(ranks, self), on, schemes, count, most, memory)
         for fewer in reversed(on.ladder(ranks)[:-1]):
             limit = found.best[0].seconds if found.best else inf
             if self.flops / (fewer * on.most(self.dtype)) >= limit or (found.too_large and not found.best):
@@ -204,7 +204,7 @@ class Choice:
     def scheme(self, comm: Any) -> nn.Scheme:
         return getattr(nn, self.name)(ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
 
-    def placed(self, sizes: Sizes) -> Choice:
+    def reorder(self, sizes: Sizes) -> Choice:
         """The same with the axes in another order."""
         return replace(self, axes=tuple(sizes), shape=tuple(sizes.values()))
 
@@ -251,7 +251,7 @@ def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> I
                 yield choice
 
 
-def usable(ranks: int, net: Transformer) -> int:
+def count_usable(ranks: int, net: Transformer) -> int:
     """The greatest number of ranks, up to `ranks`, on which some scheme has a grid."""
     most = min(ranks, net.batch * net.heads * net.hidden)
     return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
@@ -334,26 +334,26 @@ def _norm(lies: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
         yield from _vector(net.hidden, lies, sizes, net.itemsize)
 
 
-def guess(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
+def estimate(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
     """The choice with its axes in the order in which messages take least time, and its closed forms.
 
     Of memory it has what its linears need.
     """
     moved = tuple(moves(choice, net))
-    work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
+    work = sum(_predict_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
     best, sizes = fastest(moved, work, choice.sizes, machine, net.itemsize)
     whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
-    return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
+    return Candidate(choice.reorder(sizes), whole, net.layers * _count_memory(choice, net))
 
 
-def _work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
+def _predict_work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
     """Seconds of a linear's three products."""
     sizes = choice.sizes
     tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)
     return 3 * machine.gemm(tokens, outputs, length(k, at.w.rows, sizes), net.dtype)
 
 
-def _held(choice: Choice, net: Transformer) -> int:
+def _count_memory(choice: Choice, net: Transformer) -> int:
     """Bytes that a layer's linears need at least: weights with their gradients and moments, inputs, and the first one's outputs."""
     sizes, words = choice.sizes, 0
     for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
@@ -370,7 +370,7 @@ def fastest_on(
     memory: float = inf, limit: float = inf,
 ) -> Found[Step]:
     """The fastest schemes and grids on exactly so many ranks; those that take `limit` seconds or more are not run."""
-    guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
+    guesses = (estimate(choice, net, machine) for choice in choices(ranks, net, schemes))
     return search(guesses, lambda choice: step(choice, net, machine), count, most, memory, limit)
 
 

@@ -76,12 +76,12 @@ class Part:
     @staticmethod
     def of(rank: int, events: Sequence[Event], begin: float, end: float, kept: int) -> Part:
         local, under_way = ([(e.start, e.end) for e in events if bool(e.axis) == sent] for sent in (False, True))
-        computing = covered(local)
+        computing = measure_union(local)
         spans = [Span(rank, e.what, e.tag, e.axis, e.start, e.end, e.bytes) for e in events] if rank < RANKS else []
         longest = tuple(nlargest(kept, spans, key=_length))
-        return Part(rank, begin, end, computing, covered(local + under_way) - computing, len(events), longest)
+        return Part(rank, begin, end, computing, measure_union(local + under_way) - computing, len(events), longest)
 
-    def moved(self, seconds: float) -> Part:
+    def shift(self, seconds: float) -> Part:
         """The same by a clock that is so many seconds ahead."""
         spans = tuple(s._replace(start=s.start + seconds, end=s.end + seconds) for s in self.spans)
         return replace(self, begin=self.begin + seconds, end=self.end + seconds, spans=spans)
@@ -91,7 +91,7 @@ def _length(span: Span) -> float:
     return span.end - span.start
 
 
-def covered(intervals: Iterable[tuple[float, float]]) -> float:
+def measure_union(intervals: Iterable[tuple[float, float]]) -> float:
     """The length of a union of intervals."""
     total, reach = 0.0, -inf
     for start, end in sorted(intervals):
@@ -100,12 +100,12 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def together(parts: Sequence[Part], ranks: int) -> Split:
+def combine(parts: Sequence[Part], ranks: int) -> Split:
     """The split of a run of so many ranks, from the parts of all or some of them, all by one clock."""
     origin = min(part.begin for part in parts)
     seconds = max(part.end for part in parts) - origin
     computing, communicating = fmean(part.computing for part in parts), fmean(part.communicating for part in parts)
-    timeline = _timeline([part.moved(-origin) for part in parts], ranks)
+    timeline = _timeline([part.shift(-origin) for part in parts], ranks)
     return Split(
         seconds, computing, communicating, seconds - computing - communicating, max(part.computing for part in parts), timeline
     )
@@ -128,17 +128,17 @@ def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
 Work = Callable[[], object]
 
 
-def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
+def measure_split(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     """Collective: run work() once; gives this rank's ledger, and where the time of all ranks went."""
     ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
-    parts = zip(comm.share(part), _ahead(comm), strict=True)
-    return ledger, together([told.moved(-ahead) for told, ahead in parts], comm.size)
+    parts = zip(comm.share(part), _measure_skew(comm), strict=True)
+    return ledger, combine([told.shift(-ahead) for told, ahead in parts], comm.size)
 
 
-def split_of(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
+def split_ledgers(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
     """Where the time of a dry run of so many ranks goes, by the ledgers of some, each as if others kept pace."""
     kept = SPANS // len(ledgers)
-    return together([Part.of(rank, ledger.events, 0.0, ledger.seconds, kept) for rank, ledger in ledgers.items()], ranks)
+    return combine([Part.of(rank, ledger.events, 0.0, ledger.seconds, kept) for rank, ledger in ledgers.items()], ranks)
 
 
 def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
@@ -152,7 +152,7 @@ def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
     return ledger, Part.of(comm.rank, ledger.events, begin, end, kept)
 
 
-def _ahead(comm: Communicator) -> list[float]:
+def _measure_skew(comm: Communicator) -> list[float]:
     """Collective: for each rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
     if comm.nodes == 1:
         return [0.0] * comm.size

@@ -66,16 +66,16 @@ def test_colours(environ, is_terminal, names, colours):
     environ.setattr(sys, "stderr", io.StringIO())
     for name, value in names.items():
         environ.setenv(name, value)
-    Screen().say("row", style="wrong")
+    Screen().print("row", style="wrong")
     assert ("\x1b[1;31mrow\x1b[0m\n" in out.getvalue()) == colours and out.getvalue().endswith("row\n") != colours
 
 
 def test_lines_are_for_the_first_rank_and_prose_is_wrapped(capsys):
     with on_a_screen(40):
-        Screen(first=False).say("nothing")
-        Screen(first=False).at("nothing")
-        Screen().tell("  some words that take more than one line of forty columns", "some")
-        Screen().say()
+        Screen(first=False).print("nothing")
+        Screen(first=False).show_progress("nothing")
+        Screen().print_text("  some words that take more than one line of forty columns", "some")
+        Screen().print()
     assert capsys.readouterr() == ("  some words that take more than one\n    line of forty columns\nsome\n", "")
 
 
@@ -87,13 +87,13 @@ def test_a_silent_command_says_where_it_is(capsys, monkeypatch):
     one = Screen()
     for seconds, what in (1.9, "too soon"), (2.1, "timing"), (4.0, "too soon"):
         now[0] = seconds
-        one.at(what, 1, 3)
+        one.show_progress(what, 1, 3)
     assert capsys.readouterr() == ("", "... 1/3 timing\n")
-    one.say("row")
+    one.print("row")
     now[0] = 6.0
-    one.at("too soon")
+    one.show_progress("too soon")
     now[0] = 6.1
-    one.at("checking")
+    one.show_progress("checking")
     assert capsys.readouterr() == ("row\n", "... 1/3 checking\n")
 
 
@@ -103,8 +103,8 @@ def test_a_terminal_has_a_bar_that_lines_take_away(environ, capsys):
     environ.setattr(sys, "stderr", err)
     environ.setenv("COLUMNS", "44")
     one = Screen()
-    one.at("summa: timing and so on and on and on and on", 1, 2)
-    one.say("row")
+    one.show_progress("summa: timing and so on and on and on and on", 1, 2)
+    one.print("row")
     assert err.getvalue() == f"\r\x1b[K{'━' * 10}{'╌' * 10} 1/2 summa: timing and \r\x1b[K"
     assert capsys.readouterr().out == "row\n"
 
@@ -112,6 +112,6 @@ def test_a_terminal_has_a_bar_that_lines_take_away(environ, capsys):
 def test_a_launchers_terminal_has_it_among_the_lines(environ, capsys):
     environ.setenv("FORCE_COLOR", "1")
     one = Screen()
-    one.at("timing")
-    one.say("row")
+    one.show_progress("timing")
+    one.print("row")
     assert capsys.readouterr() == ("\r\x1b[Ktiming\r\x1b[Krow\n", "")

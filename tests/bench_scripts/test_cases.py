@@ -125,7 +125,7 @@ def test_distances_are_from_the_losses_of_serial(monkeypatch):
 def test_predicted_times_stand_beside_measured_ones(monkeypatch):
     few = {name: tuple(24 if isinstance(x, int) else x for x in way) for name, way in machine.CASES.items() if "4" in name[-2:]}
     monkeypatch.setattr(machine, "CASES", few)
-    monkeypatch.setattr(calibration, "measured", lambda comm, screen: pdla.Machine())
+    monkeypatch.setattr(calibration, "measure_machine", lambda comm, screen: pdla.Machine())
     head, *rows, last = pdla.run(2, lambda comm: [*machine.predicted(comm, 1)])[0]
     assert head == "2 ranks" and [row[0] for row in rows] == [*few] and all(row[1] > 0 and row[2] > 0 for row in rows)
     assert {name.split()[0] for name in few} >= {"summa", "cholesky", "lu", "qr", "tridiagonal", "trsm"} and "median error" in last

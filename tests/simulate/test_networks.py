@@ -46,7 +46,7 @@ def test_what_layers_receive_is_known_in_closed_form(scheme, net):
 def test_short_sums_of_many_ranks_of_a_network_come_in_steps():
     machine, net = replace(MIXED, call=1e-3, node=0), replace(SMALL, batch=37)
     for choice in networks.choices(37, net):
-        guess = networks.guess(choice, net, machine)
+        guess = networks.estimate(choice, net, machine)
         step = networks.step(guess.choice, net, machine)
         assert step.cost.bytes_received == 4 * net.layers * sum(move.words for move in networks.moves(choice, net)), choice
         assert guess.seconds.least <= step.seconds, choice
@@ -85,7 +85,7 @@ def test_every_choice_uses_all_ranks_and_cuts_no_more_than_there_is(ranks):
 
 def test_ranks_that_no_scheme_can_use():
     few = Transformer(hidden=4, heads=2, sequence=4, batch=3, layers=1)
-    assert [networks.usable(ranks, few) for ranks in (12, 23, 24, 10**6)] == [12, 3 * 2 * 3, 24, 24]
+    assert [networks.count_usable(ranks, few) for ranks in (12, 23, 24, 10**6)] == [12, 3 * 2 * 3, 24, 24]
 
 
 def test_a_million_ranks():

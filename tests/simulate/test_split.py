@@ -16,7 +16,7 @@ from pdla.matmul.dry import imagined
 from pdla.matmul.options import Options
 from pdla.matmul.plan import costs
 from pdla.model.machine import Machine
-from pdla.simulate.split import RANKS, SPANS, Part, covered, measured, split_of, together
+from pdla.simulate.split import RANKS, SPANS, Part, combine, measure_split, measure_union, split_ledgers
 
 MACHINE = Machine()
 EVENTS = [
@@ -32,17 +32,17 @@ EVENTS = [
     [([], 0), ([(1, 3)], 2), ([(1, 3), (2, 5)], 4), ([(6, 7), (1, 5), (2, 3)], 5), ([(1, 1)], 0), ([(1, 2), (2, 3)], 2)],
 )
 def test_overlapping_time_counts_once(intervals, length):
-    assert covered(intervals) == length
+    assert measure_union(intervals) == length
 
 
 def test_a_rank_computes_then_communicates_then_waits():
-    alone = together([Part.of(0, EVENTS, 0.0, 10.0, SPANS)], 1)
+    alone = combine([Part.of(0, EVENTS, 0.0, 10.0, SPANS)], 1)
     assert (alone.seconds, alone.computing, alone.communicating, alone.waiting) == (10, 3, 3, 4)
 
 
 def test_means_over_ranks_add_up_to_the_time_until_the_last_is_done():
     parts = [Part.of(0, EVENTS, 0.0, 8.0, SPANS), Part.of(1, [Event("gemm", start=0.5, end=9.5)], 0.5, 10.0, SPANS)]
-    both = together(parts, 2)
+    both = combine(parts, 2)
     assert (both.seconds, both.computing, both.busiest, both.communicating) == (10, 6, 9, 1.5)
     assert both.computing + both.communicating + both.waiting == both.seconds
     assert [span.rank for span in both.timeline.spans] == [0, 0, 0, 0, 1]
@@ -51,7 +51,7 @@ def test_means_over_ranks_add_up_to_the_time_until_the_last_is_done():
 
 def test_long_spans_are_kept_and_what_is_left_out_is_told():
     events = [Event("gemm", start=i, end=i + 1 / (i + 1)) for i in range(SPANS + 5)]
-    made = together([Part.of(0, events, 0.0, SPANS, SPANS), Part.of(RANKS, events, 0.0, SPANS, SPANS)], RANKS + 1)
+    made = combine([Part.of(0, events, 0.0, SPANS, SPANS), Part.of(RANKS, events, 0.0, SPANS, SPANS)], RANKS + 1)
     assert len(made.timeline.spans) == SPANS
     assert made.timeline.left_out == (f"of {RANKS + 1} ranks all but rank 0", f"5 spans, none longer than {1 / SPANS:.3g} s")
     assert max(span.start for span in made.timeline.spans) == SPANS - 1
@@ -63,7 +63,7 @@ def test_ranks_that_compute_and_wait_are_told_apart():
             with pdla.tagged("nap"), timed("sleep"):
                 time.sleep(0.05 if comm.rank == 0 else 0.0)
 
-        return measured(comm, work)[1]
+        return measure_split(comm, work)[1]
 
     told = pdla.run(2, program)
     assert told[0] == told[1]
@@ -78,7 +78,7 @@ def test_clocks_of_different_nodes_are_set():
     def program(comm):
         comm.homes = [0, 1, 1]
         token = current_clock.set(Ahead(3600 * comm.homes[comm.rank]))
-        told = measured(comm, lambda: comm.allreduce(np.ones(4)).wait())[1]
+        told = measure_split(comm, lambda: comm.allreduce(np.ones(4)).wait())[1]
         current_clock.reset(token)
         return told
 
@@ -99,7 +99,7 @@ def planned(comm, n, machine):
 
 def predicted(ranks, n, machine=MACHINE):
     """Where the time of that product goes on a machine."""
-    return split_of(costs.clocked(planned(imagined(ranks, machine), n, machine)[0]), ranks)
+    return split_ledgers(costs.clocked(planned(imagined(ranks, machine), n, machine)[0]), ranks)
 
 
 def test_a_prediction_has_the_spans_of_the_run():
@@ -107,7 +107,7 @@ def test_a_prediction_has_the_spans_of_the_run():
 
     def program(comm):
         plan, A = planned(comm, 64, MACHINE)
-        return measured(comm, lambda: plan(A, A))[1]
+        return measure_split(comm, lambda: plan(A, A))[1]
 
     told, found = predicted(4, 64), pdla.run(4, program)[0]
     assert told.seconds == pytest.approx(told.computing + told.communicating + told.waiting)

@@ -8,9 +8,9 @@ from pathlib import Path
 from pdla import config
 from pdla.bench.arguments import Parser
 from pdla.bench.commands.command import Command
-from pdla.bench.leave import foresee, leave
-from pdla.bench.measure.calibration import measured
-from pdla.bench.measure.verbs import Row, compared
+from pdla.bench.leave import check_path, write_file
+from pdla.bench.measure.calibration import measure_machine
+from pdla.bench.measure.verbs import Row, compare_verbs
 from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
 from pdla.bench.table import Column, Table
@@ -32,18 +32,18 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: print the machine, and verbs as measured and predicted on it; write it if asked. Gives the exit status."""
-    foresee(arguments.out, "--out", comm)
+    check_path(arguments.out, "--out", comm)
     screen = Screen(comm.rank == 0)
-    machine = measured(comm, screen)
-    screen.say("", *machine.text().splitlines(), "")
+    machine = measure_machine(comm, screen)
+    screen.print("", *machine.text().splitlines(), "")
     verbs = Table(screen, COLUMNS)
-    for row in compared(comm, machine):
+    for row in compare_verbs(comm, machine):
         verbs.add(_cells(row))
-        screen.at(f"{row.verb} in groups of {row.ranks} ranks")
+        screen.show_progress(f"{row.verb} in groups of {row.ranks} ranks")
     verbs.end()
     if comm.size > 1:
-        screen.tell("", *MEANS)
-    leave(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
+        screen.print_text("", *MEANS)
+    write_file(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
     return 0
 
 

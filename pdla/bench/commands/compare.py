@@ -17,7 +17,7 @@ import numpy as np
 from pdla.bench.arguments import COMMON, Parser, add_wide
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.check import WRONG
-from pdla.bench.report.content import misfit
+from pdla.bench.report.content import find_misfit
 from pdla.bench.report.table import size
 from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
@@ -117,17 +117,17 @@ def share(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Print both side by side; gives the exit status: 1 where a row is slower, moves more bytes, or is no longer right."""
     before, after = read(arguments.before), read(arguments.after)
-    old, new = named(before["rows"]), named(after["rows"])
+    old, new = name_rows(before["rows"]), name_rows(after["rows"])
     pairs = {name: Pair(row, new[name], arguments.threshold) for name, row in old.items() if name in new}
     if not pairs:
         raise refuse(f"{arguments.before} and {arguments.after} have no product, algorithm and grid in common")
     screen = Screen()
     table = Table(screen, COLUMNS, arguments.wide)
     for done, (name, pair) in enumerate(pairs.items()):
-        screen.at(name, done, len(pairs))
+        screen.show_progress(name, done, len(pairs))
         table.add(_cells(name, pair), style="wrong" if pair.worse else "")
     table.end()
-    screen.tell("", *notes(pairs, (arguments.before, old, before), (arguments.after, new, after)))
+    screen.print_text("", *write_notes(pairs, (arguments.before, old, before), (arguments.after, new, after)))
     return FAILED if any(pair.worse for pair in pairs.values()) else 0
 
 
@@ -144,12 +144,12 @@ def read(path: str) -> dict[str, Any]:
     rows = content.get("rows") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and set(KEYS) <= set(row) for row in rows):
         raise refuse(f"{path} is no result of python -m pdla.bench --json {path}, or gemm --json {path}")
-    if wrong := misfit({"rows": [{key: row[key] for key in KEYS} for row in rows]}):
+    if wrong := find_misfit({"rows": [{key: row[key] for key in KEYS} for row in rows]}):
         raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
     return content
 
 
-def named(rows: list[Row]) -> dict[str, Row]:
+def name_rows(rows: list[Row]) -> dict[str, Row]:
     """Rows by name: product, algorithm and grid in words; the second row of a name has (2) added, and so on."""
     seen: Counter[str] = Counter()
     found = {}
@@ -188,7 +188,7 @@ def _cells(name: str, pair: Pair) -> dict[str, str]:
     }
 
 
-def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
+def write_notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
     """What the table does not say: counts, rows of one file only, what else differs, and where the spread is hardly known."""
     counts = Counter(pair.verdict for pair in pairs.values())
     more = sum(pair.more_bytes for pair in pairs.values())

@@ -33,7 +33,7 @@ from pdla.bench.arguments import (
     positives,
 )
 from pdla.bench.commands.command import Command
-from pdla.bench.measure.peak import elapsed
+from pdla.bench.measure.peak import time_once
 from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
 from pdla.bench.table import Column, Table
@@ -144,20 +144,21 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     screen, columns = Screen(comm.rank == 0), _columns(arguments, routines, on is not None)
     table, wrong = Table(screen, columns, arguments.wide), 0
     for n in arguments.n:
-        screen.at(f"n = {n}: choosing a grid")
-        system = _system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.chosen())
-        found = _foretold(screen, comm.size, system) if arguments.dry_run else _measured(screen, comm, system, arguments.repeats)
+        screen.show_progress(f"n = {n}: choosing a grid")
+        system = _choose_system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.chosen())
+        found = _count_dry(screen, comm.size, system) if arguments.dry_run else _measure(screen, comm, system, arguments.repeats)
         wrong += not found.right
         if comm.rank == 0:
             table.add(_cells(system, found, comm.size, on), style="" if found.right else "wrong")
     table.end()
-    screen.tell("", *_notes(arguments, [column.heading for column in columns if arguments.wide or not column.more], comm.size, on))
+    shown = [column.heading for column in columns if arguments.wide or not column.more]
+    screen.print_text("", *_notes(arguments, shown, comm.size, on))
     if wrong:
-        screen.tell(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more", style="wrong")
+        screen.print_text(f"WRONG: {wrong} of {len(arguments.n)} ratios are {THRESHOLD:.0f} or more", style="wrong")
     return FAILED if wrong else 0
 
 
-def _system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: int, on: Machine) -> System:
+def _choose_system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: int, on: Machine) -> System:
     """What the arguments say; what they leave out, as it suits this machine."""
     dtype, m = np.dtype(arguments.dtype), getattr(arguments, "m", None) or n
     any_blocks = System(routines, n, m, dtype, Blocking((1, 1), 1))
@@ -168,41 +169,41 @@ def _system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: in
     return System(routines, n, m, dtype, Blocking(grid, block))
 
 
-def _measured(screen: Screen, comm: pdla.Communicator, system: System, repeats: int) -> Found:
+def _measure(screen: Screen, comm: pdla.Communicator, system: System, repeats: int) -> Found:
     """Collective: work once, counted and checked, and then so many times."""
-    screen.at(f"n = {system.n}: counting and checking")
-    A, B = _drawn(comm, system)
+    screen.show_progress(f"n = {system.n}: counting and checking")
+    A, B = _draw(comm, system)
     X, Y = A.copy(), None if B is None else B.copy()
     with pdla.record() as ledger:
-        done = _work(system, X, Y)
-    received = ledger.total(comm)["bytes_received"] / comm.size
-    ratio, seconds = _ratio(system, A, B, done), []
+        done = _run_system(system, X, Y)
+    count_bytes = ledger.total(comm)["bytes_received"] / comm.size
+    ratio, seconds = _compute_ratio(system, A, B, done), []
     for turn in range(repeats):
-        screen.at(f"n = {system.n}: timing, {turn + 1} of {repeats}")
+        screen.show_progress(f"n = {system.n}: timing, {turn + 1} of {repeats}")
         X, Y = A.copy(), None if B is None else B.copy()
-        seconds.append(elapsed(comm, partial(_work, system, X, Y)))
-    return Found(seconds, received, ratio)
+        seconds.append(time_once(comm, partial(_run_system, system, X, Y)))
+    return Found(seconds, count_bytes, ratio)
 
 
-def _foretold(screen: Screen, ranks: int, system: System) -> Found:
+def _count_dry(screen: Screen, ranks: int, system: System) -> Found:
     """By dry runs of all ranks or, of many, of some all over the grid.
 
     What ranks receive depends on where they lie: for Cholesky the first one receives half the mean.
     """
 
-    def received(comm: pdla.Communicator) -> int:
-        screen.at(f"n = {system.n}: rank {comm.rank} of {ranks}, run dry")
-        A, B = _drawn(comm, system)
+    def count_bytes(comm: pdla.Communicator) -> int:
+        screen.show_progress(f"n = {system.n}: rank {comm.rank} of {ranks}, run dry")
+        A, B = _draw(comm, system)
         with pdla.record() as ledger:
-            _work(system, A, B)
+            _run_system(system, A, B)
         return ledger.bytes_received
 
     step = next(step for step in range(round(0.618 * ranks), ranks + 2) if gcd(step, ranks) == 1)
     sample = [i * step % ranks for i in range(min(ranks, SAMPLE))]
-    return Found([], sum(pdla.dry_run(ranks, received, rank=rank)[0] for rank in sample) / len(sample))
+    return Found([], sum(pdla.dry_run(ranks, count_bytes, rank=rank)[0] for rank in sample) / len(sample))
 
 
-def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
+def _draw(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
     """Collective: an A for the first routine; and B, where there are right-hand sides."""
     (shape, block), n = system.blocking, system.n
     grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
@@ -212,22 +213,22 @@ def _drawn(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pd
     return A, pdla.random((n, system.m), grid, Layout(Cyclic("row", block), "col"), dtype=system.dtype, seed=2)
 
 
-def _work(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None) -> Any:
+def _run_system(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None) -> Any:
     """Collective: what is timed; A and B are overwritten."""
     return system.call(A, overwrite_a=True) if B is None else system.call(A, B, overwrite_a=True, overwrite_b=True)
 
 
-def _ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None, done: Any) -> float:
+def _compute_ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None, done: Any) -> float:
     """Collective: LAPACK's ratio."""
     size, first = norm(A, 1) * system.n * np.finfo(system.dtype).eps, system.routines[0]
     if isinstance(first, Factorization) and not system.sides:
         images = Images.of(A.grid.comm, system.dtype)
-        return _residual(first.claim(A, None, images, ""), images.vectors(system.n), done) / (size * system.n)
+        return _compute_residual(first.claim(A, None, images, ""), images.vectors(system.n), done) / (size * system.n)
     T = triangle(A, True) if first is TRIANGULAR else A
     return norm(B - T @ done, 1) / (size * norm(done, 1))
 
 
-def _residual(claim: Claim, x: Any, done: Any) -> float:
+def _compute_residual(claim: Claim, x: Any, done: Any) -> float:
     """Collective: the 1-norm of what A x differs by from the product of its factors with x."""
     given, found = claim.given(x)[0], x
     for step in claim.steps(done):

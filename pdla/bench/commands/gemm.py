@@ -9,10 +9,10 @@ from dataclasses import replace
 import pdla
 from pdla.bench.arguments import Parser, add_machine, add_wide, check_ranks, grid_shape, natural, positive
 from pdla.bench.commands.command import Command
-from pdla.bench.commands.reported import reported
-from pdla.bench.leave import foresee
+from pdla.bench.commands.results import report_results
+from pdla.bench.leave import check_path
 from pdla.bench.measure.case import Case, file_case, file_operands, random_operands
-from pdla.bench.measure.product import Bench, Row, planned, predict
+from pdla.bench.measure.product import Bench, Row, plan_case, predict
 from pdla.bench.stop import refuse
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
 from pdla.io import known, save
@@ -56,13 +56,13 @@ def check(arguments: argparse.Namespace) -> None:
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: gives the exit status."""
     how = {"repeats": arguments.repeats, "explain": True}
-    return reported(comm, arguments, words, lambda bench, known: _product(replace(bench, **how), arguments))
+    return report_results(comm, arguments, words, lambda bench, known: _run_product(replace(bench, **how), arguments))
 
 
-def _product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
+def _run_product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
     """Collective: check and time the product, and write it if asked."""
-    comm, case = bench.comm, _case(arguments, bench.comm.size)
-    foresee(arguments.out, "--out", comm)
+    comm, case = bench.comm, _read_case(arguments, bench.comm.size)
+    check_path(arguments.out, "--out", comm)
     try:
         if arguments.out:
             known(arguments.out)
@@ -70,10 +70,10 @@ def _product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
             yield predict(case, comm.size, bench.machine)
             return
         make = file_operands((arguments.a, arguments.b)) if arguments.a is not None else random_operands
-        bench.screen.at("making A and B")
+        bench.screen.show_progress("making A and B")
         A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
         case = file_case(case, A, B) if arguments.a is not None else case
-        plan = planned(case, A, B)
+        plan = plan_case(case, A, B)
     except USERS_FAULT as error:
         raise refuse(error) from error
     yield bench.measure(case, A, B)
@@ -81,7 +81,7 @@ def _product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
         _save(arguments.out, plan(A, B))
 
 
-def _case(arguments: argparse.Namespace, ranks: int) -> Case:
+def _read_case(arguments: argparse.Namespace, ranks: int) -> Case:
     first, second = arguments.grid or pdla.balanced_shape(ranks)
     check_ranks((first, second), ranks)
     m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))

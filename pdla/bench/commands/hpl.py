@@ -17,7 +17,7 @@ import numpy as np
 import pdla
 from pdla.bench.arguments import Parser, block_lengths, check_ranks, grid_shape, positive, positives
 from pdla.bench.commands.command import Command
-from pdla.bench.measure.peak import elapsed
+from pdla.bench.measure.peak import time_once
 from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
@@ -51,22 +51,22 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: solve and print every system. Gives the exit status."""
-    systems = [(n, _blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
+    systems = [(n, _choose_blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
     screen = Screen(comm.rank == 0)
-    screen.say("", RULE.replace("-", "="), HEAD, RULE)
-    solved(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # what is loaded at the first call takes time, too
+    screen.print("", RULE.replace("-", "="), HEAD, RULE)
+    solve_system(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # what is loaded at the first call takes time, too
     for n, blocking in systems:
         for _ in range(arguments.repeats):
-            screen.at(f"N = {n}", len(runs), len(systems) * arguments.repeats)
-            runs.append(solved(comm, n, blocking, len(runs), arguments.refine))
-            screen.say(runs[-1].text())
+            screen.show_progress(f"N = {n}", len(runs), len(systems) * arguments.repeats)
+            runs.append(solve_system(comm, n, blocking, len(runs), arguments.refine))
+            screen.print(runs[-1].text())
     failed = [run for run in runs if not run.residual < THRESHOLD]
-    screen.say(RULE.replace("-", "="), _summary(len(runs), len(failed)))
+    screen.print(RULE.replace("-", "="), _summarize(len(runs), len(failed)))
     return FAILED if failed else 0
 
 
-def _blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
+def _choose_blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
     """The grid and the blocks: those asked for, else pdla's own choice."""
     best = cheapest(Task(LU, n, n, np.dtype(float), Machine.chosen()), ranks)[0]
     check_ranks(grid or (), ranks)
@@ -95,15 +95,15 @@ class Run(NamedTuple):
         return f"{line}\n{RULE}\n||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= {self.residual:18.7e} ...... {verdict}"
 
 
-def solved(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int, refine: str | None = None) -> Run:
+def solve_system(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int, refine: str | None = None) -> Run:
     """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
     grid = pdla.ProcessGrid(blocking.shape, comm=comm)
-    seconds, x = _timed(*_drawn(grid, n, blocking.block, seed), refine)
-    residual = float("inf") if x is None else _residual(*_drawn(grid, n, blocking.block, seed), x)
+    seconds, x = _time(*_draw(grid, n, blocking.block, seed), refine)
+    residual = float("inf") if x is None else _compute_residual(*_draw(grid, n, blocking.block, seed), x)
     return Run(n, blocking, seconds, residual, refine)
 
 
-def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[float, pdla.DistMatrix | None]:
+def _time(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[float, pdla.DistMatrix | None]:
     """Collective: the seconds of a solution, and x; None where A is singular."""
     found: list[pdla.DistMatrix] = []
 
@@ -111,22 +111,22 @@ def _timed(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[
         with suppress(LinAlgError):
             found.append(solve(A, b, overwrite_a=True, check_finite=False, refine=refine))
 
-    return elapsed(A.grid.comm, run), found[0] if found else None
+    return time_once(A.grid.comm, run), found[0] if found else None
 
 
-def _drawn(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
+def _draw(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
     """Collective: A in square blocks, and b on every rank."""
     A = pdla.random((n, n), grid, in_blocks(grid.shape, block), low=-0.5, high=0.5, seed=2 * seed)
     return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
 
 
-def _residual(A: pdla.DistMatrix, b: pdla.DistMatrix, x: pdla.DistMatrix) -> float:
+def _compute_residual(A: pdla.DistMatrix, b: pdla.DistMatrix, x: pdla.DistMatrix) -> float:
     """Collective: of A x = b, scaled as HPL does."""
     error, size, length, right = (norm(v, np.inf) for v in (pdla.matmul(A, x, layout=b.layout) - b, A, x, b))
     return error / (EPS * (size * length + right) * A.shape[0])
 
 
-def _summary(runs: int, failed: int) -> str:
+def _summarize(runs: int, failed: int) -> str:
     """What HPL says at the end."""
     return "\n".join([
         "",

@@ -12,7 +12,7 @@ from pdla.bench.arguments import Parser, add_wide, machine, positive, rank_count
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record, write_csv
-from pdla.bench.leave import foresee, leave, write_json
+from pdla.bench.leave import check_path, write_file, write_json
 from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
 from pdla.bench.table import Column, Table
@@ -46,12 +46,12 @@ def add(to: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the fastest ways; gives the exit status, raises Stop where there is none."""
-    of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
+    of, on, ranks = problem.read_problem(arguments), machine(arguments.machine), arguments.ranks
     for option in ("csv", "json"):
-        foresee(getattr(arguments, option), f"--{option}")
+        check_path(getattr(arguments, option), f"--{option}")
     screen = Screen()
-    screen.tell(*problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"))
-    with watched(partial(screen.at, "candidates run dry")):
+    screen.print_text(*problem.describe(of, on, f"on {ranks} {plural(ranks, 'rank')}"))
+    with watched(partial(screen.show_progress, "candidates run dry")):
         found = of.fastest(ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     for row in rows:
         table.add(_cells(row, of.kind, ranks))
     table.end()
-    screen.tell("", *notes(found, of))
-    content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
-    leave(arguments.csv, lambda path: write_csv(path, rows), "--csv")
-    leave(arguments.json, lambda path: write_json(path, content), "--json")
+    screen.print_text("", *write_notes(found, of))
+    content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.to_json(of), "rows": rows}
+    write_file(arguments.csv, lambda path: write_csv(path, rows), "--csv")
+    write_file(arguments.json, lambda path: write_json(path, content), "--json")
     return 0
 
 
@@ -82,7 +82,7 @@ def _cells(row: dict[str, Any], kind: str, ranks: int) -> dict[str, str]:
     return problem.cells(row, ranks) | sizes | {"messages": str(row["messages"]), "GB needed": f"{row['bytes_needed'] / 1e9:.3g}"}
 
 
-def notes(found: Found[Any], of: Problem) -> list[str]:
+def write_notes(found: Found[Any], of: Problem) -> list[str]:
     """What was looked at, and what the columns mean."""
     return [found.words(CHOICES[of.kind]), *MEANS[of.kind]]
 

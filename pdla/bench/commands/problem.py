@@ -49,7 +49,7 @@ def gigabytes(text: str) -> float:
     return above_zero(text, "a size in GB, such as 40 or 0.5") * 1e9
 
 
-def problem(arguments: argparse.Namespace) -> Problem:
+def read_problem(arguments: argparse.Namespace) -> Problem:
     """The product or the transformer that the arguments describe; raises Stop where they do not fit together."""
     given = [name for name in SIZES if getattr(arguments, name) is not None]
     if arguments.product:
@@ -101,12 +101,12 @@ def cells(row: Mapping[str, Any], ranks: int) -> dict[str, str]:
     }
 
 
-def heading(of: Problem, machine: Machine, what: str) -> tuple[str, str]:
+def describe(of: Problem, machine: Machine, what: str) -> tuple[str, str]:
     """The heading of a table: what is predicted, and for which machine."""
     return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}", f"of {machine.title}"
 
 
-def described(of: Problem) -> dict[str, Any]:
+def to_json(of: Problem) -> dict[str, Any]:
     """A problem as it goes into JSON."""
     return {"kind": of.kind, **asdict(of)}
 

@@ -23,12 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw the plots that are asked for, or, if none are, print the table. Gives the exit status; raises Stop."""
     screen, files = Screen(), read(arguments.results)
     if arguments.plots is not None:
-        screen.say(*plots.save(lines(files), arguments.plots, arguments.format))
+        screen.print(*plots.save(lines(files), arguments.plots, arguments.format))
         return 0
     for file in files:
         rows = sorted(file.rows, key=lambda row: row.case.title)
         table.show(screen, rows, arguments.wide)
-        screen.tell("", "; ".join(filter(None, file.about.values())))
+        screen.print_text("", "; ".join(filter(None, file.about.values())))
     return 0
 
 

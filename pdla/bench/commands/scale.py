@@ -10,7 +10,7 @@ from pdla.bench.arguments import Parser, add_wide, machine, rank_count, to_draw
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
 from pdla.bench.commands.problem import record
-from pdla.bench.leave import foresee, leave, write_json
+from pdla.bench.leave import check_path, write_file, write_json
 from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
 from pdla.bench.table import Column, Table
@@ -41,11 +41,11 @@ def add(to: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each number of ranks; gives the exit status."""
-    of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
-    foresee(arguments.json, "--json")
+    of, on, counts = problem.read_problem(arguments), machine(arguments.machine), _list_ranks(arguments)
+    check_path(arguments.json, "--json")
     if arguments.plot is not None:
         _check_plot(arguments.plot)
-    grows = _growth(arguments, of)
+    grows = _check_growth(arguments, of)
     how = grows and f"{grows} growing"
     try:
         found = scaling(of, counts, on, grows, arguments.memory)
@@ -54,12 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     points: list[Point] = []
     several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
     screen = Screen()
-    screen.tell(*problem.heading(of, on, f"{how or 'the same'} on {several}"))
+    screen.print_text(*problem.describe(of, on, f"{how or 'the same'} on {several}"))
     table = Table(screen, COLUMNS, arguments.wide)
 
     def tell(done: int, most: int) -> None:
         count = counts[len(points)]
-        screen.at(f"{count} {plural(count, 'rank')}: {done} run dry", len(points), len(counts))
+        screen.show_progress(f"{count} {plural(count, 'rank')}: {done} run dry", len(points), len(counts))
 
     with watched(tell):
         for point in found:
@@ -67,15 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
             table.add(_cells(point, points))
     table.end()
     if of.kind == "transformer":
-        _schemes(screen, points)
-    content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
-    leave(arguments.json, lambda path: write_json(path, content), "--json")
-    title = "\n".join(problem.heading(of, on, how or "the same on any number of ranks"))
-    leave(arguments.plot, lambda path: plot(points, path, title), "--plot")
+        _print_schemes(screen, points)
+    content = {"command": "scale", "machine": asdict(on), "problem": problem.to_json(of), "grows": how, "rows": to_json(points)}
+    write_file(arguments.json, lambda path: write_json(path, content), "--json")
+    title = "\n".join(problem.describe(of, on, how or "the same on any number of ranks"))
+    write_file(arguments.plot, lambda path: plot(points, path, title), "--plot")
     return 0
 
 
-def _counts(arguments: argparse.Namespace) -> list[int]:
+def _list_ranks(arguments: argparse.Namespace) -> list[int]:
     first, last, factor = arguments.from_, arguments.to_, arguments.factor_
     if first > last or factor < 2:
         raise refuse(f"--from {first} --to {last} --factor {factor}: upwards, by a factor of 2 or more")
@@ -85,16 +85,16 @@ def _counts(arguments: argparse.Namespace) -> list[int]:
     return counts if counts[-1] == last else [*counts, last]
 
 
-def _growth(arguments: argparse.Namespace, of: Problem) -> str:
+def _check_growth(arguments: argparse.Namespace, of: Problem) -> str:
     """What grows; "" where nothing does."""
     if arguments.grow and not (arguments.weak and arguments.grow in of.grows):
         raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
     return (arguments.grow or of.grows[0]) if arguments.weak else ""
 
 
-def entries(points: list[Point]) -> list[dict[str, Any]]:
+def to_json(points: list[Point]) -> list[dict[str, Any]]:
     """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
-    rate = _rate(points)
+    rate = _reference_rate(points)
 
     def full(point: Point, way: Result | None) -> dict[str, Any] | None:
         return None if way is None else record(way, point.problem) | {"efficiency": point.rate(way) / rate}
@@ -102,7 +102,7 @@ def entries(points: list[Point]) -> list[dict[str, Any]]:
     return [
         {
             "ranks": point.ranks,
-            "problem": problem.described(point.problem),
+            "problem": problem.to_json(point.problem),
             "best": full(point, point.best),
             "schemes": {name: full(point, found) for name, found in point.schemes.items()},
         }
@@ -110,7 +110,7 @@ def entries(points: list[Point]) -> list[dict[str, Any]]:
     ]
 
 
-def _rate(points: list[Point]) -> float:
+def _reference_rate(points: list[Point]) -> float:
     """The rate that efficiencies refer to: that of the fewest ranks on which there is a way."""
     return next((point.rate(point.best) for point in points if point.best), 1.0)
 
@@ -122,12 +122,12 @@ def _cells(point: Point, points: list[Point]) -> dict[str, str]:
     """A number of ranks and its fastest way, by column."""
     if not point.best:
         return dict.fromkeys((column.heading for column in COLUMNS), "–") | {"ranks": f"{point.ranks}", "way": "none that fits"}
-    efficiency = 100 * point.rate(point.best) / _rate(points)
+    efficiency = 100 * point.rate(point.best) / _reference_rate(points)
     found = problem.cells(record(point.best, point.problem), point.ranks)
     return found | {"ranks": f"{point.ranks}", "efficiency": f"{efficiency:.3g}%"}
 
 
-def _schemes(screen: Screen, points: list[Point]) -> None:
+def _print_schemes(screen: Screen, points: list[Point]) -> None:
     """A table of the seconds of each scheme."""
     table = Table(screen, [RANKS, *(Column(name, 8) for name in SCHEMES)])
     for point in points:
@@ -162,11 +162,11 @@ def plot(points: list[Point], path: str, title: str) -> None:
     with rc_context({"svg.hashsalt": "pdla", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure((9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
+        for mark, (name, found) in zip(MARKS, _list_curves(points).items(), strict=False):
             drawn: dict[str, Any] = {"marker": mark, "markersize": 4, "linewidth": 1.2, "label": name}
             ranks = [point.ranks for point, _ in found]
             left.plot(ranks, [way.seconds for _, way in found], **drawn)
-            right.plot(ranks, [point.rate(way) / _rate(points) for point, way in found], **drawn)
+            right.plot(ranks, [point.rate(way) / _reference_rate(points) for point, way in found], **drawn)
         left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
         right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
         if left.lines:
@@ -175,7 +175,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
         figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
-def _curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
+def _list_curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
     """The points of each scheme, or of the best way where there are no schemes, that have a way."""
     names = [*points[0].schemes] or ["best"]
     ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}

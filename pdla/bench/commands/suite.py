@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pdla
 from pdla.bench.commands.command import Command
-from pdla.bench.commands.reported import reported
+from pdla.bench.commands.results import report_results
 from pdla.bench.measure.case import Case, Make, digits, digits_operands, digits_path, random_operands
 from pdla.bench.measure.product import Bench, Row, predict
 from pdla.errors import PlanError
@@ -21,70 +21,70 @@ NO_DIGITS = (
 )
 
 
-def shapes(ranks: int) -> list[tuple[int, int]]:
+def list_grids(ranks: int) -> list[tuple[int, int]]:
     """The most nearly square grid, and that of one row."""
     balanced = pdla.balanced_shape(ranks)
     return list(dict.fromkeys([(balanced[0], balanced[1]), (1, ranks)]))
 
 
-def made_up(ranks: int) -> Iterator[Case]:
+def list_synthetic(ranks: int) -> Iterator[Case]:
     """A square product whose sizes are multiples of the ranks; a flat one; and an uneven complex one with transposes."""
     n = -(-(SIDE if ranks <= MANY else MANY_RANKS_SIDE) // ranks) * ranks
     square = Case(n, n, n)
     flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
     ragged = Case(401, 299, 353, "complex128", transa="C", transb="T")
-    grids = shapes(ranks)
+    grids = list_grids(ranks)
     names = (*ON_GRID, "auto") if ranks <= MANY else ("auto",)
     yield from (replace(square, grid=grids[0], algorithm=name) for name in pdla.algorithms)
     yield from (replace(square, grid=line, algorithm=name) for line in grids[1:] for name in names)
     yield from (replace(case, grid=grids[0], algorithm=name) for case in (flat, ragged) for name in names)
 
 
-def real(ranks: int) -> Iterator[Case]:
+def list_real(ranks: int) -> Iterator[Case]:
     """The Gram matrices of scikit-learn's digits, 1797 images of 64 points: X X^T and X^T X."""
-    grid = shapes(ranks)[0]
+    grid = list_grids(ranks)[0]
     yield Case(1797, 1797, 64, grid=grid, transb="T", source="digits")
     yield Case(64, 64, 1797, grid=grid, transa="T", source="digits")
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: gives the exit status."""
-    work = predicted if arguments.dry_run else measured
-    return reported(comm, arguments, words, lambda bench, known: work(bench))
+    work = predict_suite if arguments.dry_run else measure_suite
+    return report_results(comm, arguments, words, lambda bench, known: work(bench))
 
 
-def measured(bench: Bench) -> Iterator[Row | str]:
+def measure_suite(bench: Bench) -> Iterator[Row | str]:
     """Collective: measure the suite; takes at most about two minutes, even with 64 ranks on two cores."""
     comm = bench.comm
     path = comm.share(digits_path() if comm.rank == 0 else None)[0]
     X = digits(path) if path and comm.rank == 0 else None
-    work: list[tuple[Case, Make]] = [(case, random_operands) for case in made_up(comm.size)]
-    work += [(case, digits_operands(X)) for case in real(comm.size)] if path else []
+    work: list[tuple[Case, Make]] = [(case, random_operands) for case in list_synthetic(comm.size)]
+    work += [(case, digits_operands(X)) for case in list_real(comm.size)] if path else []
     if not path:
         yield NO_DIGITS
     for done, (case, make) in enumerate(work):
-        bench.screen.at(f"{case.algorithm}: making A and B", done, len(work))
+        bench.screen.show_progress(f"{case.algorithm}: making A and B", done, len(work))
         try:
             with pdla.ProcessGrid(case.grid, comm=comm) as grid:
                 found: Row | str = bench.measure(case, *make(case, grid))
         except PlanError as reason:
-            found = left_out(case, reason)
+            found = say_left_out(case, reason)
         yield found
 
 
-def left_out(case: Case, reason: Exception) -> str:
+def say_left_out(case: Case, reason: Exception) -> str:
     return f"{case.algorithm} on {case.grid[0]} x {case.grid[1]}, {case.title}: {reason}"
 
 
-def predicted(bench: Bench) -> Iterator[Row | str]:
+def predict_suite(bench: Bench) -> Iterator[Row | str]:
     """The suite's figures for any number of ranks, by dry runs; the only times are those predicted for a machine."""
-    cases = list(made_up(bench.comm.size))
+    cases = list(list_synthetic(bench.comm.size))
     for done, case in enumerate(cases):
-        bench.screen.at(case.algorithm, done, len(cases))
+        bench.screen.show_progress(case.algorithm, done, len(cases))
         try:
             found: Row | str = predict(case, bench.comm.size, bench.machine)
         except PlanError as reason:
-            found = left_out(case, reason)
+            found = say_left_out(case, reason)
         yield found
 
 

@@ -43,63 +43,64 @@ Link = tuple[float, float, float]  # gap, latency, bytes a second
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
 
 
-def measured(comm: Communicator, screen: Screen) -> Machine:
+def measure_machine(comm: Communicator, screen: Screen) -> Machine:
     """Collective: this job's machine, the same on every rank. Each figure is a median over a few turns of the slowest rank's."""
-    screen.at("products")
-    flops, reached = _rates(comm)
-    screen.at("links")
+    screen.show_progress("products")
+    flops, reached = _measure_rates(comm)
+    screen.show_progress("links")
     near = comm.near if comm.nodes > 1 else comm
-    gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
-    far = _abroad(comm)
-    far_gap, far_latency, shared = _link(comm, far) if far else (gap, Machine.far_latency, 0.0)
+    gap, latency, bandwidth = _find_slowest(comm, _measure_link(near, 1) if near.size > 1 else None)
+    far = _far_distance(comm)
+    far_gap, far_latency, shared = _measure_link(comm, far) if far else (gap, Machine.far_latency, 0.0)
     ranks = comm.size // comm.nodes
-    network = max(shared, _alone_abroad(comm)) if far else Machine.network
-    screen.at("products in float32")
-    single = _rate(comm, LARGE, "float32") / flops
-    screen.at("calls, sums, overlap and factorizations")
+    network = max(shared, _measure_far_alone(comm)) if far else Machine.network
+    screen.show_progress("products in float32")
+    single = _measure_rate(comm, LARGE, "float32") / flops
+    screen.show_progress("calls, sums, overlap and factorizations")
     many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
     absent = ["latency, bandwidth"] * (comm.size == comm.nodes) + ["far_latency, network"] * (not far)
     but = f"; {', '.join(absent)} by default: no such links" if absent else ""
     machine = Machine(
-        flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
-        bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
-        node=ranks if comm.nodes > 1 else 0, injection=ranks * shared, overlap=_overlap(comm, far or int(comm.size > 1)),
+        flops=flops, single=single, half=single, reached=reached, call=_measure_call(comm), memory=_measure_stream(comm),
+        erf=_measure_erf(comm), bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency,
+        gap=max(gap, far_gap), node=ranks if comm.nodes > 1 else 0, injection=ranks * shared,
+        overlap=_measure_overlap(comm, far or int(comm.size > 1)),
         name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}{but}",
-        narrow=_narrow(comm, flops),
+        narrow=_measure_narrow(comm, flops),
     )
-    return comm.share(_rounded(replace(machine, step=_step(comm, machine))))[0]
+    return comm.share(_round(replace(machine, step=_measure_step(comm, machine))))[0]
 
 
-def _rounded(machine: Machine) -> Machine:
+def _round(machine: Machine) -> Machine:
     """The machine with figures of four digits: further ones would differ in another run."""
     figures = asdict(machine)
     figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
     return Machine(**figures)
 
 
-def timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+def time_median(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
     """Collective: seconds that work() takes the slowest rank, a median over a few turns.
 
     A turn repeats short work, up to `repeats` times.
     """
-    first = _once(comm, work)
+    first = _time_slowest(comm, work)
     repeats = min(repeats, 1 + int(SHORT / first))
-    turns = [_alone(comm, work, repeats) for _ in range(_turns(repeats * first))]
+    turns = [_time_rank(comm, work, repeats) for _ in range(_count_turns(repeats * first))]
     return median(map(max, zip(*comm.share(turns), strict=True)))
 
 
-def _turns(seconds: float) -> int:
+def _count_turns(seconds: float) -> int:
     """How many turns to take of so many seconds each."""
     return TURNS if TURNS * seconds < LONG else LEAST
 
 
-def _once(comm: Communicator, work: Callable[[], object]) -> float:
+def _time_slowest(comm: Communicator, work: Callable[[], object]) -> float:
     """Collective: seconds that work() takes the slowest rank, once."""
-    return max(comm.share(_alone(comm, work)))
+    return max(comm.share(_time_rank(comm, work)))
 
 
-def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+def _time_rank(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
     """Collective: seconds that work() takes this rank, the mean of `repeats`; all ranks begin together."""
     comm.barrier()
     start = time.perf_counter()
@@ -108,7 +109,7 @@ def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> 
     return (time.perf_counter() - start) / repeats
 
 
-def second(comm: Communicator, work: Callable[[], object]) -> float:
+def predict_second_call(comm: Communicator, work: Callable[[], object]) -> float:
     """Seconds of a dry rank's clock that work() takes the second time; the first time it may plan."""
     work()
     here: Any = clock.get()
@@ -120,30 +121,30 @@ def second(comm: Communicator, work: Callable[[], object]) -> float:
 # ---------------------------------------------------------------------------------------------- a rank alone
 
 
-def _narrow(comm: Communicator, flops: float) -> float:
+def _measure_narrow(comm: Communicator, flops: float) -> float:
     """Collective: the inner size of a product that takes as long as a Cholesky factor takes beyond its operations."""
     a = np.eye(LARGE)
-    return max(0.0, timed(comm, lambda: potrf(a)) * flops - LARGE**3 / 3) / (2 * LARGE**2)
+    return max(0.0, time_median(comm, lambda: potrf(a)) * flops - LARGE**3 / 3) / (2 * LARGE**2)
 
 
-def _step(comm: Communicator, machine: Machine) -> float:
+def _measure_step(comm: Communicator, machine: Machine) -> float:
     """Collective: seconds that a step of a Cholesky factorization of narrow panels takes beyond what is predicted without it."""
 
-    def factoring(comm: Communicator) -> Callable[[], object]:
+    def prepare(comm: Communicator) -> Callable[[], object]:
         A = eye(STEPS * PANEL, ProcessGrid((1, comm.size), comm=comm), Layout(Cyclic("row", PANEL), Cyclic("col", PANEL)))
         return lambda: cho_factor(A, check_finite=False)
 
-    told = dry_run(comm.size, lambda dry: second(dry, factoring(dry)), machine=replace(machine, step=0.0))[0]
-    return max(0.0, timed(comm, factoring(comm), 10) - told) / STEPS
+    told = dry_run(comm.size, lambda dry: predict_second_call(dry, prepare(dry)), machine=replace(machine, step=0.0))[0]
+    return max(0.0, time_median(comm, prepare(comm), 10) - told) / STEPS
 
 
-def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
+def _measure_rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
     """Collective: flops a second of a large product, and the shares of that rate that smaller products reach, by n."""
-    flops, sizes = _rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
-    return flops, tuple((float(n), float(f"{min(1.0, _rate(comm, n) / flops):.3g}")) for n in sizes)
+    flops, sizes = _measure_rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
+    return flops, tuple((float(n), float(f"{min(1.0, _measure_rate(comm, n) / flops):.3g}")) for n in sizes)
 
 
-def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
+def _measure_rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
     """Collective: flops a second of n x n x n products, too many for a cache, where factors seldom lie in practice."""
     count = max(1, STACK // n**2)
     a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
@@ -156,18 +157,18 @@ def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
         for x, y, z in each:
             gemm(x, y, z)
 
-    return 2.0 * count * n**3 / timed(comm, stack)
+    return 2.0 * count * n**3 / time_median(comm, stack)
 
 
-def _call(comm: Communicator) -> float:
+def _measure_call(comm: Communicator) -> float:
     """Collective: seconds that a call takes besides its work: the time of a layer so tiny that it has no other, over its calls."""
     alone = comm.split([comm.rank], "alone")
     assert alone is not None
-    calls = dry_run(1, lambda comm: second(comm, _tiny(comm)), machine=CALLS)[0]
-    return timed(comm, _tiny(alone), 10) / calls
+    calls = dry_run(1, lambda comm: predict_second_call(comm, _make_layer(comm)), machine=CALLS)[0]
+    return time_median(comm, _make_layer(alone), 10) / calls
 
 
-def _tiny(comm: Communicator) -> Callable[[], object]:
+def _make_layer(comm: Communicator) -> Callable[[], object]:
     """A pass, forward and backward, through a transformer layer of a few elements."""
     scheme = nn.Megatron1D(ProcessGrid((1,), ("row",), comm))
     layer = nn.TransformerLayer(scheme, 8, 1, sequence=4)
@@ -175,62 +176,62 @@ def _tiny(comm: Communicator) -> Callable[[], object]:
     return lambda: layer.backward(layer.forward(x))
 
 
-def _stream(comm: Communicator) -> float:
+def _measure_stream(comm: Communicator) -> float:
     """Collective: bytes a second, read and written, of x += y."""
     x, y = np.ones(STREAM), np.ones(STREAM)
-    return 3 * x.nbytes / timed(comm, lambda: comm.xp.add(x, y))
+    return 3 * x.nbytes / time_median(comm, lambda: comm.xp.add(x, y))
 
 
-def _erf(comm: Communicator) -> float:
+def _measure_erf(comm: Communicator) -> float:
     x = np.linspace(-4, 4, STREAM >> 2)
-    return x.size / timed(comm, lambda: comm.xp.erf(x))
+    return x.size / time_median(comm, lambda: comm.xp.erf(x))
 
 
 # ---------------------------------------------------------------------------------------------- two ranks
 
 
-def _abroad(comm: Communicator) -> int:
+def _far_distance(comm: Communicator) -> int:
     """The least distance at which every rank has a rank of another node; 0 where there is none."""
     steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
     return next(steps, 0) if comm.nodes > 1 else 0
 
 
-def _alone_abroad(comm: Communicator) -> float:
+def _measure_far_alone(comm: Communicator) -> float:
     """Collective: bytes a second that one rank of each node receives from another node while the node's others are idle."""
     firsts = [comm.homes.index(home) for home in sorted(set(comm.homes))]
     alone = comm.split(firsts if comm.rank in firsts else None, "firsts")
-    return _slowest(comm, _link(alone, 1) if alone else None)[2]
+    return _find_slowest(comm, _measure_link(alone, 1) if alone else None)[2]
 
 
-def _slowest(comm: Communicator, link: Link | None) -> Link:
+def _find_slowest(comm: Communicator, link: Link | None) -> Link:
     """Collective: the greatest gap and latency and the least rate of all ranks' links; None: a rank alone on its node has none."""
     links = [one for one in comm.share(link) if one] or [(Machine.gap, Machine.latency, Machine.bandwidth)]
     gaps, latencies, rates = zip(*links, strict=True)
     return max(gaps), max(latencies), min(rates)
 
 
-def _link(comm: Communicator, step: int) -> Link:
+def _measure_link(comm: Communicator, step: int) -> Link:
     """Collective: gap, latency and bytes a second that a rank receives, while each sends to the rank `step` further."""
-    small = _message(comm, 8, step)
+    small = _make_shift(comm, 8, step)
 
     def many() -> None:
         for pending in [small() for _ in range(AT_ONCE)]:
             pending.wait()
 
-    one = timed(comm, lambda: small().wait(), 50)
-    gap = min(one, max(0.0, timed(comm, many, 5) - one) / (AT_ONCE - 1))
-    size = _full(comm, step, 8 * one)
-    large = _message(comm, size, step)
-    whole = timed(comm, lambda: large().wait())
+    one = time_median(comm, lambda: small().wait(), 50)
+    gap = min(one, max(0.0, time_median(comm, many, 5) - one) / (AT_ONCE - 1))
+    size = _find_full_size(comm, step, 8 * one)
+    large = _make_shift(comm, size, step)
+    whole = time_median(comm, lambda: large().wait())
     return gap, one - gap, size / max(1e-9, whole - one)
 
 
-def _full(comm: Communicator, step: int, least: float) -> int:
+def _find_full_size(comm: Communicator, step: int, least: float) -> int:
     """Collective: bytes of a message at full rate: as many as take FULL seconds, or `least` if that is more."""
 
     def seconds(size: int) -> float:
-        message = _message(comm, size, step)
-        return min(_once(comm, lambda: message().wait()) for _ in range(2))
+        message = _make_shift(comm, size, step)
+        return min(_time_slowest(comm, lambda: message().wait()) for _ in range(2))
 
     size = BRIEF
     while size < MESSAGE and seconds(size) <= max(FULL, least):
@@ -238,21 +239,21 @@ def _full(comm: Communicator, step: int, least: float) -> int:
     return size
 
 
-def _message(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
+def _make_shift(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
     """What sends so many bytes to the peer, again and again, and receives as many."""
     x = np.ones(size, np.uint8)
     out = np.empty_like(x)
     return lambda: comm.shift(x, out, step)
 
 
-def _overlap(comm: Communicator, step: int) -> float:
+def _measure_overlap(comm: Communicator, step: int) -> float:
     """Collective: the share of a message that is hidden behind products that take equally long.
 
     A median over turns, each with its own share, as times drift by more than what is measured.
     """
     if step == 0:
         return 1.0
-    begin = _message(comm, 4 * _full(comm, step, 0.0), step)
+    begin = _make_shift(comm, 4 * _find_full_size(comm, step, 0.0), step)
     a, b, c = (np.ones((LARGE // 4, LARGE // 4)) for _ in range(3))
 
     def message() -> None:
@@ -268,6 +269,7 @@ def _overlap(comm: Communicator, step: int) -> float:
         pending.wait()
 
     count = 1
-    count = max(1, round(timed(comm, message) / timed(comm, products)))
-    turns = [(_once(comm, message), _once(comm, products), _once(comm, both)) for _ in range(3 * _turns(_once(comm, both)))]
+    count = max(1, round(time_median(comm, message) / time_median(comm, products)))
+    number = 3 * _count_turns(_time_slowest(comm, both))
+    turns = [[_time_slowest(comm, work) for work in (message, products, both)] for _ in range(number)]
     return float(min(1.0, max(0.0, median((alone + work - together) / min(alone, work) for alone, work, together in turns))))

@@ -38,7 +38,7 @@ def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
     return {"machine": machine, "mpi": _mpi() if world == "mpi" else None, "blas": _blas(), "versions": _versions()}
 
 
-def oversubscribed(known: dict[str, Any]) -> bool:
+def is_oversubscribed(known: dict[str, Any]) -> bool:
     """Whether the ranks of a host outnumber its cores."""
     return known["machine"]["ranks_a_host"] > known["machine"]["cores"]
 
@@ -96,15 +96,15 @@ def _commit(folder: Path) -> str | None:
 # ---------------------------------------------------------------------------------------------- how ranks wait
 
 
-def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
+def measure_waits(comm: pdla.Communicator, world: str) -> dict[str, float]:
     """Collective: for each way to wait, the share of the available cores that ranks use while they wait for rank 0."""
     ways: dict[str, Callable[[], None]] = {"pdla": comm.barrier}
     if world == "mpi":
         ways["MPI_Barrier"] = comm.mpi.Barrier  # type: ignore[attr-defined]
-    return {way: _used(comm, wait) for way, wait in ways.items()} if comm.size > 1 else {}
+    return {way: _measure_share(comm, wait) for way, wait in ways.items()} if comm.size > 1 else {}
 
 
-def _used(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
+def _measure_share(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
     """Collective: CPU time over wall time of the waiting ranks on rank 0's host, per core that they could have kept busy."""
     comm.barrier()
     if comm.rank == 0:

@@ -17,7 +17,7 @@ SHORTEST = 1e-3  # seconds of a product: blocks that a device multiplies sooner 
 FLOPS = 8e9  # by all ranks together in one repeat: a tenth of a second on two cores
 
 
-def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
+def time_once(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
     """Collective: seconds from the moment when all ranks are ready until the last one has done the work."""
     comm.xp.finish()
     comm.barrier()
@@ -27,19 +27,19 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
     return max(comm.share(time.perf_counter() - start))
 
 
-def peak(comm: pdla.Communicator, dtype: Any) -> float:
+def measure_peak(comm: pdla.Communicator, dtype: Any) -> float:
     """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; the best of a few repeats."""
     side = int(min(LARGEST, max(SMALLEST, (FLOPS / operations(1, 1, 1, dtype) / comm.size) ** (1 / 3))))
-    while (seconds := _product(comm, side, dtype)) < SHORTEST:
+    while (seconds := _time_product(comm, side, dtype)) < SHORTEST:
         side *= 2
     return comm.size * operations(side, side, side, dtype) / seconds
 
 
-def _product(comm: pdla.Communicator, side: int, dtype: Any) -> float:
+def _time_product(comm: pdla.Communicator, side: int, dtype: Any) -> float:
     """Collective: seconds of a product of square blocks on every rank at the same time, the same on all ranks."""
     xp = comm.xp
     a, b, c = (xp.asarray(np.ones((side, side), dtype)) for _ in range(3))
-    return min([elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:])
+    return min([time_once(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:])
 
 
 class Peaks:
@@ -54,5 +54,5 @@ class Peaks:
         if np.dtype(dtype).char not in "fdFD":
             return None
         if dtype not in self.measured:
-            self.measured[dtype] = peak(self.comm, dtype)
+            self.measured[dtype] = measure_peak(self.comm, dtype)
         return self.measured[dtype]

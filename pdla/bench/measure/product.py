@@ -12,7 +12,7 @@ import numpy as np
 import pdla
 from pdla.bench.measure.case import LAYOUT, Case, Operands, integer_operands, random_operands
 from pdla.bench.measure.check import WRONG, Checker
-from pdla.bench.measure.peak import Peaks, elapsed
+from pdla.bench.measure.peak import Peaks, time_once
 from pdla.bench.screen import Screen
 from pdla.errors import PlanError
 from pdla.matmul import planner
@@ -24,7 +24,7 @@ from pdla.matmul.plan import costs
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.cost import Cost
 from pdla.model.machine import Machine
-from pdla.simulate.split import Split, measured, split_of
+from pdla.simulate.split import Split, measure_split, split_ledgers
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
@@ -94,31 +94,31 @@ class Bench:
 
     def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
         """Collective: check C = A B, count it, then, if it is right, time it. PlanError where the algorithm does not fit."""
-        self.screen.at(f"{case.algorithm}: checking")
-        plan = planned(case, A, B)
-        checks = self._checked(case, plan, A, B)
+        self.screen.show_progress(f"{case.algorithm}: checking")
+        plan = plan_case(case, A, B)
+        checks = self._check(case, plan, A, B)
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
-        ledger, split = measured(self.comm, lambda: plan(A, B, out=C))
+        ledger, split = measure_split(self.comm, lambda: plan(A, B, out=C))
         total = ledger.total(self.comm)
-        row = figures(case, plan, (A, B), worst(total))
+        row = make_row(case, plan, (A, B), max_over_ranks(total))
         row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
-        explained = explanation(case, plan) if self.explain and self.comm.rank == 0 else ""
-        row = replace(row, explained=explained, predicted=None if self.machine is None else self._predicted(case, plan.algorithm))
-        return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
+        explained = explain_plan(case, plan) if self.explain and self.comm.rank == 0 else ""
+        row = replace(row, explained=explained, predicted=None if self.machine is None else self._predict(case, plan.algorithm))
+        return self._time(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
-    def _predicted(self, case: Case, algorithm: str) -> Split | None:
+    def _predict(self, case: Case, algorithm: str) -> Split | None:
         """Collective: at rank 0, where the time would go on the machine. PlanError on every rank, or on none."""
         told, fault = None, ""
         if self.comm.rank == 0 and self.machine is not None:
             try:
-                told = on_machine(case, algorithm, self.comm.size, self.machine)
+                told = predict_case(case, algorithm, self.comm.size, self.machine)
             except PlanError as error:
                 fault = str(error)
         if fault := self.comm.share(fault)[0]:
             raise PlanError(fault)
         return told
 
-    def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
+    def _check(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
         """Collective: how C was checked: on small integers in the same shapes, unless the data are integers, then on the data."""
         integers = np.dtype(case.dtype).kind not in "fc" or case.source == "digits"
         data = self.checker.check(case.problem, A, B, plan(A, B), exact=integers)
@@ -127,32 +127,32 @@ class Bench:
         small = integer_operands(case, A.grid)
         return self.checker.check(case.problem, *small, plan(*small), exact=True), data
 
-    def _timed(self, row: Row, run: Callable[[], Any], first: float) -> Row:
+    def _time(self, row: Row, run: Callable[[], Any], first: float) -> Row:
         """Collective: the row with its times. `first`: seconds of a run, by which their number is chosen if none is given."""
         count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
-        self.screen.at(f"{row.case.algorithm}: timing")
-        seconds = tuple(elapsed(self.comm, run) for _ in range(count))
+        self.screen.show_progress(f"{row.case.algorithm}: timing")
+        seconds = tuple(time_once(self.comm, run) for _ in range(count))
         done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
         return replace(done, share_of_peak=(done.flops_per_second or 0) / peak if peak else None)
 
 
-def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
+def plan_case(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
     """Collective: the plan of a case."""
     return pdla.plan_matmul(A, B, algorithm=case.algorithm, layout=LAYOUT, panel=case.panel)
 
 
-def explanation(case: Case, plan: pdla.Plan) -> str:
+def explain_plan(case: Case, plan: pdla.Plan) -> str:
     """The plan in words, and whether it has no use for the panel width that was given."""
     unused = case.panel is not None and not plan.how.walks
     return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
 
 
-def worst(total: dict[str, int]) -> Cost:
+def max_over_ranks(total: dict[str, int]) -> Cost:
     """The figures of a ledger's total that are maxima over ranks."""
     return Cost(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"])
 
 
-def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> Row:
+def make_row(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> Row:
     """The row of a case that has been counted."""
     A, B = operands
     size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
@@ -169,25 +169,25 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> R
     )
 
 
-def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine) -> Split:
+def predict_case(case: Case, algorithm: str, ranks: int, machine: Machine) -> Split:
     """Where the time of a case would go on the machine by that algorithm."""
     messages = "gather" if algorithm == "shared" else algorithm  # reading shared memory costs as much as receiving
-    return foretold(_imagined(replace(case, algorithm=messages), ranks, machine)[0])
+    return predict_split(_plan_dry(replace(case, algorithm=messages), ranks, machine)[0])
 
 
-def foretold(plan: pdla.Plan) -> Split:
+def predict_split(plan: pdla.Plan) -> Split:
     """Where the time of a plan would go on its machine, by the dry runs of which its cost is made."""
-    return split_of(costs.clocked(plan), plan.grid.comm.size)
+    return split_ledgers(costs.clocked(plan), plan.grid.comm.size)
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
     """The row of a case on any number of ranks, by dry runs; its only times are those predicted for a machine."""
-    plan, operands = _imagined(case, ranks, Machine.chosen() if machine is None else machine)
-    row = figures(case, plan, operands, plan.predicted)
-    return replace(row, explained=explanation(case, plan), predicted=None if machine is None else foretold(plan))
+    plan, operands = _plan_dry(case, ranks, Machine.chosen() if machine is None else machine)
+    row = make_row(case, plan, operands, plan.predicted)
+    return replace(row, explained=explain_plan(case, plan), predicted=None if machine is None else predict_split(plan))
 
 
-def _imagined(case: Case, ranks: int, machine: Machine) -> tuple[pdla.Plan, Operands]:
+def _plan_dry(case: Case, ranks: int, machine: Machine) -> tuple[pdla.Plan, Operands]:
     """The plan of a case on a machine's ranks, which send nothing, and its operands. PlanError where the algorithm does not fit."""
     grid = pdla.ProcessGrid(case.grid, comm=imagined(ranks, machine))
     operands = random_operands(case, grid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pdla.bench.measure.calibration import second, timed
+from pdla.bench.measure.calibration import predict_second_call, time_median
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.model.machine import Machine
@@ -25,17 +25,17 @@ class Row(NamedTuple):
     predicted: float
 
 
-def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
+def compare_verbs(comm: Communicator, machine: Machine) -> Iterator[Row]:
     """Collective: verbs timed in all groups of a size and stride at once, except those predicted to take long."""
     for ranks, stride in _groups(comm.size):
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None
         for size in SIZES:
             for verb, make in VERBS.items():
-                predicted = _predicted(make, comm.size, ranks, stride, size, machine)
+                predicted = _predict(make, comm.size, ranks, stride, size, machine)
                 if predicted < PATIENCE:
-                    yield Row(verb, ranks, stride, size, timed(comm, make(group, size), 5), predicted)
-        yield Row("barrier", ranks, stride, 0, timed(comm, group.barrier, 20), 0.0)
+                    yield Row(verb, ranks, stride, size, time_median(comm, make(group, size), 5), predicted)
+        yield Row("barrier", ranks, stride, 0, time_median(comm, group.barrier, 20), 0.0)
 
 
 def _groups(ranks: int) -> Iterator[tuple[int, int]]:
@@ -50,11 +50,11 @@ def _members(rank: int, ranks: int, stride: int) -> list[int]:
     return [first + stride * i for i in range(ranks)]
 
 
-def _predicted(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
+def _predict(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
     def one(comm: Communicator) -> float:
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None
-        return second(comm, make(group, size))
+        return predict_second_call(comm, make(group, size))
 
     return dry_run(world, one, machine=machine)[0]
 

@@ -46,12 +46,12 @@ def entry(row: Row) -> dict[str, Any]:
     del values["explained"]
     for split in (values["split"], values["predicted"]):
         if split is not None:
-            split["timeline"]["spans"] = [_short(span) for span in split["timeline"]["spans"]]
+            split["timeline"]["spans"] = [_round(span) for span in split["timeline"]["spans"]]
     derived = {"flops_per_second": row.flops_per_second, "multiple_of_bound": row.multiple_of_bound, "right": row.right}
     return {**values.pop("case"), **values, **derived}
 
 
-def _short(span: Span) -> Span:
+def _round(span: Span) -> Span:
     return span._replace(start=round(span.start, DIGITS), end=round(span.end, DIGITS))
 
 
@@ -63,7 +63,7 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------- back
 
 
-def misfit(content: Any) -> str | None:
+def find_misfit(content: Any) -> str | None:
     """A value of a kind or size that the schema does not allow, and where it is; None where there is none.
 
     Fields that are missing or unknown are no misfit: files of other versions have fewer or more. Raises
@@ -77,11 +77,11 @@ def misfit(content: Any) -> str | None:
     kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # JSON Schema takes 2.0 for one, too
     faults = validators.extend(Draft202012Validator, type_checker=kinds)(json.loads(SCHEMA.read_text())).iter_errors(content)
     found = (f"{fault.json_path.removeprefix('$')} is {fault.instance!r:.60}" for fault in faults if fault.validator in ASKED)
-    first = next(chain(found, _extremes(content)), None)
+    first = next(chain(found, _find_extremes(content)), None)
     return first and first.removeprefix(".")
 
 
-def _extremes(content: Any) -> Iterator[str]:
+def _find_extremes(content: Any) -> Iterator[str]:
     """The numbers that are too large, too small or not numbers, in words, and where they are."""
     left = [("", content)]
     for where, value in left:

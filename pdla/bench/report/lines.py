@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from pdla.bench.measure.product import Row
-from pdla.bench.report.content import VERSION, misfit, row
+from pdla.bench.report.content import VERSION, find_misfit, row
 from pdla.bench.stop import refuse
 from pdla.errors import plural
 from pdla.model.machine import Machine, operations
@@ -86,10 +86,10 @@ def _read(path: Path) -> File:
     version = content.get("schema") if isinstance(content, dict) else None
     if version != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
-        raise refuse(f"{path}: {_instead(content)}; a report is made of files of {wanted}")
+        raise refuse(f"{path}: {_name_schema(content)}; a report is made of files of {wanted}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
-    if wrong := misfit(content):
+    if wrong := find_misfit(content):
         raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
     try:
         rows = tuple(row(values) for values in content["rows"])
@@ -107,7 +107,7 @@ def _read(path: Path) -> File:
     return found
 
 
-def _instead(content: Any) -> str:
+def _name_schema(content: Any) -> str:
     """What a file has in place of the schema that is read here. Results of predict and scale have none, but name their command."""
     found = content if isinstance(content, dict) else {}
     if "schema" in found:

@@ -26,12 +26,12 @@ def save(lines: Sequence[Line], folder: str, form: str) -> list[str]:
         raise refuse("--plots needs matplotlib: pip install 'pdla[plot]'")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return [_saved(name, draw(lines), Path(folder, f"{name}.{form}")) for name, draw in FIGURES.items()]
+        return [_save(name, draw(lines), Path(folder, f"{name}.{form}")) for name, draw in FIGURES.items()]
     except OSError as error:
         raise refuse(f"--plots: {error}") from error
 
 
-def _saved(name: str, figure: Any, path: Path) -> str:
+def _save(name: str, figure: Any, path: Path) -> str:
     if figure is None:
         return f"left out: {name}, which needs {NEEDS[name]}"
     figure.savefig(path, dpi=150)
@@ -56,12 +56,12 @@ def _products(lines: Sequence[Line]) -> list[list[Line]]:
     return [list(group) for _, group in groupby(lines, lambda line: line.product)]
 
 
-def split(lines: Sequence[Line]) -> Any:
+def draw_split(lines: Sequence[Line]) -> Any:
     """Stacked bars of the counted run, and below it of the predicted one; a frame for each product."""
     groups = _products([line for line in lines if line.split or line.predicted])
     if not groups:
         return None
-    bars = [[bar for line in group for bar in _bars(line)] for group in groups]
+    bars = [[bar for line in group for bar in _list_bars(line)] for group in groups]
     figure, frames = _figure(len(groups), [HEAD + LINE * len(some) for some in bars])
     for group, some, axes in zip(groups, bars, frames, strict=True):
         for at, (_, told) in enumerate(some):
@@ -69,24 +69,24 @@ def split(lines: Sequence[Line]) -> Any:
             for part, colour in PARTS.items():
                 axes.barh(at, getattr(told, part), BAR, left, color=colour, label=part if at == 0 else None)
                 left += getattr(told, part)
-        _named(axes, [name for name, _ in some], group[0].product)
+        _label_bars(axes, [name for name, _ in some], group[0].product)
         axes.set_xlabel("seconds")
     figure.legend(*frames[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 
-def _bars(line: Line) -> list[tuple[str, Any]]:
+def _list_bars(line: Line) -> list[tuple[str, Any]]:
     told = [(line.label, line.split), ("predicted" if line.split else f"{line.label}, predicted", line.predicted)]
     return [(name, split) for name, split in told if split is not None]
 
 
-def _named(axes: Any, names: Sequence[str], title: str) -> None:
+def _label_bars(axes: Any, names: Sequence[str], title: str) -> None:
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_title(title, loc="left", fontsize="medium")
 
 
-def volume(lines: Sequence[Line]) -> Any:
+def draw_volume(lines: Sequence[Line]) -> Any:
     """Bytes received over the lower bound; the bound itself is the line at 1."""
     groups = _products([line for line in lines if line.multiple is not None])
     if not groups:
@@ -97,7 +97,7 @@ def volume(lines: Sequence[Line]) -> Any:
         axes.bar_label(drawn, [f" {size(line.received)}" for line in group], fontsize="small")
         axes.axvline(1, color="black", linestyle="dashed", linewidth=1)
         axes.margins(x=0.12)
-        _named(axes, [line.label for line in group], group[0].product)
+        _label_bars(axes, [line.label for line in group], group[0].product)
     frames[-1].set_xlabel("bytes received / lower bound")
     return figure
 
@@ -105,7 +105,7 @@ def volume(lines: Sequence[Line]) -> Any:
 # ---------------------------------------------------------------------------------------------- points
 
 
-def roofline(lines: Sequence[Line]) -> Any:
+def draw_roofline(lines: Sequence[Line]) -> Any:
     """FLOP/s of all ranks against flops for each byte received, under the peak and what the links can feed."""
     some = [line for line in lines if line.intensity and any(_seconds(line))]
     if not some:
@@ -140,7 +140,7 @@ def _roof(ends: tuple[float, float], peak: float, link: float | None) -> tuple[l
     return xs, [min(peak, link * x) if link else peak for x in xs]
 
 
-def scaling(lines: Sequence[Line]) -> Any:
+def draw_scaling(lines: Sequence[Line]) -> Any:
     """Seconds against ranks, a frame for each product run on several numbers of ranks; the fastest grid of each number counts."""
     products = [group for group in _products(lines) if len({line.ranks for line in group if any(_seconds(line))}) > 1]
     if not products:
@@ -149,7 +149,7 @@ def scaling(lines: Sequence[Line]) -> Any:
     for group, axes in zip(products, frames, strict=True):
         ranks = sorted({line.ranks for line in group})
         for (name, curves), colour in zip(_curves(group).items(), COLOURS, strict=False):
-            _curve(axes, name, curves, colour)
+            _draw_curve(axes, name, curves, colour)
         axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
         axes.set_xticks(ranks, [str(number) for number in ranks])
         axes.set_xticks([], minor=True)
@@ -176,7 +176,7 @@ def _curves(lines: Sequence[Line]) -> dict[str, tuple[Points, Points]]:
     return {name: (sorted(measured.items()), sorted(foretold.items())) for name, (measured, foretold) in least.items()}
 
 
-def _curve(axes: Any, name: str, curves: tuple[Points, Points], colour: str) -> None:
+def _draw_curve(axes: Any, name: str, curves: tuple[Points, Points], colour: str) -> None:
     for points, style in zip(curves, ("o-", "s--"), strict=True):
         if points:
             axes.plot(*zip(*points, strict=True), style, color=colour, fillstyle="full" if style == "o-" else "none")
@@ -185,7 +185,7 @@ def _curve(axes: Any, name: str, curves: tuple[Points, Points], colour: str) -> 
     axes.plot([ranks, last], [seconds, seconds * ranks / last], ":", color=colour, linewidth=0.8)
 
 
-FIGURES = {"split": split, "roofline": roofline, "scaling": scaling, "volume": volume}
+FIGURES = {"split": draw_split, "roofline": draw_roofline, "scaling": draw_scaling, "volume": draw_volume}
 NEEDS = {
     "split": "rows that were run, or foretold on a machine",
     "roofline": "rows that have times and receive bytes",

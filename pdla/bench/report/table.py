@@ -20,7 +20,7 @@ LAYOUT = [Column("layout", more=True, text=True)]
 CHECKS = [Column("layout and checks", more=True, text=True)]
 
 
-def volumes(timed: bool) -> list[Column]:
+def volume_columns(timed: bool) -> list[Column]:
     """What is received and held: all columns by default where no times are."""
     return [
         Column("received", 8), Column("formula", 9, more=True), Column("x bound"), Column("messages", more=timed),
@@ -28,10 +28,10 @@ def volumes(timed: bool) -> list[Column]:
     ]
 
 
-def products(screen: Screen, timed: bool, predicted: bool, wide: bool) -> Table:
+def make_table(screen: Screen, timed: bool, predicted: bool, wide: bool) -> Table:
     """An empty table. timed: rows have times; predicted: they have those of a described machine, too."""
     how = [*(TIMES if timed else []), *(PREDICTED if predicted else [])]
-    return Table(screen, [*NAMES, *how, *volumes(timed), *(CHECKS if timed else LAYOUT)], wide)
+    return Table(screen, [*NAMES, *how, *volume_columns(timed), *(CHECKS if timed else LAYOUT)], wide)
 
 
 def add(table: Table, row: Row) -> None:
@@ -41,7 +41,7 @@ def add(table: Table, row: Row) -> None:
 
 def show(screen: Screen, rows: Sequence[Row], wide: bool) -> None:
     """Print a whole table."""
-    table = products(screen, any(row.checks for row in rows), any(row.predicted for row in rows), wide)
+    table = make_table(screen, any(row.checks for row in rows), any(row.predicted for row in rows), wide)
     for row in rows:
         add(table, row)
     table.end()
@@ -49,15 +49,15 @@ def show(screen: Screen, rows: Sequence[Row], wide: bool) -> None:
 
 def cells(row: Row) -> dict[str, str]:
     """What stands in each column that a table may have."""
-    return _how(row) | _times(row) | _volumes(row)
+    return _name_way(row) | _times(row) | _volumes(row)
 
 
-def _how(row: Row) -> dict[str, str]:
+def _name_way(row: Row) -> dict[str, str]:
     chosen = row.algorithm if row.case.algorithm != "auto" else f"auto: {row.algorithm}"
     layout = _layout(row)
     return {
         "algorithm": chosen, "grid": "x".join(map(str, row.case.grid)), "layout": layout,
-        "layout and checks": f"{layout}; {_checked(row)}",
+        "layout and checks": f"{layout}; {_name_checks(row)}",
     }
 
 
@@ -99,7 +99,7 @@ def _volumes(row: Row) -> dict[str, str]:
     }
 
 
-def _checked(row: Row) -> str:
+def _name_checks(row: Row) -> str:
     """The checks, such as "exact, bound (NumPy)": the method comes once where it is the same."""
     words = [check.partition(" (") for check in row.checks]
     ways = {way for _, _, way in words}

@@ -433,7 +433,7 @@ def test_clocks_of_the_benchmark_are_read_when_the_device_is_done(monkeypatch):
 
     monkeypatch.setattr(split, "now", clock)
     monkeypatch.setattr(peak, "time", SimpleNamespace(perf_counter=clock))
-    for timed in (split.measured, peak.elapsed):
+    for timed in (split.measure_split, peak.time_once):
         with config.override(array="cupy"):
             pdla.run(1, program, timed)
     assert idle == [True] * 4

@@ -47,8 +47,8 @@ def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
 
 def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
     """A machine that has one is refused when it is read; 8 x 8 x 8 took long, or the large product is a fast GPU's."""
-    monkeypatch.setattr(calibration, "_rate", lambda comm, n: 1e13 if n == calibration.LARGE else 1.23456e5 * n)
-    _, reached = pdla.run(1, calibration._rates)[0]
+    monkeypatch.setattr(calibration, "_measure_rate", lambda comm, n: 1e13 if n == calibration.LARGE else 1.23456e5 * n)
+    _, reached = pdla.run(1, calibration._measure_rates)[0]
     assert reached[:2] == ((8.0, 9.88e-8), (16.0, 1.98e-7))
 
 
@@ -63,11 +63,11 @@ def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, mo
         seen[here.rank].append((comm.size, step))
         return 1e-6, 2e-6, [8e9, 1e9, 1.5e9][len(seen[here.rank]) - 1]
 
-    monkeypatch.setattr(calibration, "_link", link)
+    monkeypatch.setattr(calibration, "_measure_link", link)
 
     def program(comm):
         here.rank, comm.homes = comm.rank, homes
-        return calibration.measured(comm, Screen(first=False))
+        return calibration.measure_machine(comm, Screen(first=False))
 
     machine = pdla.run(4, program)[0]
     beyond = [(4, step)] if step else []
@@ -82,7 +82,7 @@ def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, mo
 def test_what_is_predicted_to_take_long_is_left_out(quick):
     """1 KiB at 2 KB a second and more would take half a second."""
     slow = Machine(bandwidth=2e3, latency=0.0, gap=0.0)
-    (rows, _) = pdla.run(2, lambda comm: list(verbs.compared(comm, slow)))
+    (rows, _) = pdla.run(2, lambda comm: list(verbs.compare_verbs(comm, slow)))
     assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in verbs.VERBS), ("barrier", 0)]
 
 
@@ -100,9 +100,9 @@ def test_messages_are_as_long_as_links_and_latency_ask_for(bandwidth, least, siz
     def message(comm, nbytes, step):
         return lambda: SimpleNamespace(wait=lambda: seconds.update({threading.get_ident(): nbytes / bandwidth}))
 
-    monkeypatch.setattr(calibration, "_message", message)
+    monkeypatch.setattr(calibration, "_make_shift", message)
     monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: seconds[threading.get_ident()]))
-    assert pdla.run(2, calibration._full, 1, least) == [size, size]
+    assert pdla.run(2, calibration._find_full_size, 1, least) == [size, size]
 
 
 def test_groups_of_ranks():
@@ -113,6 +113,6 @@ def test_groups_of_ranks():
 
 def test_verbs_are_predicted():
     """Of 4 ranks 2 apart, on nodes of 2: the other's 1000 bytes come from the other node, at 1e5 a second after 10 ms."""
-    told = verbs._predicted(verbs.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
+    told = verbs._predict(verbs.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
     assert told == pytest.approx(0.01 + 1000 / 1e5)
-    assert verbs._predicted(verbs.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)
+    assert verbs._predict(verbs.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)

@@ -59,9 +59,9 @@ def test_the_rate_counts_hpl_s_operations():
 
 def test_the_residual_is_hpl_s():
     def program(comm):
-        A, b = hpl._drawn(pdla.ProcessGrid((3, 1), comm=comm), 23, 4, 5)
+        A, b = hpl._draw(pdla.ProcessGrid((3, 1), comm=comm), 23, 4, 5)
         x = pdla.from_global(np.arange(23.0)[:, None], A.grid, pdla.Layout())
-        return hpl._residual(A, b, x), A.gather(), b.gather(), x.gather()
+        return hpl._compute_residual(A, b, x), A.gather(), b.gather(), x.gather()
 
     found, A, b, x = pdla.run(3, program)[0]
     largest = [np.abs(v).sum(1).max() for v in (A @ x - b, A, x, b)]

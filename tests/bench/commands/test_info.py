@@ -7,8 +7,8 @@ from pdla.bench.commands import info
 
 def test_a_blas_that_tells_no_processor_is_named_without_one():
     known = {"internal_api": "mkl", "version": "2026.2", "num_threads": 1}
-    assert info._library({**known, "architecture": None}) == "mkl 2026.2"
-    assert info._library({**known, "architecture": "Zen"}) == "mkl 2026.2 (Zen)"
+    assert info._name_library({**known, "architecture": None}) == "mkl 2026.2"
+    assert info._name_library({**known, "architecture": "Zen"}) == "mkl 2026.2 (Zen)"
 
 
 def test_info_in_threads(capsys, tmp_path):

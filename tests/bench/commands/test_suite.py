@@ -10,7 +10,7 @@ from pdla.bench.measure.case import Case
 
 @pytest.mark.parametrize("P", [1, 2, 4, 6, 7, 61, 64, 100, 1009])
 def test_the_suite_fits_any_count_and_its_square_divides(P):
-    cases = list(suite.made_up(P))
+    cases = list(suite.list_synthetic(P))
     assert {case.algorithm for case in cases if case.grid == pdla.balanced_shape(P)} >= set(pdla.algorithms)
     assert {case.grid for case in cases} == {pdla.balanced_shape(P), (1, P)}
     square = cases[0]
@@ -20,7 +20,7 @@ def test_the_suite_fits_any_count_and_its_square_divides(P):
 
 def test_without_sklearn_the_suite_says_so(capsys, monkeypatch):
     monkeypatch.setattr(suite, "digits_path", lambda: None)
-    monkeypatch.setattr(suite, "made_up", lambda ranks: [Case(8, 8, 8)])
+    monkeypatch.setattr(suite, "list_synthetic", lambda ranks: [Case(8, 8, 8)])
     status, out, _ = run(capsys, "--threads", "1")
     assert status == 0
     assert "pip install scikit-learn" in out

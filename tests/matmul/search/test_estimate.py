@@ -20,7 +20,7 @@ def test_no_run_is_faster_or_smaller_than_its_closed_form(net, machine, monkeypa
     if machine is AROUND:
         monkeypatch.setattr(ring, "LONG", 0)
     for choice in networks.choices(12, net):
-        guess = networks.guess(choice, net, machine)
+        guess = networks.estimate(choice, net, machine)
         step = networks.step(guess.choice, net, machine)
         assert guess.seconds.least <= step.seconds * (1 + 1e-9), guess.choice
         assert guess.size <= step.size, guess.choice

@@ -78,6 +78,6 @@ def test_info(comm, capsys, keep_hooks):
 
 
 def test_waits_are_measured_in_both_ways(comm):
-    waits = facts.waiting(pdla.world(), "mpi")
+    waits = facts.measure_waits(pdla.world(), "mpi")
     assert set(waits) == ({"pdla", "MPI_Barrier"} if comm.size > 1 else set())
     assert all(used >= 0 for used in waits.values())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pdla
 from pdla.bench.arguments import machine
-from pdla.bench.leave import foresee, leave
+from pdla.bench.leave import check_path, write_file
 from pdla.bench.measure.check import Checker
-from pdla.bench.measure.facts import facts, oversubscribed
+from pdla.bench.measure.facts import facts, is_oversubscribed
 from pdla.bench.measure.peak import Peaks
 from pdla.bench.measure.product import Bench, Results, Row
 from pdla.bench.report import table
@@ -31,23 +31,23 @@ WIDE = "--wide shows all columns, --json FILE keeps all figures"
 Work = Callable[[Bench, dict[str, Any]], Iterator[Row | str]]
 
 
-def world(arguments: argparse.Namespace) -> str:
+def name_world(arguments: argparse.Namespace) -> str:
     return "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
 
 
-def reported(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Work) -> int:
+def report_results(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Work) -> int:
     """Collective: do the work(bench, known), print its results as they come and leave them as JSON; gives the exit status.
 
     work   gives rows, and in words what it leaves out
     known  what facts() gives: {} but at rank 0
     """
-    foresee(arguments.json, "--json", comm)
+    check_path(arguments.json, "--json", comm)
     screen = Screen(comm.rank == 0)
-    screen.at("looking at the machine")
-    known = facts(comm, world(arguments))
+    screen.show_progress("looking at the machine")
+    known = facts(comm, name_world(arguments))
     on = None if arguments.machine is None else machine(arguments.machine)
     bench, results = Bench(comm, Checker(comm), Peaks(comm), screen, machine=on), Results()
-    shown, peaks = table.products(screen, not arguments.dry_run, on is not None, arguments.wide), bench.peaks.measured
+    shown, peaks = table.make_table(screen, not arguments.dry_run, on is not None, arguments.wide), bench.peaks.measured
     for found in work(bench, known):
         if isinstance(found, str):
             results.left_out.append(found)
@@ -56,22 +56,22 @@ def reported(comm: pdla.Communicator, arguments: argparse.Namespace, words: list
             table.add(shown, found)
     shown.end()
     if results.rows:
-        screen.say("")
-    screen.tell(*(f"left out: {line}" for line in results.left_out), style="dim")
+        screen.print("")
+    screen.print_text(*(f"left out: {line}" for line in results.left_out), style="dim")
     if comm.rank == 0:
-        screen.tell(*notes(results, peaks, known, comm.size, arguments.wide))
-    content = report(known, world(arguments), comm.size, words, results, peaks, on)
-    leave(arguments.json, lambda path: write(path, content), "--json", comm)
+        screen.print_text(*write_notes(results, peaks, known, comm.size, arguments.wide))
+    content = report(known, name_world(arguments), comm.size, words, results, peaks, on)
+    write_file(arguments.json, lambda path: write(path, content), "--json", comm)
     return 0 if results.right else FAILED
 
 
-def notes(results: Results, peaks: dict[str, float], known: dict[str, Any], ranks: int, wide: bool) -> list[str]:
+def write_notes(results: Results, peaks: dict[str, float], known: dict[str, Any], ranks: int, wide: bool) -> list[str]:
     """The lines below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
     at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
     for dtype, rate in peaks.items():
         lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of {at_once}, in this run")
-    if peaks and oversubscribed(known):
+    if peaks and is_oversubscribed(known):
         machine = known["machine"]
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
         lines.append(f"{shared}: times measure the scheduler, too")
