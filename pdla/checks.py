@@ -15,8 +15,8 @@ from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart, significant
 from pdla.comm.agreement import raise_everywhere, to_text
 from pdla.comm.communicator import Communicator
-from pdla.errors import ArgumentError, GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
-from pdla.grid import ProcessGrid, meeting, one_communicator
+from pdla.errors import ArgumentError, GridError, LayoutError, PlanError, ShapeError, kind_of, shorten
+from pdla.grid import ProcessGrid, check_same_communicator, find_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -42,7 +42,7 @@ def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
 
     ShapeError, on every rank that this one knows, where none is. name: of operands[0], for the error.
     """
-    return meeting(operands) or raise_everywhere(_no_matrix(operands[0], name))
+    return find_communicator(operands) or raise_everywhere(_no_matrix(operands[0], name))
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
@@ -63,7 +63,7 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
     if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if dtype.kind != "b" and not has(summing(dtype), value):
-        said = shortened(to_text(value), QUOTED)
+        said = shorten(to_text(value), QUOTED)
         raise ShapeError(f"{name}={said}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
 
@@ -156,7 +156,7 @@ def flags(**named: Any) -> None:
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:
     X = matrix(X, name)
-    one_communicator(A.grid, X.grid, name)
+    check_same_communicator(A.grid, X.grid, name)
     if X.grid != A.grid:
         raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pdla.errors import closest, list_choices
+from pdla.errors import find_closest, list_choices
 
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
@@ -122,7 +122,7 @@ class _Variables:
 
 def read(environ: Mapping[str, str]) -> Settings:
     """Settings from PDLA_* variables. ValueError for a value that cannot be read, and for a name that is almost one of these."""
-    _spelt(environ)
+    _check_spelling(environ)
     given, default = _Variables(environ), Settings()
     return Settings(
         check=given.switch("CHECK", default.check),
@@ -141,16 +141,16 @@ def read(environ: Mapping[str, str]) -> Settings:
     )
 
 
-def _spelt(environ: Mapping[str, str]) -> None:
+def _check_spelling(environ: Mapping[str, str]) -> None:
     """ValueError for a variable whose name is nearly one of pdla's; other names are taken for another program's."""
     known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
     for name in environ:
         own = name.removeprefix("PDLA_")
-        if own != name and own not in known and not own.startswith("TEST_") and (meant := closest(own, known, 0.8)):
+        if own != name and own not in known and not own.startswith("TEST_") and (meant := find_closest(own, known, 0.8)):
             raise ValueError(f"{name} is no variable of pdla: PDLA_{meant} is")
 
 
-def _asked() -> Settings:
+def _read_environment() -> Settings:
     """The settings of this environment.
 
     A ValueError is printed as one line where a module of pdla is the program, as no caller could
@@ -165,7 +165,7 @@ def _asked() -> Settings:
         raise SystemExit(2) from error
 
 
-settings: Settings = _asked()
+settings: Settings = _read_environment()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import ArgumentError, LayoutError
-from pdla.indices import MOST, IndexSet, between, distinct, searched
+from pdla.indices import MOST, IndexSet, search_sorted, unique, unite_ranges
 
 LISTED = 64  # boundaries that a repr lists
 LONGEST = 2**40  # the longest block to be dealt out in turn: a round of them, one for each rank, is then counted in 64 bits
@@ -35,12 +35,12 @@ def bounds_of_blocks(n: int, parts: int) -> list[tuple[int, int]]:
     return [block_bounds(n, parts, i) for i in range(parts)]
 
 
-def _named(cut: Any, axis: Any) -> None:
+def _check_axis(cut: Any, axis: Any) -> None:
     if not isinstance(axis, str):
         raise LayoutError(f"{cut!r}: the axis comes first, by its name")
 
 
-def _counted(cut: Any, number: Any) -> int:
+def _to_int(cut: Any, number: Any) -> int:
     """The number as a Python int, which does not wrap around as NumPy's short integers do."""
     if not isinstance(number, (int, np.integer)):
         raise ArgumentError(f"{cut!r}: indices are counted in whole numbers")
@@ -122,7 +122,7 @@ class Block:
         numpy.ndarray of int
             Coordinates, ascending.
         """
-        return between(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
+        return unite_ranges(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
 
     def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
         size, longer = divmod(-(-n // self.unit), parts)
@@ -130,7 +130,7 @@ class Block:
         long = min(size + 1, MOST)  # with one part `size` may be MOST, and no share is long
         return np.where(units < early, units // long, longer + (units - early) // max(size, 1))
 
-    def along(self, axis: str) -> Block:
+    def with_axis(self, axis: str) -> Block:
         """Give the same kind of cut along another axis.
 
         Parameters
@@ -202,9 +202,9 @@ class Cyclic:
     first: int = 0
 
     def __post_init__(self) -> None:
-        _named(self, self.axis)
+        _check_axis(self, self.axis)
         for field in ("block", "source", "first"):
-            object.__setattr__(self, field, _counted(self, getattr(self, field)))
+            object.__setattr__(self, field, _to_int(self, getattr(self, field)))
         if not 1 <= self.block <= LONGEST or self.source < 0:
             raise LayoutError(f"{self!r}: block must be at least 1 and at most 2^40, source at least 0")
         if not 0 <= self.first <= self.block:
@@ -217,7 +217,7 @@ class Cyclic:
         return f"Cyclic({self.axis!r}, {self.block}{others})"
 
     @property
-    def missing(self) -> int:
+    def offset(self) -> int:
         """By how many indices the first block is shorter than the others."""
         return self.block - self.first if self.first else 0
 
@@ -238,9 +238,9 @@ class Cyclic:
         IndexSet
             Of 0 to n - 1.
         """
-        turn = (i - self.source) % parts * self.block - self.missing
+        turn = (i - self.source) % parts * self.block - self.offset
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
-        return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
+        return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merge()
 
     def length(self, n: int, parts: int, i: int) -> int:
         """Count the indices of `share`, which is not made: it may have many runs.
@@ -260,8 +260,8 @@ class Cyclic:
             How many there are.
         """
         before = (i - self.source) % parts * self.block
-        rounds, rest = divmod(n + self.missing, parts * self.block)
-        return rounds * self.block + min(max(rest - before, 0), self.block) - (0 if before else self.missing)
+        rounds, rest = divmod(n + self.offset, parts * self.block)
+        return rounds * self.block + min(max(rest - before, 0), self.block) - (0 if before else self.offset)
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
         """Find the coordinates that own some of given indices.
@@ -280,11 +280,11 @@ class Cyclic:
         numpy.ndarray of int
             Coordinates, ascending.
         """
-        firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
+        firsts, lasts = ((ends + self.offset) // self.block for ends in (held.starts, held.stops - 1))
         lasts = np.minimum(lasts, firsts + parts - 1)  # a run of `parts` blocks or more meets every coordinate
-        return distinct((between(firsts, lasts) + self.source) % parts)
+        return unique((unite_ranges(firsts, lasts) + self.source) % parts)
 
-    def along(self, axis: str) -> Cyclic:
+    def with_axis(self, axis: str) -> Cyclic:
         """Give the same kind of cut along another axis.
 
         Parameters
@@ -318,7 +318,7 @@ class Cyclic:
         Cyclic
             The cut of the part's indices.
         """
-        turn, done = divmod(start + self.missing, self.block)
+        turn, done = divmod(start + self.offset, self.block)
         return Cyclic(self.axis, self.block // step, (self.source + turn) % parts, -(-(self.block - done) // step))
 
 
@@ -350,8 +350,8 @@ class Cuts:
     boundaries: Sequence[int] | np.ndarray  # kept as a tuple
 
     def __post_init__(self) -> None:
-        _named(self, self.axis)
-        ends = tuple(_counted(self, end) for end in self.boundaries) if np.iterable(self.boundaries) else ()
+        _check_axis(self, self.axis)
+        ends = tuple(_to_int(self, end) for end in self.boundaries) if np.iterable(self.boundaries) else ()
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
             raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
         object.__setattr__(self, "boundaries", ends)
@@ -359,10 +359,10 @@ class Cuts:
     def __repr__(self) -> str:
         ends = repr(self.boundaries)
         if np.iterable(self.boundaries) and len(self.boundaries) > LISTED:
-            from pdla.show import in_short
+            from pdla.show import abbreviate
 
             digest = blake2b(ends.encode(), digest_size=4).hexdigest()  # of all, as no two cuts are alike
-            ends = f"({in_short(self.boundaries)[1:-1]}), digest {digest}"
+            ends = f"({abbreviate(self.boundaries)[1:-1]}), digest {digest}"
         return f"Cuts({self.axis!r}, {ends})"
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
@@ -421,8 +421,8 @@ class Cuts:
             Coordinates, ascending; among them may be some whose share is empty.
         """
         boundaries = np.array(self.boundaries)
-        firsts, lasts = (searched(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
-        return between(firsts, lasts)
+        firsts, lasts = (search_sorted(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
+        return unite_ranges(firsts, lasts)
 
     def part(self, n: int, parts: int, start: int, stop: int, step: int = 1) -> Cuts:
         """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
@@ -445,7 +445,7 @@ class Cuts:
         """
         return Cuts(self.axis, tuple(-((start - min(max(end, start), stop)) // step) for end in self.boundaries))
 
-    def along(self, axis: str) -> Block:
+    def with_axis(self, axis: str) -> Block:
         """Give a cut along another axis, which may have another number of ranks.
 
         Parameters
@@ -489,8 +489,8 @@ class Balanced:
 
     def __post_init__(self) -> None:
         for axis in self._several:
-            _named(self, axis)
-        object.__setattr__(self, "unit", _counted(self, self.unit))
+            _check_axis(self, axis)
+        object.__setattr__(self, "unit", _to_int(self, self.unit))
         if self.unit < 1:
             raise LayoutError(f"{self!r}: unit must be at least 1")
 
@@ -538,7 +538,7 @@ def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
     )
 
 
-def written(cuts: tuple[Cut, ...]) -> Any:
+def to_spec(cuts: tuple[Cut, ...]) -> Any:
     """The cuts as a user would write them."""
     if not cuts:
         return None

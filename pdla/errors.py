@@ -115,7 +115,7 @@ def misfit(otherwise: type[PdlaError], *given: object) -> type[PdlaError]:
     return otherwise if all(isinstance(number, numbers.Integral) for number in given) else ArgumentError
 
 
-def closest(given: object, known: abc.Iterable[object], alike: float = 0.65) -> str:
+def find_closest(given: object, known: abc.Iterable[object], alike: float = 0.65) -> str:
     """The known name that is most like the given one; "" where none is like it.
 
     alike: from 0 to 1, how much. Letters of another case count as the same; a name with the same letters comes first.
@@ -136,7 +136,7 @@ def suggest(given: object, known: abc.Iterable[object]) -> str:
     It is the closest, or one of which the given word is the beginning, or which is its beginning.
     """
     names = [name for name in known if isinstance(name, str)]
-    meant = closest(given, names)
+    meant = find_closest(given, names)
     if not meant and isinstance(given, str):
         begun = (name for name in names if min(len(name), len(given)) >= 3 and (name.startswith(given) or given.startswith(name)))
         meant = next(begun, "")
@@ -149,7 +149,7 @@ def list_choices(given: object, known: abc.Iterable[object]) -> str:
     return f"one of {', '.join(map(repr, choices))}{suggest(given, choices)}"
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """The text; of one that has more than so many characters, its beginning and its end."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

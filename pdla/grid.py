@@ -17,7 +17,7 @@ from pdla.comm.agreement import agreed, raise_everywhere, remember_ranks, to_tex
 from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, GridError, LayoutError, kind_of, suggest
-from pdla.indices import distinct
+from pdla.indices import unique
 from pdla.layout import Layout, usual_order
 
 NAMES = ("row", "col", "depth")
@@ -124,13 +124,13 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
     return ranks.astype(np.int64).reshape(shape)
 
 
-def _whole(shape: Any) -> tuple[int, ...]:
+def _to_shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, (tuple, list, np.ndarray)) or not all(isinstance(n, (int, np.integer)) for n in shape):
         raise ArgumentError(f"shape={shape!r}: give the ranks along each axis, as ProcessGrid((2, 3))")
     return tuple(map(int, shape))
 
 
-def on_grid(call: str, grid: Any) -> None:
+def check_grid(call: str, grid: Any) -> None:
     """GridError unless this is a grid."""
     if not isinstance(grid, ProcessGrid):
         raise _no_grid(call, grid)
@@ -147,7 +147,7 @@ def communicator_of(call: str, grid: Any) -> Communicator:
     return grid.comm if isinstance(grid, ProcessGrid) else raise_everywhere(_no_grid(call, grid))
 
 
-def meeting(operands: Iterable[Any]) -> Communicator | None:
+def find_communicator(operands: Iterable[Any]) -> Communicator | None:
     """Of the operands' communicators that on which other ranks most likely are, if an operand is wrong; None where none has one.
 
     It is that of most operands and, of several such, the largest.
@@ -162,7 +162,7 @@ def meeting(operands: Iterable[Any]) -> Communicator | None:
     return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
 
 
-def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
+def check_same_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
     """GridError where these grids are over different communicators. first, name: of what lies on them, for the error."""
     if here.comm is not there.comm and here.comm.identity != there.comm.identity:
         raise GridError(
@@ -182,7 +182,7 @@ def place(call: str, grid: Any, layout: Any) -> tuple[ProcessGrid, Any]:
     return grid, grid.default_layout if layout is None else layout
 
 
-def in_layout(call: str, layout: Any, grid: ProcessGrid | None = None) -> None:
+def check_layout(call: str, layout: Any, grid: ProcessGrid | None = None) -> None:
     """LayoutError unless this is a layout. grid: whose default it would be."""
     if layout is None and grid is not None:
         raise LayoutError(f"{call}: {grid!r} has no default layout: give a pdla.Layout, as Layout('row', 'col')")
@@ -254,8 +254,8 @@ class ProcessGrid:
         self.comm: Communicator = as_communicator(comm)
         placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy abbreviates the repr of a long array
         with agreed(self.comm, f"ProcessGrid({to_text(shape)}, axes={axes!r}, order={to_text(placed)})"):
-            self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
-            self.axes = self._named(axes)
+            self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _to_shape(shape)
+            self.axes = self._name_axes(axes)
             self._check_size()
             self.ranks = _ranks(self.shape, order)
             if self.ranks.size and self.ranks.max() >= self.comm.size:
@@ -264,7 +264,7 @@ class ProcessGrid:
         _family(self.comm).enter(self)
 
     @classmethod
-    def trusted(
+    def trust(
         cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray | None, axes: tuple[str, ...] = NAMES
     ) -> ProcessGrid:
         """Make a grid without checks or messages.
@@ -290,7 +290,7 @@ class ProcessGrid:
         grid = cls.__new__(cls)
         grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
         if ranks is None:
-            grid.ranks, grid.placing = np.ascontiguousarray(usual_order(grid.shape)), b""
+            grid.ranks, grid.order_digest = np.ascontiguousarray(usual_order(grid.shape)), b""
         else:
             grid.ranks = np.asarray(ranks, np.int64).reshape(shape)
         grid._place()
@@ -298,7 +298,7 @@ class ProcessGrid:
 
     @staticmethod
     def everyone(comm: Communicator) -> ProcessGrid:
-        """Give the grid of all ranks of a communicator along one axis. Local, as `trusted`.
+        """Give the grid of all ranks of a communicator along one axis. Local, as `trust`.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class ProcessGrid:
         ProcessGrid
             The same one at each call.
         """
-        return find_or_make(comm, ProcessGrid.everyone, lambda: ProcessGrid.trusted((comm.size,), comm, None))
+        return find_or_make(comm, ProcessGrid.everyone, lambda: ProcessGrid.trust((comm.size,), comm, None))
 
     @staticmethod
     def default(comm: Any = None) -> ProcessGrid:
@@ -342,7 +342,7 @@ class ProcessGrid:
         """
         return _family(as_communicator(comm)).default()
 
-    def over(self, comm: Communicator) -> ProcessGrid:
+    def with_comm(self, comm: Communicator) -> ProcessGrid:
         """Give the same grid over another communicator of as many ranks. Local.
 
         Parameters
@@ -355,8 +355,8 @@ class ProcessGrid:
         ProcessGrid
             Of the same shape, axes and order.
         """
-        made = ProcessGrid.trusted(self.shape, comm, self.ranks, self.axes)
-        made.placing = self.placing
+        made = ProcessGrid.trust(self.shape, comm, self.ranks, self.axes)
+        made.order_digest = self.order_digest
         return made
 
     def _place(self) -> None:
@@ -366,7 +366,7 @@ class ProcessGrid:
         self.coords: Mapping[str, int] | None = None if here is None else MappingProxyType(here)
         self.closed, self._listed = False, False
 
-    def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:
+    def _name_axes(self, axes: Sequence[str] | None) -> tuple[str, ...]:
         if not 1 <= len(self.shape) <= 4:
             raise GridError(f"a grid has one to four axes, not {len(self.shape)}: shape {self.shape}")
         if axes is None and len(self.shape) == 4:
@@ -415,7 +415,7 @@ class ProcessGrid:
         return tuple(self.ranks.ravel().tolist())
 
     @cached_property
-    def placing(self) -> bytes:
+    def order_digest(self) -> bytes:
         """A digest of `ranks`, which may be a million; empty for the usual order.
 
         It is equal for two grids of one shape that place ranks alike.
@@ -426,7 +426,7 @@ class ProcessGrid:
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        return (self.comm.identity, self.shape, self.axes, self.placing)
+        return (self.comm.identity, self.shape, self.axes, self.order_digest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessGrid) and (self is other or self._key == other._key)
@@ -440,9 +440,9 @@ class ProcessGrid:
 
     def __repr__(self) -> str:
         words, idle = [f"{axis}={n}" for axis, n in self.sizes.items()], self.comm.size - self.size
-        if self.placing:
+        if self.order_digest:
             first = ", ".join(map(str, self.ranks.ravel()[:8]))
-            rest = f", ..., digest {self.placing.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
+            rest = f", ..., digest {self.order_digest.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
             words.append(f"order=[{first}{rest}]")
         return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
 
@@ -460,7 +460,7 @@ class ProcessGrid:
             for layer in seen
         ]
         left = [f"and {1 + len(others) - len(seen)} more layers"] if len(seen) <= len(others) else []
-        return show.heading(repr(self)) + show.beside(*drawn, *left)
+        return show.heading(repr(self)) + show.set_in_row(*drawn, *left)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")
@@ -521,7 +521,7 @@ class ProcessGrid:
         numpy.ndarray of int
             Ranks of `comm`, ascending.
         """
-        return distinct(self.ranks[tuple([coords.get(axis, slice(None)) for axis in self.axes])])
+        return unique(self.ranks[tuple([coords.get(axis, slice(None)) for axis in self.axes])])
 
     # ------------------------------------------------------------------ its communicators
 
@@ -610,7 +610,7 @@ class Families:
 
     def default(self) -> ProcessGrid:
         if self._default is None or self._default.closed:
-            self._default = ProcessGrid.trusted(balanced_shape(self.comm.size), self.comm, None)
+            self._default = ProcessGrid.trust(balanced_shape(self.comm.size), self.comm, None)
             self.enter(self._default)
         return self._default
 

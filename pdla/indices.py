@@ -31,9 +31,9 @@ class IndexSet:
     stops: np.ndarray
 
     def __repr__(self) -> str:
-        from pdla.show import in_short
+        from pdla.show import abbreviate
 
-        return f"IndexSet(starts={in_short(self.starts)}, stops={in_short(self.stops)})"
+        return f"IndexSet(starts={abbreviate(self.starts)}, stops={abbreviate(self.stops)})"
 
     @staticmethod
     def interval(start: int, stop: int) -> IndexSet:
@@ -68,12 +68,12 @@ class IndexSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IndexSet):
             return NotImplemented
-        mine, theirs = self.merged(), other.merged()
+        mine, theirs = self.merge(), other.merge()
         return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
-    def merged(self) -> IndexSet:
+    def merge(self) -> IndexSet:
         """Join runs that touch.
 
         Returns
@@ -126,7 +126,7 @@ class IndexSet:
         shift = self.starts[mine] - offsets[mine]
         return IndexSet(lo + shift, hi + shift)
 
-    def within(self, other: IndexSet) -> IndexSet:
+    def locate_in(self, other: IndexSet) -> IndexSet:
         """Find where the indices that both sets hold lie in another set.
 
         Parameters
@@ -151,7 +151,7 @@ class IndexSet:
         (mine,), (theirs,) = self.starts.tolist(), other.starts.tolist()
         return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
 
-    def meeting(self, other: IndexSet) -> tuple[np.ndarray, np.ndarray]:
+    def find_common(self, other: IndexSet) -> tuple[np.ndarray, np.ndarray]:
         """Find where the indices that both sets hold lie in each, as positions one by one.
 
         Parameters
@@ -215,13 +215,13 @@ class IndexSet:
         return slice(min(here.start + (some.start - first) % some.step, here.stop), here.stop, some.step)
 
 
-def joined(parts: Sequence[IndexSet]) -> IndexSet:
+def join(parts: Sequence[IndexSet]) -> IndexSet:
     """The indices of all parts (disjoint ones)."""
     starts, stops = (np.sort(np.concatenate([getattr(part, end) for part in parts])) for end in ("starts", "stops"))
-    return IndexSet(starts, stops).merged()
+    return IndexSet(starts, stops).merge()
 
 
-def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
+def find_overlaps(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
     """The pairs of an index set of xs and one of ys that have indices in common, by their numbers, ascending.
 
     Those of xs are disjoint, and those of ys. Pairs are found together: there may be a million
@@ -229,7 +229,7 @@ def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[in
     """
     (starts, stops, x), (begins, ends, y) = runs(xs), runs(ys)
     i, j, _, _ = intersect(starts, stops, begins, ends)
-    pairs = distinct(x[i] * len(ys) + y[j])
+    pairs = unique(x[i] * len(ys) + y[j])
     return [divmod(pair, len(ys)) for pair in pairs.tolist()]
 
 
@@ -245,21 +245,21 @@ def intersect(
     starts1: np.ndarray, stops1: np.ndarray, starts2: np.ndarray, stops2: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
-    first = searched(stops2, starts1, "right")
-    counts = np.maximum(searched(starts2, stops1, "left") - first, 0)
+    first = search_sorted(stops2, starts1, "right")
+    counts = np.maximum(search_sorted(starts2, stops1, "left") - first, 0)
     i = np.repeat(np.arange(len(starts1)), counts)
     j = np.arange(len(i)) + (first - np.cumsum(counts) + counts)[i]
     return i, j, np.maximum(starts1[i], starts2[j]), np.minimum(stops1[i], stops2[j])
 
 
-def between(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+def unite_ranges(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
     """The union of the ranges from each first to its last, inclusive; ascending."""
     if len(firsts) == 1:
         return np.arange(firsts[0], lasts[0] + 1)
-    return distinct(_expand(firsts, lasts - firsts + 1))
+    return unique(_expand(firsts, lasts - firsts + 1))
 
 
-def searched(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarray:
+def search_sorted(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarray:
     """np.searchsorted; short arrays are compared directly: see SHORT."""
     if len(ascending) * len(numbers) > SHORT:
         return np.searchsorted(ascending, numbers, side)  # type: ignore[call-overload]
@@ -267,7 +267,7 @@ def searched(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarra
     return before.sum(axis=1)
 
 
-def distinct(numbers: np.ndarray) -> np.ndarray:
+def unique(numbers: np.ndarray) -> np.ndarray:
     """np.unique; short arrays are sorted by Python: see SHORT."""
     if numbers.size > SHORT:
         return np.unique(numbers)
@@ -279,14 +279,14 @@ def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
-def counted(selection: Selection) -> int:
+def count(selection: Selection) -> int:
     """How many positions are selected."""
     if not isinstance(selection, slice):
         return len(selection)
     return len(range(selection.start, selection.stop, selection.step or 1))
 
 
-def some_of(selection: Selection, lo: int, hi: int) -> Selection:
+def slice_selection(selection: Selection, lo: int, hi: int) -> Selection:
     """Of the selected positions, those from the lo-th up to, not including, the hi-th."""
     if not isinstance(selection, slice):
         return selection[lo:hi]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, written
+from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, to_spec
 from pdla.errors import LayoutError, suggest
 from pdla.indices import IndexSet, Selection
 
@@ -73,7 +73,7 @@ def shares(
     return [made[tuple([point[i] for i in at])] for point in product(*(range(sizes[axis]) for axis in over))]
 
 
-def shares_meeting(
+def find_shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet, where: Mapping[str, int] | None = None
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
     """The shares of a dimension that have indices in common with `held`, as `shares` gives them; no others are looked at."""
@@ -82,8 +82,8 @@ def shares_meeting(
         yield where, share(n, cuts, sizes, where)
         return
     cut, left = cuts[len(where)], share(n, cuts[: len(where)], sizes, where)
-    for i in cut.owners(len(left), sizes[cut.axis], held.within(left)).tolist():
-        yield from shares_meeting(n, cuts, sizes, held, {**where, cut.axis: i})
+    for i in cut.owners(len(left), sizes[cut.axis], held.locate_in(left)).tolist():
+        yield from find_shares(n, cuts, sizes, held, {**where, cut.axis: i})
 
 
 class Overlay(NamedTuple):
@@ -102,7 +102,7 @@ class Overlay(NamedTuple):
 
 def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet) -> Iterator[Overlay]:
     """Each share of a dimension that has indices in common with `held`, and which these are."""
-    for where, part in shares_meeting(n, cuts, sizes, held):
+    for where, part in find_shares(n, cuts, sizes, held):
         here, there, size = held.overlay(part)
         if size:
             yield Overlay(where, part, here, there, size)
@@ -208,7 +208,7 @@ class Layout:
                 raise LayoutError(f"{self!r}: {cut!r} must be the outermost cut of its dimension")
 
     @staticmethod
-    def trusted(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
+    def trust(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
         """Make a layout of cuts that are known to go together, without a check.
 
         Parameters
@@ -249,7 +249,7 @@ class Layout:
 
     @cached_property
     def _words(self) -> str:
-        words = [f"{name}={written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
+        words = [f"{name}={to_spec(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
         words += [f"partial={self.partial!r}"] if self.partial else []
         return f"Layout({', '.join(words)})"
 
@@ -266,12 +266,12 @@ class Layout:
                 length *= sizes[cut.axis]
             shape.append(cuts[0].boundaries[-1] if cuts and isinstance(cuts[0], Cuts) else length)
         grid = f", as of {shape[0]} x {shape[1]} elements on {' x '.join(map(str, sizes.values()))} ranks" if sizes else ""
-        return show.heading(f"{self!r}{grid}") + drawn(self, (shape[0], shape[1]), sizes)
+        return show.heading(f"{self!r}{grid}") + draw_html(self, (shape[0], shape[1]), sizes)
 
     @property
     def T(self) -> Layout:
         """The layout of the transpose."""
-        return Layout.trusted(self.cols, self.rows, self.partial)
+        return Layout.trust(self.cols, self.rows, self.partial)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ class Layout:
 
         These then hold copies.
         """
-        return Layout.trusted(self.rows, self.cols) if self.partial else self
+        return Layout.trust(self.rows, self.cols) if self.partial else self
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
         """Check that this layout fits a matrix on a grid.
@@ -455,7 +455,7 @@ class Layout:
                 raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
         coords: dict[str, int] = {}
         for i, n, cuts in zip(index, shape, (self.rows, self.cols), strict=True):
-            [(where, _)] = shares_meeting(n, cuts, sizes, IndexSet.interval(i, i + 1))
+            [(where, _)] = find_shares(n, cuts, sizes, IndexSet.interval(i, i + 1))
             coords |= where
         return coords
 
@@ -543,7 +543,7 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 # ---------------------------------------------------------------------------------------------- drawings
 
 
-def drawn(layout: Layout, shape: Shape, grid: Any) -> str:
+def draw_html(layout: Layout, shape: Shape, grid: Any) -> str:
     """The drawing in HTML; nothing where there is too much to draw."""
     try:
         return layout.draw(shape, grid)._repr_html_()
@@ -556,7 +556,7 @@ def check_drawable(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> N
     blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
     parts = max(ranks_along(axes_of(cuts), sizes), n // min(blocks, default=n or 1))
     if parts > MOST_BLOCKS:
-        raise LayoutError(f"{written(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
+        raise LayoutError(f"{to_spec(cuts)!r} cuts {n} indices into {parts} blocks: too many to draw")
 
 
 def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
@@ -598,7 +598,8 @@ def _places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple[Any, ...], placed: tuple[Any, ...]
 ) -> list[tuple[Selection, Selection]]:
     sizes, coords = dict(sized), dict(placed)
-    return list(zip(*(_places_along(found, axes, sizes) for found in _met(shape, parts, whole, sizes, coords)), strict=True))
+    along_each = (_places_along(found, axes, sizes) for found in _overlay_block(shape, parts, whole, sizes, coords))
+    return list(zip(*along_each, strict=True))
 
 
 def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[Selection]:
@@ -612,7 +613,7 @@ def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mappin
     return [here.get(tuple(point[i] for i in numbers), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]
 
 
-def meeting(
+def find_blocks(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> dict[int, tuple[Overlay, Overlay]]:
     """Of the same ranks those whose blocks in `parts` have elements of the block in `whole`.
@@ -628,11 +629,11 @@ def meeting(
     def number(met: Overlay) -> int:
         return sum([weight.get(axis, 0) * at for axis, at in met.where.items()])
 
-    rows, cols = ([(number(met), met) for met in found] for found in _met(shape, parts, whole, sizes, coords))
+    rows, cols = ([(number(met), met) for met in found] for found in _overlay_block(shape, parts, whole, sizes, coords))
     return dict(sorted((i + j, (along, across)) for i, along in rows for j, across in cols))
 
 
-def _met(
+def _overlay_block(
     shape: Shape, parts: Layout, whole: Layout, sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> Iterator[Iterator[Overlay]]:
     """The shares, along rows and then along columns, that meet the block.

@@ -123,7 +123,7 @@ def swatch(colour: str, text: str) -> str:
     return square + escape(text)
 
 
-def beside(*parts: str) -> str:
+def set_in_row(*parts: str) -> str:
     """Some parts in a row."""
     return element("div", *(element("div", part) for part in parts), style="display: flex; flex-wrap: wrap; gap: 16px")
 
@@ -139,13 +139,13 @@ def with_unit(value: float, unit: str) -> str:
     return f"{value / 1000.0**thousands:.3g} {'nµm kMGTPE'[thousands + 3].strip()}{unit}"
 
 
-def rounded(value: float) -> str:
+def format_exactly(value: float) -> str:
     """A number in as few digits as tell it exactly."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
-def in_short(array: Any) -> str:
+def abbreviate(array: Any) -> str:
     """A list of an array's elements; of a long one the ends, as NumPy prints it."""
     words = [*map(str, array)] if len(array) <= 2 * ENDS + 2 else [*map(str, array[:ENDS]), "...", *map(str, array[-ENDS:])]
     return f"[{', '.join(words)}]"

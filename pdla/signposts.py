@@ -67,7 +67,7 @@ TABLE: dict[str, str] = {
 }
 
 
-def missing(owner: str, name: str, known: Iterable[str], called: bool = False) -> AttributeError:
+def make_error(owner: str, name: str, known: Iterable[str], called: bool = False) -> AttributeError:
     """The error for an attribute that the owner, in words, does not have: it says what to do instead, or what was meant.
 
     known   the public names that it has
@@ -103,4 +103,4 @@ def put_up() -> None:
 
 
 def _refuse(module: ModuleType, name: str) -> NoReturn:
-    raise missing(f"module {module.__name__!r}", name, module.__all__)
+    raise make_error(f"module {module.__name__!r}", name, module.__all__)

@@ -9,7 +9,7 @@ import pytest
 import pdla
 from pdla import Layout, ProcessGrid, balanced_shape, run, tiled_order
 from pdla.errors import AgreementError, GridError
-from pdla.grid import meeting
+from pdla.grid import find_communicator
 
 
 def on_ranks(size, program):
@@ -339,9 +339,10 @@ def test_ranks_meet_where_most_operands_are_or_most_ranks():
     def program(comm):
         pair, alone = comm.split([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1], "pair"), comm.split([comm.rank], "alone")
         A, B, C = (pdla.ones((4, 4), ProcessGrid(over.size, comm=over), Layout("row")) for over in (comm, pair, alone))
-        assert meeting([B, A]) is meeting([A, B]) is meeting([C, B, A]) is comm
-        assert meeting([C, B, C]) is alone and meeting([None, 3, B, "grid"]) is meeting([B, B, A]) is pair
-        assert meeting([]) is meeting([None, np.ones(3), A.grid]) is None
+        assert find_communicator([B, A]) is find_communicator([A, B]) is find_communicator([C, B, A]) is comm
+        assert find_communicator([C, B, C]) is alone
+        assert find_communicator([None, 3, B, "grid"]) is find_communicator([B, B, A]) is pair
+        assert find_communicator([]) is find_communicator([None, np.ones(3), A.grid]) is None
 
     on_ranks(4, program)
 

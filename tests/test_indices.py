@@ -17,6 +17,6 @@ def test_index_sets_are_equal_when_they_hold_the_same():
     in_two = IndexSet(np.array([0, 3]), np.array([3, 5]))
     assert in_two == IndexSet.interval(0, 5)
     assert in_two != IndexSet.interval(0, 4)
-    assert len(in_two) == 5 and in_two.merged().starts.tolist() == [0]
+    assert len(in_two) == 5 and in_two.merge().starts.tolist() == [0]
     in_four = IndexSet(np.array([0, 3, 6, 8]), np.array([3, 5, 8, 9]))
     assert in_four == IndexSet(np.array([0, 6]), np.array([5, 9]))

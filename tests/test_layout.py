@@ -13,8 +13,8 @@ from helpers.layouts import SIZES, held, places
 from pdla import Balanced, Cuts, Cyclic, Layout
 from pdla.cuts import Block
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet, overlapping
-from pdla.layout import axes_of, effective, points, share, shares, shares_meeting
+from pdla.indices import IndexSet, find_overlaps
+from pdla.layout import axes_of, effective, find_shares, points, share, shares
 
 SPECS = [
     None,
@@ -91,7 +91,7 @@ def test_the_parts_of_two_lists_that_meet_are_found_together(spec, other):
     for n in (0, 1, 5, 29):
         xs, ys = (shares(n, Layout(rows=nest).rows, SIZES, axes_of(Layout(rows=nest).rows), {}) for nest in (spec, other))
         met = [(x, y) for x, y in product(range(len(xs)), range(len(ys))) if xs[x].overlay(ys[y])[2]]
-        assert overlapping(xs, ys) == met
+        assert find_overlaps(xs, ys) == met
 
 
 # ---------------------------------------------------------------------------------------------- layouts
@@ -148,7 +148,7 @@ def test_shares_that_meet_some_indices(layout):
         cuts = layout.rows if n == 5 or not any(isinstance(cut, Cuts) for cut in layout.rows) else ()
         every = [(where, share(n, cuts, SIZES, where)) for where in points(SIZES, axes_of(cuts), {})]
         wanted = [(where, part) for where, part in every if held.overlay(part)[2]]
-        found = list(shares_meeting(n, cuts, SIZES, held))
+        found = list(find_shares(n, cuts, SIZES, held))
         assert [(where, part) for where, part in found if held.overlay(part)[2]] == wanted
         assert len(found) == len(wanted) or not runs or any(isinstance(cut, Cuts) for cut in cuts)
 
@@ -156,7 +156,7 @@ def test_shares_that_meet_some_indices(layout):
 def test_few_of_very_many_shares_are_looked_at():
     held = IndexSet.interval(10**12, 10**12 + 3)
     for cut in (Block("row"), Block("row", 7), Cyclic("row", 2, 5, 1)):
-        assert 1 <= len(list(shares_meeting(10**13, (cut,), {"row": 10**6}, held))) <= 2
+        assert 1 <= len(list(find_shares(10**13, (cut,), {"row": 10**6}, held))) <= 2
 
 
 def test_owner_by_cuts():

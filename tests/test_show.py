@@ -116,7 +116,7 @@ def everything(comm):
     with pdla.record() as ledger:
         if comm.rank in (0, 4):  # a cell of a notebook may run on one rank alone
             own = {
-                "grid": grid, "box": pdla.ProcessGrid.trusted((1, 2, 2), comm, None), "A": A, "A.T": A.T, "part": A[:1, 3:],
+                "grid": grid, "box": pdla.ProcessGrid.trust((1, 2, 2), comm, None), "A": A, "A.T": A.T, "part": A[:1, 3:],
                 "idle": idle, "plan": plan, "plan_cholesky": factors, "ledger": done, "net": net,
                 "linear": net.layers[0], "machine": pdla.Machine(), "a100x4": pdla.Machine.load("a100x4"),
             }  # fmt: skip
@@ -182,7 +182,7 @@ def test_densities_cover_what_is_held(runs):
 
 
 def test_long_arrays_are_printed_in_short():
-    assert show.in_short(np.arange(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]" and show.in_short(range(9)) == "[0, 1, 2, ..., 6, 7, 8]"
+    assert show.abbreviate(np.arange(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]" and show.abbreviate(range(9)) == "[0, 1, 2, ..., 6, 7, 8]"
     held = Layout(Cyclic("row", 1)).indices((1000, 1), {"row": 2}, {"row": 1})[0]
     assert repr(held) == "IndexSet(starts=[1, 3, 5, ..., 995, 997, 999], stops=[2, 4, 6, ..., 996, 998, 1000])"
     assert repr(IndexSet.interval(2, 5)) == "IndexSet(starts=[2], stops=[5])"

@@ -167,7 +167,7 @@ def planned(mnk, ranks, box, machine):
     asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]
     suits = asked.schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
     table = next(table for table in tables if table.schedule == suits).evened(m, n, k)
-    grid = pdla.ProcessGrid.trusted(table.shape, DryComm(0, ranks), None, table.axes)
+    grid = pdla.ProcessGrid.trust(table.shape, DryComm(0, ranks), None, table.axes)
     A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
     options = Options(table.algorithm, table.asked, table.schedule)
     return planner.make(PlanBuilder(A, B, C, np.dtype(float), options, machine)).predicted

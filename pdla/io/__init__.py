@@ -16,7 +16,7 @@ from types import ModuleType
 from pdla.array.dtypes import check_numbers
 from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.errors import FileError, LayoutError, kind_of, suggest
-from pdla.grid import ProcessGrid, in_layout, place
+from pdla.grid import ProcessGrid, check_layout, place
 from pdla.io import foreign, hdf5, mtx, npy, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
@@ -99,7 +99,7 @@ def load(
     grid, layout = place("load", grid, layout)
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
-        in_layout("load", layout, grid)
+        check_layout("load", layout, grid)
         path, form = known(path)
         if dataset is not None and form not in NAMED:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files and .npz; this one holds one matrix")

@@ -68,7 +68,7 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
                 line = Lines(file).line_of(*wrong[:2])
             raise ValueError(f"line {line}: row {wrong[0] + 1}, column {wrong[1] + 1}: {wrong[2]}")
 
-    alone = ProcessGrid.trusted((1,), grid.comm, [0])
+    alone = ProcessGrid.trust((1,), grid.comm, [0])
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 

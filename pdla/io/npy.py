@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
-from pdla.indices import Selection, some_of
+from pdla.indices import Selection, slice_selection
 from pdla.io.files import PANEL, bfloat16, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -67,7 +67,7 @@ def _read(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) ->
     """x[rows][:, cols] into block, some rows at a time: what is chosen by lists NumPy copies first, which takes memory."""
     height = max(1, PANEL // (block.shape[1] * x.itemsize))
     for lo in range(0, len(block), height):
-        some = some_of(rows, lo, lo + height)
+        some = slice_selection(rows, lo, lo + height)
         block[lo : lo + height] = x[some, cols] if isinstance(some, slice) or isinstance(cols, slice) else x[np.ix_(some, cols)]
 
 

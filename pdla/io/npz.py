@@ -69,7 +69,7 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
     with ZipFile(path) as archive:
         if _member(archive, dataset).compress_type == ZIP_STORED:
             return filled(path, shape, dtype, grid, layout, read)
-    alone = ProcessGrid.trusted((1,), grid.comm, [0])
+    alone = ProcessGrid.trust((1,), grid.comm, [0])
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 

@@ -71,7 +71,7 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistM
         numbers = regular_diagonal(A, dtype)
         made = zeros_in(A, A.shape, A.layout.summed, dtype)
         rows, cols = made.indices
-        i, j = rows.meeting(cols)
+        i, j = rows.find_common(cols)
         made.xp.place(made.stored, i, j, made.xp.asarray(divided(dtype.type(1), numbers[rows.indices()[i]])))
         return as_layout(made, layout, A.grid)
 

@@ -14,7 +14,7 @@ import numpy as np
 from pdla.checks import communicator, describe, digest
 from pdla.comm.agreement import agreed
 from pdla.errors import FileError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, in_layout, place
+from pdla.grid import ProcessGrid, check_layout, place
 from pdla.io import known, load, npz
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
@@ -136,7 +136,7 @@ def load_factors(
     comm = grid.comm
     with agreed(comm, f"load_factors({path!r}, {grid!r}, {layout!r})"):
         target = _archive(path)
-        in_layout("load_factors", layout, grid)
+        check_layout("load_factors", layout, grid)
     with together(comm, target):
         before = version(target)
         name = _name(npz.names(target))

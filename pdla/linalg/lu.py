@@ -34,9 +34,9 @@ class LUFactors(NamedTuple):
     pivots: np.ndarray
 
     def __repr__(self) -> str:
-        from pdla.show import in_short
+        from pdla.show import abbreviate
 
-        return f"LUFactors(LU={self.LU!r}, pivots={in_short(self.pivots)})"
+        return f"LUFactors(LU={self.LU!r}, pivots={abbreviate(self.pivots)})"
 
 
 class PLU(NamedTuple):
@@ -47,9 +47,9 @@ class PLU(NamedTuple):
     U: DistMatrix
 
     def __repr__(self) -> str:
-        from pdla.show import in_short
+        from pdla.show import abbreviate
 
-        return f"PLU(p={in_short(self.p)}, L={self.L!r}, U={self.U!r})"
+        return f"PLU(p={abbreviate(self.p)}, L={self.L!r}, U={self.U!r})"
 
 
 def lu_factor(

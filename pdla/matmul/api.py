@@ -16,7 +16,7 @@ from pdla.comm.agreement import agreed, to_text
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError, list_choices, misfit, suggest
-from pdla.grid import one_communicator
+from pdla.grid import check_same_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import planner
 from pdla.matmul import verify as verified
@@ -37,9 +37,10 @@ def default_layout(a: Layout, b: Layout) -> Layout:
     An axis that is in both cuts the rows; the columns are cut along one that else would cut only
     the inner dimension, if there is one: so C of A^T B is cut as far as A and B are.
     """
-    taken = {*axes_of(a.rows), *axes_of(b.cols)}
+    by_rows = axes_of(a.rows)
+    taken = {*by_rows, *axes_of(b.cols)}
     inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
-    cols = [cut if cut.axis not in axes_of(a.rows) else cut.along(axis) if (axis := next(inner, None)) else None for cut in b.cols]
+    cols = [cut if cut.axis not in by_rows else cut.with_axis(axis) if (axis := next(inner, None)) else None for cut in b.cols]
     return Layout(a.rows, tuple(cut for cut in cols if cut is not None))
 
 
@@ -52,7 +53,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
         raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, B is {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
     for name, X in (("B", B), ("out", out)):
         if X is not None:
-            one_communicator(A.grid, X.grid, name)
+            check_same_communicator(A.grid, X.grid, name)
     checks.open_grids((A.grid, B.grid) if out is None else (A.grid, B.grid, out.grid))
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)

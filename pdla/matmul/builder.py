@@ -89,7 +89,7 @@ class PlanBuilder:
         assert order is not None
         if self.problem.A.place.filled_so(table.axes, table.shape, order):
             return self.A.grid
-        return ProcessGrid.trusted(table.shape, self.A.grid.comm, order, table.axes)
+        return ProcessGrid.trust(table.shape, self.A.grid.comm, order, table.axes)
 
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:

@@ -97,7 +97,7 @@ class Images:
         coords = X.grid.coords or {}
         first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
-            i, j = rows.meeting(cols)
+            i, j = rows.find_common(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
             made[i] += d * x[j]
             size[i] += abs(d) * ones[j]

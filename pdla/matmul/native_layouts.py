@@ -83,4 +83,4 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
         kind, machine = np.dtype(dtype), Machine.chosen()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
     table, order = native_tables(q, algorithm)[0]
-    return Native(ProcessGrid.trusted(table.shape, world, order, table.axes), table.A, table.B, table.C)
+    return Native(ProcessGrid.trust(table.shape, world, order, table.axes), table.A, table.B, table.C)

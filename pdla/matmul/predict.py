@@ -135,7 +135,7 @@ def _least(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limi
     comm = imagined(P, machine)
 
     def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
-        grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
+        grid = ProcessGrid.trust(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
         return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.asked, schedule), machine)
 

@@ -82,14 +82,14 @@ def choose(
     assert best is not None
     _, carried, rows, inner, cols = best
     summed = tuple([axis for axis, role in zip(axes, carried, strict=True) if role == "k"])
-    layouts = Layout.trusted(rows, inner), Layout.trusted(inner, cols), Layout.trusted(rows, cols, summed)
+    layouts = Layout.trust(rows, inner), Layout.trust(inner, cols), Layout.trust(rows, cols, summed)
     return Roles(tuple(zip(axes, carried, strict=True)), *layouts), price(given, layouts, mnk, size)
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
     """The layout without the cuts along axes of one rank, and without partial sums; X itself where it has none of these."""
     rows, cols = effective(X.rows, size), effective(X.cols, size)
-    return X if rows is X.rows and cols is X.cols and not X.partial else Layout.trusted(rows, cols)
+    return X if rows is X.rows and cols is X.cols and not X.partial else Layout.trust(rows, cols)
 
 
 def _comes(
@@ -97,7 +97,7 @@ def _comes(
     cols: Nest,
 ) -> float:
     """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
-    words = moved(mnk[2] * mnk[which], given[which], Layout.trusted(rows, cols), size)
+    words = moved(mnk[2] * mnk[which], given[which], Layout.trust(rows, cols), size)
     if shared is None:
         return words
     return READ * words + (0 if shared[which] or not words else held(given, mnk, size)[which])
@@ -111,7 +111,7 @@ def _goes(
 
     added, carried: what an addend, and what another word that travels counts.
     """
-    going = _going(mnk[0] * mnk[1], Layout.trusted(rows, cols, partial), C, size)
+    going = _going(mnk[0] * mnk[1], Layout.trust(rows, cols, partial), C, size)
     return sum([move.words * (added if move.addends else carried) for move in going])
 
 
@@ -199,12 +199,12 @@ def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layou
             scattered.append(cut.axis)
             plain = Block(cut.axis) if isinstance(cut, Cuts) and (rows if cut in wanted.rows else cols) else cut
             rows, cols = (*rows, plain) if cut in wanted.rows else rows, (*cols, plain) if cut in wanted.cols else cols
-    return tuple(scattered), Layout.trusted(rows, cols)
+    return tuple(scattered), Layout.trust(rows, cols)
 
 
 def native(c: Layout) -> Layout:
     """C's layout where none is asked for: each axis of its partial sums cuts its rows, innermost."""
-    return Layout.trusted((*c.rows, *map(Block, c.partial)), c.cols)
+    return Layout.trust((*c.rows, *map(Block, c.partial)), c.cols)
 
 
 def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:

@@ -23,9 +23,9 @@ from pdla.array.dtypes import (
 )
 from pdla.comm.agreement import agree, agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, one_communicator
+from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.indices import IndexSet
-from pdla.layout import Layout, Shape, drawn
+from pdla.layout import Layout, Shape, draw_html
 from pdla.matrix.keys import Origin, in_words, index_of
 
 
@@ -168,7 +168,7 @@ class DistMatrix:
         """What it is, and who holds what, by the layout alone: no element is looked at, and nothing is sent."""
         from pdla import show
 
-        return show.heading(repr(self)) + drawn(self.layout, self.shape, self.grid)
+        return show.heading(repr(self)) + draw_html(self.layout, self.shape, self.grid)
 
     @cached_property
     def described(self) -> str:
@@ -185,7 +185,7 @@ class DistMatrix:
             if hasattr(DistMatrix, name):
                 return object.__getattribute__(self, name)  # a property's own AttributeError has led here: raise that
             public = [known for known in (*vars(DistMatrix), *DistMatrix.__annotations__) if not known.startswith("_")]
-            raise signposts.missing("a DistMatrix", name, public, called=True)
+            raise signposts.make_error("a DistMatrix", name, public, called=True)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
@@ -496,7 +496,7 @@ class DistMatrix:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid == other.grid and self.lies_as(other.layout):
             return other
-        one_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
+        check_same_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
         if self.layout.partial:
             raise LayoutError(
                 f"{operation} of A={self.described} and B={other.described}: A has partial sums, B does not lie as they do: "

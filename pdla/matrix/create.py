@@ -20,7 +20,7 @@ from pdla.array.numpy import significant
 from pdla.comm.agreement import agree, agreed, collective_section, to_text
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, DeviceError, LayoutError, ShapeError, kind_of, list_choices, misfit
-from pdla.grid import ProcessGrid, in_layout, place
+from pdla.grid import ProcessGrid, check_layout, place
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
@@ -35,7 +35,7 @@ def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple
     """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
     grid, layout = place(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={to_text(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
-        in_layout(call, layout, grid)
+        check_layout(call, layout, grid)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
@@ -126,7 +126,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     """
     grid, layout = place("from_local", grid, layout)
     with agreed(grid.comm, f"from_local(shape={to_text(shape)}, {grid!r}, {layout!r})"):
-        in_layout("from_local", layout, grid)
+        check_layout("from_local", layout, grid)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
@@ -244,7 +244,7 @@ def from_global(
     grid, layout = place("from_global", grid, layout)
     comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
-        in_layout("from_global", layout, grid)
+        check_layout("from_global", layout, grid)
         check_root(comm, root)
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
@@ -260,7 +260,7 @@ def from_global(
         if said is None:
             raise ShapeError(f"from_global: a dry run as rank {comm.rank} has no array from {root=}: give dry_run rank={root}")
         shape, dtype = said
-        alone = ProcessGrid.trusted((1,), comm, [root])
+        alone = ProcessGrid.trust((1,), comm, [root])
         base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
         return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
@@ -526,7 +526,7 @@ def eye(
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         block.fill(0)
-        block[rows.meeting(cols)] = 1
+        block[rows.find_common(cols)] = 1
 
     return _filled(square, grid, layout, kind, fill)
 

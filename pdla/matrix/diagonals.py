@@ -53,7 +53,7 @@ def _holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
 def meeting(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where a diagonal crosses a block: the positions of its elements' rows and columns there, and their rows in the matrix."""
     rows, cols = held
-    i, j = rows.meeting(IndexSet(cols.starts - offset, cols.stops - offset))
+    i, j = rows.find_common(IndexSet(cols.starts - offset, cols.stops - offset))
     return i, j, rows.indices()[i]
 
 

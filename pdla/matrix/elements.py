@@ -9,7 +9,7 @@ import numpy as np
 from pdla.comm.agreement import agreed, collective_section
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Layout, shares_meeting
+from pdla.layout import Layout, find_shares
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.keys import Index, as_slice, in_words
 from pdla.matrix.redistribute import converted
@@ -37,12 +37,12 @@ def _line(A: DistMatrix, index: tuple[Index, Index]) -> DistMatrix:
         chosen: Selection = slice(None)
         if isinstance(part, int):
             alone = IndexSet.interval(part, part + 1)
-            [(owner, _)] = shares_meeting(shape[axis], cuts[axis], grid.sizes, alone)
+            [(owner, _)] = find_shares(shape[axis], cuts[axis], grid.sizes, alone)
             where |= owner
             shape[axis], cuts[axis], chosen = 1, (), held.overlay(alone)[0]
         here.append(chosen)
-    layout = Layout.trusted(cuts[0], cuts[1])
+    layout = Layout.trust(cuts[0], cuts[1])
     ranks = grid.ranks[tuple(slice(None) if axis in layout.axes else slice(at, at + 1) for axis, at in where.items())]
-    holders = ProcessGrid.trusted(ranks.shape, grid.comm, ranks.ravel(), grid.axes)
+    holders = ProcessGrid.trust(ranks.shape, grid.comm, ranks.ravel(), grid.axes)
     base = A.xp.take(A.stored, *here) if holders.active else A.xp.empty((0, 0), A.dtype)
     return DistMatrix(base, (shape[0], shape[1]), holders, layout, conjugated=A.conjugated)

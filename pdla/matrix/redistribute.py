@@ -27,8 +27,8 @@ from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError, misfit
-from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
-from pdla.indices import IndexSet, Selection, searched, some_of
+from pdla.grid import ProcessGrid, check_grid, check_layout, check_same_communicator
+from pdla.indices import IndexSet, Selection, search_sorted, slice_selection
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
 
@@ -53,9 +53,9 @@ class Piece:
         m, n = self.shape
         if m >= min(n, count):
             lo, hi = m * i // count, m * (i + 1) // count
-            return replace(self, rows=some_of(self.rows, lo, hi), shape=(hi - lo, n))
+            return replace(self, rows=slice_selection(self.rows, lo, hi), shape=(hi - lo, n))
         lo, hi = n * i // count, n * (i + 1) // count
-        return replace(self, cols=some_of(self.cols, lo, hi), shape=(m, hi - lo))
+        return replace(self, cols=slice_selection(self.cols, lo, hi), shape=(m, hi - lo))
 
 
 Side = tuple[Layout, ProcessGrid]
@@ -63,7 +63,7 @@ Side = tuple[Layout, ProcessGrid]
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """For each rank the holder nearest in rank number, the lower one of two equally near."""
-    after = np.minimum(searched(holders, ranks, "left"), len(holders) - 1)
+    after = np.minimum(search_sorted(holders, ranks, "left"), len(holders) - 1)
     before = np.maximum(after - 1, 0)
     closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
     return np.where(closer, holders[after], holders[before])
@@ -361,9 +361,9 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
     target = A.grid if grid is None else grid
     error: PdlaError | None = None
     try:
-        on_grid("redistribute", target)
-        in_layout("redistribute", layout)
-        one_communicator(A.grid, target, "the grid")
+        check_grid("redistribute", target)
+        check_layout("redistribute", layout)
+        check_same_communicator(A.grid, target, "the grid")
         layout.check(A.shape, target.sizes)
         if layout.partial and (target != A.grid or not A.lies_as(layout)):
             raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
@@ -385,6 +385,6 @@ def gather(A: DistMatrix, root: int | None = None) -> Any:
     comm = A.grid.comm
     with agreed(comm, f"gather {A.described} to root={root}"):
         check_root(comm, root)
-    everyone = ProcessGrid.everyone(comm) if root is None else ProcessGrid.trusted((1,), comm, [root])
+    everyone = ProcessGrid.everyone(comm) if root is None else ProcessGrid.trust((1,), comm, [root])
     whole = converted(A, Layout(), everyone)
     return whole.local if everyone.active else None

@@ -124,7 +124,7 @@ def _diagonal(A: DistMatrix) -> Iterator[Any]:
     if isinstance(in_rows, slice) and isinstance(in_cols, slice):
         yield A.xp.take(A.stored, in_rows, in_cols).diagonal()
         return
-    i, j = rows.meeting(cols)
+    i, j = rows.find_common(cols)
     for batch in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
         yield A.xp.take(A.stored, i[batch], j[batch]).diagonal()
 

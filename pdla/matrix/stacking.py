@@ -11,7 +11,7 @@ from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.cuts import Cuts
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, in_layout, meeting, one_communicator
+from pdla.grid import ProcessGrid, check_layout, check_same_communicator, find_communicator
 from pdla.layout import Layout, Shape, effective
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted, local_shape, move
@@ -151,15 +151,15 @@ def _assembled(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], la
     if first is None:
         raise_everywhere(ShapeError(f"{call} of no matrices, but {kind_of(given)}: give a list of them"))
     grid = first.grid
-    with agreed(meeting(_within(given)) or grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
+    with agreed(find_communicator(_within(given)) or grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
         rows = rows_of()
         for X in (X for row in rows for X in row):
             if not isinstance(X, DistMatrix):
                 raise ShapeError(f"{call}: {X!r} is {kind_of(X)}, not a DistMatrix")
-            one_communicator(grid, X.grid, f"another matrix of {call}", "the first one")
+            check_same_communicator(grid, X.grid, f"another matrix of {call}", "the first one")
         shape = _shape(call, rows)
         wanted = _default(first, shape) if layout is None else layout
-        in_layout(call, wanted)
+        check_layout(call, wanted)
         wanted.check(shape, grid.sizes)
         if wanted.partial:
             raise LayoutError(f"{call}(layout={layout!r}): the result cannot be left as partial sums")

@@ -139,7 +139,7 @@ def _firsts(A: DistMatrix) -> ProcessGrid:
     """The ranks that hold the first copy of each block, in a grid with A's axes."""
     place = tuple(slice(None) if axis in A.layout.axes else slice(0, 1) for axis in A.grid.axes)
     ranks = A.grid.ranks[place]
-    return ProcessGrid.trusted(ranks.shape, A.grid.comm, ranks.ravel(), A.grid.axes)
+    return ProcessGrid.trust(ranks.shape, A.grid.comm, ranks.ravel(), A.grid.axes)
 
 
 def _own(A: DistMatrix, how: Reduction, active: bool) -> Any:

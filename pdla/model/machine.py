@@ -135,10 +135,10 @@ class Machine:
 
     def __repr__(self) -> str:
         """As it would be written, without figures that are the default's; of a machine that has others, too, these are named."""
-        from pdla.show import rounded
+        from pdla.show import format_exactly
 
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
-        words = (f"{name}={rounded(x) if isinstance(x, float) else repr(x)}" for name, x in given.items())
+        words = (f"{name}={format_exactly(x) if isinstance(x, float) else repr(x)}" for name, x in given.items())
         by_default = f"; by default {', '.join(self._by_default)}" if given and self._by_default else ""
         return f"Machine({', '.join(words)}{by_default})"
 

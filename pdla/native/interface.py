@@ -13,8 +13,8 @@ from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
 from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.cuts import Balanced, Cuts, Cyclic
-from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shortened
-from pdla.grid import NAMES, ProcessGrid, meeting, one_communicator
+from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shorten
+from pdla.grid import NAMES, ProcessGrid, check_same_communicator, find_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
@@ -66,7 +66,7 @@ def layout_of(text: str) -> Layout:
     except LayoutError:
         raise
     except Exception as error:
-        given, why = shortened(text, QUOTED), shortened(str(error) or repr(error), QUOTED)  # Python's own errors quote it, too
+        given, why = shorten(text, QUOTED), shorten(str(error) or repr(error), QUOTED)  # Python's own errors quote it, too
         raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
 
 
@@ -81,7 +81,7 @@ def together(**matrices: DistMatrix) -> None:
     """GridError if these matrices are on different communicators."""
     first, A = next(iter(matrices.items()))
     for name, X in matrices.items():
-        one_communicator(A.grid, X.grid, name, first)
+        check_same_communicator(A.grid, X.grid, name, first)
 
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
@@ -121,7 +121,7 @@ class Interface:
                 words = str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}"
                 # In UTF-8 a character has up to four bytes. What was given mostly comes first, and
                 # the reason last.
-                text = shortened(words, LONGEST if words.isascii() else LONGEST // 4).encode()
+                text = shorten(words, LONGEST if words.isascii() else LONGEST // 4).encode()
                 self.ffi.memmove(said, text + b"\0", len(text) + 1)
 
         return call
@@ -148,7 +148,7 @@ class Interface:
         try:
             yield
         except Exception as error:
-            if (comm := meeting(map(self.handles.kept.get, handles))) is not None:
+            if (comm := find_communicator(map(self.handles.kept.get, handles))) is not None:
                 agree(comm, "", error)
             raise_everywhere(error)
 

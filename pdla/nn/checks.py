@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of, misfit
-from pdla.grid import ProcessGrid, one_communicator
+from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
 from pdla.nn.scheme import Scheme, is_count, sequence_of
@@ -32,7 +32,7 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
         raise ShapeError(f"dy is {kind_of(dy)}, not a DistMatrix laid out as the layer's output, {y!r}")
     if dy.shape != y.shape or dy.dtype != y.dtype:
         raise ShapeError(f"dy is {dy.shape} {dy.dtype}, the layer's output {y.shape} {y.dtype}")
-    one_communicator(dy.grid, y.grid, "the layer's output", "dy")
+    check_same_communicator(dy.grid, y.grid, "the layer's output", "dy")
     if dy.grid != y.grid or dy.layout != y.layout:
         raise LayoutError(f"dy lies as {dy.layout!r} on {dy.grid!r}, the layer's output as {y.layout!r} on {y.grid!r}")
     if dy.transposed or dy.conjugated:
@@ -42,7 +42,7 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
 def check_anywhere(layer: Declared, x: Any) -> None:
     """Raise unless x is an activation of real floats on the layer's grid, whatever its layout."""
     if isinstance(x, DistMatrix):
-        one_communicator(x.grid, layer.scheme.grid, "the layer's scheme", "x")
+        check_same_communicator(x.grid, layer.scheme.grid, "the layer's scheme", "x")
     if not isinstance(x, DistMatrix) or x.grid != layer.scheme.grid:
         raise ShapeError(f"{layer!r} takes a DistMatrix on the scheme's grid, not {x!r}")
     if x.layout.partial:
@@ -65,7 +65,7 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
         raise ShapeError(f"{layer!r} takes (tokens, {wanted}) of {dtype or x.dtype}, not {x.shape} of {x.dtype}")
     if dtype is None:
         check_floats(layer, x.dtype)
-    one_communicator(x.grid, scheme.grid, "the layer's scheme", "x")
+    check_same_communicator(x.grid, scheme.grid, "the layer's scheme", "x")
     if x.grid != scheme.grid:
         raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
     if x.layout != expected:

@@ -95,9 +95,9 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
 
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
-    runs, grids, program, trusted = [], [], costs._program, ProcessGrid.trusted
+    runs, grids, program, trusted = [], [], costs._program, ProcessGrid.trust
     monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.named) or program(plan))
-    monkeypatch.setattr(ProcessGrid, "trusted", lambda *args: grids.append(args[0]) or trusted(*args))
+    monkeypatch.setattr(ProcessGrid, "trust", lambda *args: grids.append(args[0]) or trusted(*args))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 3d by summa .* needs [0-9]+ bytes"):
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
     assert runs == ["3d by summa"] * 10  # first, second and last along m and n, of one layer, and the rank in the middle

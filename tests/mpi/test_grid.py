@@ -28,8 +28,8 @@ def test_communicators_do_not_run_out(comm):
 def test_what_products_make_of_a_communicator_goes_with_it(comm):
     group = comm.split(list(range(comm.size)), "group")
     line = ProcessGrid(comm.size, "line", group)
-    theirs = ProcessGrid.trusted((comm.size,), line["line"], range(comm.size))["row"]
-    mine = ProcessGrid.trusted((1, comm.size), group, range(comm.size))["col"]
+    theirs = ProcessGrid.trust((comm.size,), line["line"], range(comm.size))["row"]
+    mine = ProcessGrid.trust((1, comm.size), group, range(comm.size))["col"]
     with ProcessGrid(comm.size, "inner", mine):
         line.close()
         assert theirs.mpi == type(theirs.mpi)() != mine.mpi

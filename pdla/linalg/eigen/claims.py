@@ -67,7 +67,7 @@ def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
     rows, cols = A.indices
     a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])
     scale = max(A.grid.comm.share(float(np.abs(a).max(initial=0)))) or 1.0
-    a, (i, j) = a.astype(complex) / scale, rows.meeting(cols)
+    a, (i, j) = a.astype(complex) / scale, rows.find_common(cols)
     trace, squares = a[i, j].real.sum(), 2 * (np.abs(a) ** 2).sum() - (np.abs(a[i, j]) ** 2).sum()
     copies = A.grid.size / prod(A.grid.sizes[axis] for axis in axes_of(effective((*A.layout.rows, *A.layout.cols), A.grid.sizes)))
     trace, squares = (sum(each) / copies for each in zip(*A.grid.comm.share((float(trace), float(squares))), strict=True))

@@ -17,7 +17,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.errors import PlanError, ShapeError
-from pdla.grid import ProcessGrid, one_communicator
+from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor
@@ -134,7 +134,7 @@ def eigh(
     w, Z = _EIGH(C, **options | OF_STANDARD)
     # V = L^-H Z
     V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, memory_limit=memory_limit, verify=verify)
-    V = as_layout(V, Layout(cols="row"), ProcessGrid.trusted((A.grid.comm.size, 1), A.grid.comm, None))
+    V = as_layout(V, Layout(cols="row"), ProcessGrid.trust((A.grid.comm.size, 1), A.grid.comm, None))
     V.xp.make_leading_positive(V.stored)
     return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
 
@@ -357,7 +357,7 @@ def _standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tupl
     with agreed(communicator((A, B)), describe_call(name, A, B, factored=kept, low=low, **options)):
         flags(lower=low)
         checks.square(name, matrix(A))
-        one_communicator(A.grid, matrix(B, "b").grid, "b")
+        check_same_communicator(A.grid, matrix(B, "b").grid, "b")
         dtype = checks.working_dtype(name, A.dtype, B.dtype)
         if B.shape != A.shape:
             raise ShapeError(f"{name}: A is {A.shape}, b {B.shape}: they must be as large")
@@ -459,7 +459,7 @@ def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) ->
     d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
     w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
     some = wanted(options, w)
-    grid = ProcessGrid.trusted((1, ranks), comm, None)
+    grid = ProcessGrid.trust((1, ranks), comm, None)
     w, Z = eigh_tridiagonal(d, e, grid, max(1, min(BLOCK, -(-len(some) // ranks))), some)
     return w[some.start : some.stop] / scale, count_workspace(cast(Z, reduced.reflections.dtype))
 

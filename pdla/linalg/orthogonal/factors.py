@@ -82,14 +82,14 @@ class Reflections:
     def Q(self) -> DistMatrix:
         """Collective: m x k, laid out as X is."""
         made = self._zeros(self.k, self.X.layout)
-        made.xp.place(made.stored, *made.indices[0].meeting(made.indices[1]), 1)
+        made.xp.place(made.stored, *made.indices[0].find_common(made.indices[1]), 1)
         self._run(made, False, lower=True)
         return made
 
     def multiply(self, C: DistMatrix, adjoint: bool, layout: Layout | None = None) -> DistMatrix:
         """Collective: Q^H C, k rows; or Q times the k rows of C."""
         X = self.X
-        rows = Layout.trusted(X.layout.rows, tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes)))))
+        rows = Layout.trust(X.layout.rows, tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes)))))
         if adjoint:
             made = working_copy(C, rows, X.grid, X.dtype)
         else:

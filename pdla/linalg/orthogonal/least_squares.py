@@ -9,7 +9,7 @@ import numpy as np
 from pdla.checks import communicator, describe, describe_call, digest_arrays, matrix
 from pdla.comm.agreement import agreed
 from pdla.errors import ShapeError
-from pdla.grid import ProcessGrid, one_communicator
+from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
@@ -102,7 +102,7 @@ def lstsq(
         if b.shape[0] != A.shape[0]:
             raise ShapeError(f"lstsq: A is {A.shape[0]} x {A.shape[1]}, B has {b.shape[0]} rows: as many as A's")
         if not vector:
-            one_communicator(A.grid, b.grid, "B")
+            check_same_communicator(A.grid, b.grid, "B")
         if vector and layout is not None:
             raise ShapeError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
         if check_finite:
@@ -246,7 +246,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     _, s, vh = _singular(R, True, full=True)
     rank = int((s > rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
     basis = replicated(vh[rank:].conj().T, R)
-    return as_layout(basis, layout or Layout.trusted(A.T.layout.summed.rows, ()), A.grid)
+    return as_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
 
 
 # ---------------------------------------------------------------------------------------------- steps
@@ -266,7 +266,7 @@ def _agree(
 
 def _columns(b: Any, A: DistMatrix) -> DistMatrix:
     """Local: a vector that all ranks have as one column, cut as A's rows are."""
-    layout, shape = Layout.trusted(A.layout.summed.rows, ()), (len(b), 1)
+    layout, shape = Layout.trust(A.layout.summed.rows, ()), (len(b), 1)
     held = layout.indices(shape, A.grid.sizes, A.grid.coords)
     return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
 

@@ -11,7 +11,7 @@ from pdla.array import namespace
 from pdla.checks import SIDES, communicator, describe_call, flags, matrix, one_of
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError, list_choices, suggest
-from pdla.grid import one_communicator
+from pdla.grid import check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, on_first_rank, replicated
@@ -256,7 +256,7 @@ def qr_multiply(
     """
     comm = communicator((A, C))
     with agreed(comm, describe_call("qr_multiply", A, C, mode=mode, conjugate=conjugate, layout=layout)):
-        one_communicator(A.grid, C.grid, "C")
+        check_same_communicator(A.grid, C.grid, "C")
         flags(conjugate=conjugate)
         if not one_of(mode, SIDES):
             raise PlanError(f"qr_multiply: mode={mode!r}: 'right' for C Q, 'left' for Q C{suggest(mode, SIDES)}")

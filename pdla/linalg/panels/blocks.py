@@ -181,7 +181,7 @@ def near_square(ranks: int) -> tuple[int, int]:
 
 def place_in_blocks(X: Any, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
-    return in_blocks(shape, block), ProcessGrid.trusted(shape, X.grid.comm, None)
+    return in_blocks(shape, block), ProcessGrid.trust(shape, X.grid.comm, None)
 
 
 def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
@@ -222,7 +222,7 @@ def part_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
         tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
         for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
     )
-    return Layout.trusted(rows, cols)
+    return Layout.trust(rows, cols)
 
 
 def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
@@ -246,7 +246,7 @@ def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
     rows, cols = X.indices
-    i, j = rows.meeting(cols)
+    i, j = rows.find_common(cols)
     return rows.indices()[i], X.xp.host_or(X.xp.picked(X.stored, i, j), np.ones(len(i)))
 
 

@@ -136,7 +136,7 @@ class Call:
 
         A, of this shape, lies in these blocks, as the rows of B do, which has so many columns, where there is a B.
         """
-        grid = ProcessGrid.trusted(blocking.shape, imagined(ranks, machine), None)
+        grid = ProcessGrid.trust(blocking.shape, imagined(ranks, machine), None)
         A = zeros(shape, grid, in_blocks(blocking.shape, blocking.block), dtype=dtype)
         if not self.solves:
             return self._make((A,), None, {"overwrite_a": True}, machine)

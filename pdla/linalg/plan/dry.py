@@ -56,7 +56,7 @@ def _ledgers(
 
     def program(comm: DryComm) -> None:
         deviating.set(deviations)
-        grids = {grid: grid.over(comm) for grid in given}
+        grids = {grid: grid.with_comm(comm) for grid in given}
         run(*(_ghost(X, grids[X.grid]) if isinstance(X, Operand) else X for X in operands))
 
     if machine is None:

@@ -18,8 +18,8 @@ from pdla.checks import describe, digest_arrays, open_grids, written_to
 from pdla.comm.agreement import agreed
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
-from pdla.grid import one_communicator
-from pdla.layout import drawn
+from pdla.grid import check_same_communicator
+from pdla.layout import draw_html
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
 from pdla.linalg.plan import price
@@ -330,7 +330,7 @@ class FactorPlan:
         options = self.options
         matrices = [(name, X) for name, X in (("A", A), ("B", operands[-1]), ("out", out)) if isinstance(X, DistMatrix)]
         for name, X in matrices:
-            one_communicator(self.A.grid, X.grid, name)
+            check_same_communicator(self.A.grid, X.grid, name)
         open_grids([X.grid for _, X in matrices])
         if options.overwrite_a:
             checks.overwritten("A", A, *others)
@@ -458,4 +458,4 @@ class FactorPlan:
         from pdla import show
 
         layout, grid = self.place if self.tasks else (self.A.layout, self.A.grid)
-        return show.heading(f"{self!r}, where it works") + drawn(layout, self.A.shape, grid)
+        return show.heading(f"{self!r}, where it works") + draw_html(layout, self.A.shape, grid)

@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array import namespace
 from pdla.checks import describe
 from pdla.errors import LayoutError, ShapeError
-from pdla.grid import ProcessGrid, one_communicator
+from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_copy
@@ -25,7 +25,7 @@ from pdla.matrix.redistribute import converted
 def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any) -> np.dtype:
     """Local: the dtype of A X = B. ShapeError, GridError, LayoutError for a B, a layout or an `out` that does not go with A."""
     if isinstance(B, DistMatrix):
-        one_communicator(A.grid, B.grid, "B")
+        check_same_communicator(A.grid, B.grid, "B")
         if B.shape[0] != A.shape[0]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
         dtype = checks.working_dtype(name, A.dtype, B.dtype)

@@ -20,7 +20,7 @@ from pdla.comm import workspace
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, Shape, shares_meeting
+from pdla.layout import Layout, Shape, find_shares
 from pdla.linalg.products.trapezoid import Block, Trapezoid, meeting, pack, unpack
 from pdla.matrix.redistribute import ROUND
 
@@ -85,8 +85,8 @@ def _block_of(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> Blo
 
 def _near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
     """The ranks that hold some of the rows and some of the columns of a block."""
-    across = [where for where, _ in shares_meeting(shape[1], layout.cols, grid.sizes, block.cols)]
-    for up, _ in shares_meeting(shape[0], layout.rows, grid.sizes, block.rows):
+    across = [where for where, _ in find_shares(shape[1], layout.cols, grid.sizes, block.cols)]
+    for up, _ in find_shares(shape[0], layout.rows, grid.sizes, block.rows):
         for along in across:
             yield from grid.holders(up | along).tolist()
 

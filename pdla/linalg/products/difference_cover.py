@@ -22,7 +22,7 @@ import numpy as np
 
 from pdla.cuts import Cyclic, block_bounds
 from pdla.errors import ShapeError
-from pdla.indices import IndexSet, distinct
+from pdla.indices import IndexSet, unique
 from pdla.linalg.products.trapezoid import Block
 
 
@@ -63,7 +63,7 @@ class DifferenceCover:
         """The rows of A that a place gets."""
         bounds = np.array([block_bounds(n, self.v, block) for block in self.under(place)])
         starts, stops = bounds[bounds[:, 0] < bounds[:, 1]].T
-        return IndexSet(starts, stops).merged()
+        return IndexSet(starts, stops).merge()
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The tiles of the n x n triangle that a place multiplies: its own on the diagonal, and one for each distance."""
@@ -101,13 +101,13 @@ class DifferenceCover:
         """The places, of each the one with the first part of k, that get some of these rows of A."""
         blocks = np.flatnonzero(_meet(_ends(n, self.v), np.arange(self.v), rows))
         first = (blocks[:, None] - np.array(ruler(self.v // 2))) % self.v
-        return (distinct(first) * self.c).tolist()
+        return (unique(first) * self.c).tolist()
 
     def having(self, n: int, wanted: Block) -> list[int]:
         """The places, of each the one with the first part of k, of whose tiles one may meet a wanted block."""
         every, ends = np.arange(self.v), _ends(n, self.v)
         high, low = (np.flatnonzero(_meet(ends, every, held)) for held in (wanted.rows, wanted.cols))
-        return (distinct(np.concatenate([self._over(high[:, None], low), self._over(low, high[:, None])])) * self.c).tolist()
+        return (unique(np.concatenate([self._over(high[:, None], low), self._over(low, high[:, None])])) * self.c).tolist()
 
     def _over(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first.

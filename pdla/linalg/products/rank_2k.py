@@ -159,7 +159,7 @@ def _rank_2k(
 def _add(W: DistMatrix, C: DistMatrix, beta: complex, hermitian: bool) -> None:
     """Collective: the lower triangle of C = W + W^T + beta C, or with W^H; W is written to."""
     symmetrize(W.T, hermitian, 1)
-    diagonal = C.indices[0].meeting(C.indices[1])
+    diagonal = C.indices[0].find_common(C.indices[1])
     xp, doubled = C.xp, C.xp.picked(W.stored, *diagonal)
     xp.combine(doubled, 1, xp.reinterpret(doubled, hermitian))
     xp.place(W.stored, *diagonal, doubled)

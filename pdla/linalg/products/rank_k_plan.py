@@ -137,7 +137,7 @@ def _summing(n: int, deal: Distribution, grid: ProcessGrid, place: int | None) -
     """`layers` and `turns` of a script."""
     if not isinstance(deal, DifferenceCover) or deal.c == 1:
         return None, []
-    layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
+    layers = ProcessGrid.trust((deal.v, deal.c), grid.comm, grid.order)
     if place is None:
         return layers, []
     first = place - place % deal.c

@@ -18,7 +18,7 @@ from pdla.array.dtypes import promoted
 from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of, suggest
-from pdla.grid import ProcessGrid, in_layout, meeting, one_communicator, place
+from pdla.grid import ProcessGrid, check_layout, check_same_communicator, find_communicator, place
 from pdla.layout import Layout
 from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
@@ -223,11 +223,11 @@ class Stack:
         grid = self.grid if grid is None else grid
         comm = self.grid.comm
         with agreed(comm, f"redistribute {self.described} to {grid!r}, {layout!r}, axis={axis!r}"):
-            one_communicator(self.grid, grid, "grid")
+            check_same_communicator(self.grid, grid, "grid")
             if layout is None:
                 others = tuple(name for name in grid.axes if name != axis)
                 layout = self.layout if {*self.layout.axes} <= {*others} else Layout(*others[:2])
-            in_layout("redistribute", layout, grid)
+            check_layout("redistribute", layout, grid)
             _check_layout(layout, self.shape[1:], grid, axis)
             _check_open(self.grid, self.axis)
         return self._moved(grid, layout, axis)
@@ -283,7 +283,7 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
     if comm is None:
         return None
     shape = tuple(grid.sizes[name] for name in axes)
-    return ProcessGrid.trusted(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
+    return ProcessGrid.trust(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
 
 
 def _layer_of_each(grid: ProcessGrid, axis: str | None, batch: int) -> list[ProcessGrid]:
@@ -292,7 +292,7 @@ def _layer_of_each(grid: ProcessGrid, axis: str | None, batch: int) -> list[Proc
         return [grid] * batch
     axes, at = tuple(name for name in grid.axes if name != axis), grid.axes.index(axis)
     shape = tuple(grid.sizes[name] for name in axes) or (1,)
-    layers = [ProcessGrid.trusted(shape, grid.comm, part.ravel(), axes or ("layer",)) for part in np.moveaxis(grid.ranks, at, 0)]
+    layers = [ProcessGrid.trust(shape, grid.comm, part.ravel(), axes or ("layer",)) for part in np.moveaxis(grid.ranks, at, 0)]
     bounds = [block_bounds(batch, len(layers), i) for i in range(len(layers))]
     return [layer for layer, (lo, hi) in zip(layers, bounds, strict=True) for _ in range(lo, hi)]
 
@@ -338,7 +338,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
         whole = whole_array("stack", comm, array)
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
-        in_layout("stack", layout, grid)
+        check_layout("stack", layout, grid)
         _check_layout(layout, whole.shape[1:], grid, axis)
     agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
@@ -398,7 +398,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     array([[2., 2.],
            [2., 2.]])
     """
-    comm = meeting((A, B)) or raise_everywhere(_no_stack(A, "A"))
+    comm = find_communicator((A, B)) or raise_everywhere(_no_stack(A, "A"))
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
@@ -425,7 +425,7 @@ def _no_stack(S: Any, name: str) -> ShapeError:
 
 
 def _check(A: Stack, B: Stack) -> None:
-    one_communicator(A.grid, B.grid, "B")
+    check_same_communicator(A.grid, B.grid, "B")
     if A.grid != B.grid or A.axis != B.axis:
         raise GridError(f"A is {A.described}, B is {B.described}: the grid and the axis that cuts the batch must be the same")
     if A.shape[0] != B.shape[0] or A.shape[2] != B.shape[1]:

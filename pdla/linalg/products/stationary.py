@@ -33,7 +33,7 @@ class Stationary:
         """The rows of A that a place needs."""
         (tile,) = self.tiles(n, place)
         indices = np.union1d(tile.rows.indices(), tile.cols.indices())
-        return IndexSet(indices, indices + 1).merged()
+        return IndexSet(indices, indices + 1).merge()
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The one tile of a place: its block of C, without rows and columns that lie wholly above the diagonal."""

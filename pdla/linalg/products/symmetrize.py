@@ -47,4 +47,4 @@ def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
 
     BLAS does so in its Hermitian matrices.
     """
-    namespace(x).place(x.imag, *rows.meeting(cols), 0)
+    namespace(x).place(x.imag, *rows.find_common(cols), 0)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.indices import IndexSet, Selection, some_of
+from pdla.indices import IndexSet, Selection, slice_selection
 
 BAND = 64  # rows of a piece where the diagonal crosses
 
@@ -75,7 +75,7 @@ class Trapezoid:
         """The i-th of so many shares of its rows, about equal ones; it may be empty."""
         ends = np.cumsum(self.counts)
         lo, hi = (int(np.searchsorted(ends, self.size * k // count, "right")) if k else 0 for k in (i, i + 1))
-        return Trapezoid(some_of(self.rows, lo, hi), self.cols, self.counts[lo:hi])
+        return Trapezoid(slice_selection(self.rows, lo, hi), self.cols, self.counts[lo:hi])
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces that it is made of, top down."""
@@ -84,12 +84,12 @@ class Trapezoid:
             alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
             hi = max(alike, min(lo + BAND, len(self.counts)))
             least, most = int(self.counts[lo]), int(self.counts[hi - 1])
-            rows = some_of(self.rows, lo, hi)
+            rows = slice_selection(self.rows, lo, hi)
             if least:
-                yield Piece(rows, some_of(self.cols, 0, least), (hi - lo, least))
+                yield Piece(rows, slice_selection(self.cols, 0, least), (hi - lo, least))
             if most > least:
                 i, j = np.nonzero(np.arange(least, most) < self.counts[lo:hi, None])
-                yield Piece(rows, some_of(self.cols, least, most), i.shape, (i, j))
+                yield Piece(rows, slice_selection(self.cols, least, most), i.shape, (i, j))
             lo = hi
 
 

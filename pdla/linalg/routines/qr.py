@@ -257,7 +257,7 @@ def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, l
     x, sizes = map(xp.host, pair)
     whole = np.zeros(shape, X.dtype)
     whole[: len(x)] = x
-    layout = Layout.trusted(X.layout.rows, ())
+    layout = Layout.trust(X.layout.rows, ())
     c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
     product = Product(X, tau, lower)
     if X.grid.active:

@@ -132,7 +132,7 @@ def check_diagonal(T: DistMatrix) -> float:
 
 def lay_out(T: DistMatrix, few: bool) -> Layout:
     """Local: how B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
-    return Layout.trusted(T.layout.rows, () if few else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
+    return Layout.trust(T.layout.rows, () if few else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
 
 
 def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagonal: bool = False) -> DistMatrix:
@@ -146,7 +146,7 @@ def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagona
         return X
     steps.few(at_diagonal)
     columns = axes_of(effective(T.layout.cols, T.grid.sizes))
-    return X._like(X.base, layout=Layout.trusted(X.layout.rows, (), columns)) if columns else X
+    return X._like(X.base, layout=Layout.trust(X.layout.rows, (), columns)) if columns else X
 
 
 def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
@@ -156,7 +156,7 @@ def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
     """
     if isinstance(b, DistMatrix) and b.layout.rows == T.layout.rows:
         return b
-    (rows, cols), layout, shape = dimensions(T), Layout.trusted(T.layout.rows, ()), b.shape
+    (rows, cols), layout, shape = dimensions(T), Layout.trust(T.layout.rows, ()), b.shape
     x = T.xp.empty(local_shape(shape, layout, T.grid), dtype)
     T.xp.scale(x, 0)
     for k in rows.mine if T.grid.active else ():

@@ -174,7 +174,7 @@ class Table:
         nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
         moved = nests[at].pop(axes_of(tuple(nests[at])).index(further[at].axes[0]))
         nests[1 - at].append(moved)
-        return Layout.trusted(*map(tuple, nests))
+        return Layout.trust(*map(tuple, nests))
 
     @property
     def straight(self) -> Table:
@@ -200,7 +200,7 @@ def _multiplied(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
         tuple([cut for cut in nest if role.get(cut.axis) == own]) for nest, own in zip(nests, dimensions, strict=True)
     ]
     summed = tuple([axis for axis, carried in carries if carried == "k"])
-    return Roles(carries, Layout.trusted(m, k), Layout.trusted(again_k, n), Layout.trusted(again_m, again_n, summed))
+    return Roles(carries, Layout.trust(m, k), Layout.trust(again_k, n), Layout.trust(again_m, again_n, summed))
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,18 @@ Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its
 class Place:
     """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too.
 
-    placing  what stands for `order`, which may be a million ranks, where places are compared: the grid's digest of it
+    order_digest  what stands for `order`, which may be a million ranks, where places are compared: the grid's digest of it
     """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     order: np.ndarray = field(compare=False)
     ranks: int
-    placing: bytes
+    order_digest: bytes
 
     @staticmethod
     def of(grid: ProcessGrid) -> Place:
-        return Place(grid.axes, grid.shape, grid.ranks.ravel(), grid.comm.size, grid.placing)
+        return Place(grid.axes, grid.shape, grid.ranks.ravel(), grid.comm.size, grid.order_digest)
 
     def filled_so(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
         """Whether it is this grid, with its ranks in this order."""

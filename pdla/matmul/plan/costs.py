@@ -81,7 +81,7 @@ def _program(plan: Description) -> dry.Program:
     """The plan's run, on a dry communicator."""
 
     def program(comm: DryComm) -> None:
-        alike = {grid: grid.over(comm) for grid in _grids(plan)}
+        alike = {grid: grid.with_comm(comm) for grid in _grids(plan)}
         a, b, c = (ghost(X, alike[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
         running.run(replace(plan, grid=alike[plan.grid]), a, b, c, 1, int(plan.adds), Workspace())
 

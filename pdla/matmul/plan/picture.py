@@ -26,7 +26,7 @@ def picture(plan: Description) -> str:
     except LayoutError:
         faces = []
     means = show.swatch(show.OWN, f"rank {rank} holds") + show.swatch(show.COMING, "receives; of C computes, for others too")
-    return show.heading(repr(plan)) + show.table((), rows) + (show.beside(*faces) + means if faces else "")
+    return show.heading(repr(plan)) + show.table((), rows) + (show.set_in_row(*faces) + means if faces else "")
 
 
 def _face(plan: Description, i: int, rank: int) -> str:

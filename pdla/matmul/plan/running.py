@@ -11,7 +11,7 @@ from pdla.comm.agreement import collective_section, mark_failed
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
-from pdla.grid import one_communicator
+from pdla.grid import check_same_communicator
 from pdla.layout import Layout
 from pdla.matmul.plan.description import Description
 from pdla.matmul.schedules import shared
@@ -26,7 +26,7 @@ def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
         return
     for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
         checks.matrix(X, name)
-        one_communicator(plan.grid, X.grid, name, "the plan")
+        check_same_communicator(plan.grid, X.grid, name, "the plan")
     alike = plan.A.like(A) and plan.B.like(B) and promoted(A.dtype, B.dtype) == plan.dtype
     if not alike or (out is not None and not plan.C.cut_like(out)):
         made_for = f"{plan.A}; {plan.B}; out={plan.C}, in {plan.dtype}"

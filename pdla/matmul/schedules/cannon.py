@@ -28,7 +28,7 @@ from typing import Any
 from pdla.comm.ledger import take
 from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import block_bounds
-from pdla.indices import IndexSet, Selection, counted, joined, overlapping
+from pdla.indices import IndexSet, Selection, count, find_overlaps, join
 from pdla.layout import axes_of, points, shares
 from pdla.matmul.schedules.base import Planned, Schedule, sink, walked
 from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream, meetings, multiply
@@ -73,7 +73,7 @@ class Share:
         """some: the indices of the slice. What does not move stays whole."""
         if not stream.moves:
             return Share(stream.parts, ALL)
-        places = [some.within(part) for part in stream.parts]
+        places = [some.locate_in(part) for part in stream.parts]
         parts = [part.select(place) for part, place in zip(stream.parts, places, strict=True)]
         return Share(parts, places[stream.here].selection)
 
@@ -84,14 +84,14 @@ def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]
     There are as many slices as parts in common take panels of `width` indices, at most; all are
     equally wide.
     """
-    common = [x.parts[p].select(y.parts[q].within(x.parts[p])) for p, q in overlapping(x.parts, y.parts)]
+    common = [x.parts[p].select(y.parts[q].locate_in(x.parts[p])) for p, q in find_overlaps(x.parts, y.parts)]
     slices = -(-max(map(len, common), default=0) // width) if x.moves or y.moves else 1
     if slices <= 1:
         yield Share(x.parts, ALL), Share(y.parts, ALL)
         return
     for s in range(slices):
         cuts = [IndexSet.interval(*block_bounds(len(part), slices, s)) for part in common]
-        some = joined([part.select(cut) for part, cut in zip(common, cuts, strict=True)])
+        some = join([part.select(cut) for part, cut in zip(common, cuts, strict=True)])
         yield Share.of(x, some), Share.of(y, some)
 
 
@@ -242,7 +242,7 @@ class Carried:
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
         """`sums += alpha a b` at these positions of the part."""
-        product = self.stream.fitted(self.product, counted(positions))
+        product = self.stream.fitted(self.product, count(positions))
         multiply(self.xp, a, b, product, alpha, 0)
         self.arrive()
         place = self.stream.place(positions)

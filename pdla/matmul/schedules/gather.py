@@ -20,7 +20,7 @@ from pdla.comm.collectives import circulant
 from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffers, take
-from pdla.indices import IndexSet, Selection, joined
+from pdla.indices import IndexSet, Selection, join
 from pdla.layout import Layout, axes_of
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules.base import Planned, Schedule, Traffic, sink
@@ -162,7 +162,7 @@ def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
             width, size = max(THIN, pace * size), 0
         groups[-1].append((rank, part))
         size, left = size + len(part), left - len(part)
-    return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
+    return [(tuple(r for r, _ in group), join([part for _, part in group])) for group in groups]
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:

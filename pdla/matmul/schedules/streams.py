@@ -13,8 +13,8 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, current, take, timed
 from pdla.cuts import block_bounds
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection, overlapping, some_of
-from pdla.layout import Layout, Overlay, Shape, extra_axes, meeting, shares
+from pdla.indices import IndexSet, Selection, find_overlaps, slice_selection
+from pdla.layout import Layout, Overlay, Shape, extra_axes, find_blocks, shares
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import Route, local_shape, start
 from pdla.model.machine import operations
@@ -168,7 +168,7 @@ def _assembly(
         sliced = all(isinstance(selection, slice) for selection in place)
         return Part(place, (up.size, along.size), sliced, _gapless(block, *place))
 
-    return Assembly(block, {r: part(*met) for r, met in meeting(shape, parts, whole, axes, sizes, coords).items()})
+    return Assembly(block, {r: part(*met) for r, met in find_blocks(shape, parts, whole, axes, sizes, coords).items()})
 
 
 def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
@@ -184,7 +184,7 @@ def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tu
     They are by number of the rank along the axes; ranks whose blocks are empty are left out.
     """
     assert X.grid.coords is not None
-    met = meeting(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
+    met = find_blocks(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
     return {r: (rows.share, cols.share) for r, (rows, cols) in met.items()}
 
 
@@ -326,9 +326,10 @@ class Meeting:
         """The same in as few pieces of at most `width` indices as there can be, all equally wide."""
         pieces = -(-self.width // width)
         cuts = [block_bounds(self.width, pieces, i) for i in range(pieces)]
-        return [Meeting(self.x, self.y, some_of(self.in_x, *cut), some_of(self.in_y, *cut), cut[1] - cut[0]) for cut in cuts]
+        places = [(slice_selection(self.in_x, *cut), slice_selection(self.in_y, *cut)) for cut in cuts]
+        return [Meeting(self.x, self.y, *place, stop - start) for place, (start, stop) in zip(places, cuts, strict=True)]
 
 
 def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
     """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
-    return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in overlapping(xs, ys)]
+    return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in find_overlaps(xs, ys)]

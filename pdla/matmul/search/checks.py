@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from pdla.comm.agreement import to_text
-from pdla.errors import PlanError, ShapeError, list_choices, misfit, shortened
+from pdla.errors import PlanError, ShapeError, list_choices, misfit, shorten
 from pdla.indices import MOST as LONGEST
 
 MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
@@ -19,13 +19,13 @@ def sizes(what: str, least: int, **numbers: Any) -> None:
     for name, number in numbers.items():
         if not (isinstance(number, Integral) and least <= int(number) <= LONGEST):
             kind = misfit(ShapeError, number)
-            raise kind(f"{what} of {name}={shortened(to_text(number), QUOTED)}: a whole number from {least} to {LONGEST}")
+            raise kind(f"{what} of {name}={shorten(to_text(number), QUOTED)}: a whole number from {least} to {LONGEST}")
 
 
 def search(ranks: Any, count: Any = 1) -> None:
     """PlanError unless there may be so many ranks, of which so many ways are to be found."""
     if not (isinstance(ranks, Integral) and 1 <= int(ranks) <= MOST_RANKS):
-        raise misfit(PlanError, ranks)(f"ranks={shortened(to_text(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
+        raise misfit(PlanError, ranks)(f"ranks={shorten(to_text(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
     if not (isinstance(count, Integral) and int(count) >= 1):
         raise misfit(PlanError, count)(f"count={to_text(count)}: a whole number of at least 1")
 

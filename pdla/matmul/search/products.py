@@ -182,7 +182,7 @@ class Choice:
     def grid(self, comm: Any) -> ProcessGrid:
         axes = self.table.axes
         ranks = np.arange(self.ranks).reshape([*self.sizes.values()]).transpose([self.order.index(axis) for axis in axes])
-        return ProcessGrid.trusted(self.table.shape, comm, ranks, axes)
+        return ProcessGrid.trust(self.table.shape, comm, ranks, axes)
 
     def __str__(self) -> str:
         grid = " ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n > 1) or "1 rank"

@@ -10,7 +10,7 @@ from pdla.array.composed import summing
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError, kind_of
-from pdla.grid import one_communicator
+from pdla.grid import check_same_communicator
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 from pdla.nn.blocks import as_row_major, like
@@ -123,6 +123,6 @@ def _check_targets(y: DistMatrix, targets: Any) -> None:
         raise ShapeError(f"targets of shape {targets.shape} for y of {y.shape}")
     check_reals("targets", targets.dtype)
     if isinstance(targets, DistMatrix):
-        one_communicator(targets.grid, y.grid, "y", "targets")
+        check_same_communicator(targets.grid, y.grid, "y", "targets")
     if not y.size:
         raise ShapeError(f"MeanSquaredError of no elements, {y.shape}: there is no mean; leave out this step, on every rank")

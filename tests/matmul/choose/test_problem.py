@@ -20,7 +20,7 @@ def test_what_plans_and_choices_are_kept_for_is_compared_in_every_field(kind):
     for field in fields(kind):
         other = copy(one)
         object.__setattr__(other, field.name, 1)
-        assert (other == one) is ((kind, field.name) == (Place, "order")), field.name  # for which `placing` stands
+        assert (other == one) is ((kind, field.name) == (Place, "order")), field.name  # for which `order_digest` stands
 
 
 @pytest.mark.parametrize(("a", "b", "words"), [(False, False, 42 + 35), (True, False, 35), (False, True, 42), (True, True, 0)])

@@ -301,7 +301,7 @@ def test_c_is_planned_to_be_summed_once_where_nodes_have_several_ranks(ranks, mn
 
 def test_a_product_is_on_one_grid_where_c_is_there_too():
     q = from_blocks(4, 6, 5, 7)
-    there = replace(q.A.place, placing=b"another order")
+    there = replace(q.A.place, order_digest=b"another order")
     assert q.one_grid and replace(q, C=None).one_grid
     assert not any(replace(q, **{name: replace(getattr(q, name), place=there)}).one_grid for name in "ABC")
 
