@@ -44,11 +44,11 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
     """
     if features is None:
         return DistMatrix(block, x.shape, x.grid, x.layout)
-    cols = tuple(cut for held in x.layout.cols for cut in Balanced(held.axis, unit).expand())
+    cols = tuple(cut for old in x.layout.cols for cut in Balanced(old.axis, unit).expand())
     return DistMatrix(block, (x.shape[0], features), x.grid, Layout(x.layout.rows, cols))
 
 
-def as_row_major(x: Any) -> Any:
+def to_row_major(x: Any) -> Any:
     """x, copied if its block lies by columns on some rank.
 
     That would round what it adds up otherwise than ranks do that hold copies of this block by rows.
@@ -60,7 +60,7 @@ def take_part(x: Any, batch: MicroBatch) -> Any:
     """A micro-batch's rows of x, where they lie; token numbers go whole to every micro-batch."""
     if not batch.several or not isinstance(x, DistMatrix):
         return x
-    start, stop = batch.bounds(x.stored.shape[0], batch.unit(x.layout))
+    start, stop = batch.find_bounds(x.stored.shape[0], batch.find_unit(x.layout))
     return DistMatrix(x.stored[start:stop], (batch.tokens, x.shape[1]), x.grid, x.layout)
 
 
@@ -81,6 +81,6 @@ def split_parts(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMat
     """The reverse of `join_parts`, given the rows of each part, on this rank and on all together."""
     if len(sizes) == 1:
         return [x]
-    ends = accumulate([here for here, _ in sizes], initial=0)
+    ends = accumulate([rows for rows, _ in sizes], initial=0)
     spans = zip(pairwise(ends), sizes, strict=True)
     return [DistMatrix(x.stored[lo:hi], (tokens, x.shape[1]), x.grid, x.layout) for (lo, hi), (_, tokens) in spans]

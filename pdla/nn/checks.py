@@ -11,7 +11,7 @@ from pdla.errors import GridError, LayoutError, ShapeError, kind_of, misfit
 from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
-from pdla.nn.scheme import Scheme, is_count, sequence_of
+from pdla.nn.scheme import Scheme, find_sequence, is_count
 
 
 class Declared(Protocol):
@@ -58,11 +58,11 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
     if not isinstance(x, DistMatrix):
         raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not {kind_of(x)}: scheme.shard(x) makes one")
     assert takes is not None
-    expected = scheme.activation(takes, max(sequence_of(x.layout), layer.sequence), layer.units[0] or 1)
+    expected = scheme.activation(takes, max(find_sequence(x.layout), layer.sequence), layer.units[0] or 1)
     features = layer.widths[0]
     if (features is not None and x.shape[1] != features) or (dtype is not None and x.dtype != dtype):
-        wanted = x.shape[1] if features is None else features
-        raise ShapeError(f"{layer!r} takes (tokens, {wanted}) of {dtype or x.dtype}, not {x.shape} of {x.dtype}")
+        expected_features = x.shape[1] if features is None else features
+        raise ShapeError(f"{layer!r} takes (tokens, {expected_features}) of {dtype or x.dtype}, not {x.shape} of {x.dtype}")
     if dtype is None:
         check_floats(layer, x.dtype)
     check_same_communicator(x.grid, scheme.grid, "the layer's scheme", "x")
@@ -128,14 +128,14 @@ def check_sequences(layer: Declared, x: Any) -> None:
     if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
         return
     expected = layer.scheme.activation(layer.takes, layer.sequence)
-    if any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
+    if any(cut.unit % own.unit for cut, own in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
         raise LayoutError(
             f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
             f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"
         )
 
 
-def check_whole(layer: Declared, x: DistMatrix) -> None:
+def check_whole_sequences(layer: Declared, x: DistMatrix) -> None:
     """LayoutError unless each rank holds whole sequences of x, which the scheme may cut between the layers of a pair."""
     if any(tokens % layer.sequence for tokens in count_tokens(x.shape[0], x.layout, x.grid)):
         raise LayoutError(
@@ -145,7 +145,7 @@ def check_whole(layer: Declared, x: DistMatrix) -> None:
 
 def count_tokens(tokens: int, layout: Layout, grid: ProcessGrid) -> list[int]:
     """How many of the tokens each rank holds in a layout."""
-    return [len(held) for held in shares(tokens, layout.rows, grid.sizes, axes_of(layout.rows), {})]
+    return [len(indices) for indices in shares(tokens, layout.rows, grid.sizes, axes_of(layout.rows), {})]
 
 
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:

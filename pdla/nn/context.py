@@ -17,8 +17,8 @@ from pdla.layout import Layout, axes_of, share, shares
 from pdla.matrix.core import DistMatrix
 from pdla.nn.coroutines import TURN
 from pdla.nn.parameter import Parameter
-from pdla.nn.scheme import Scheme, sequence_of
-from pdla.nn.transfers import T, Transfer, gathered
+from pdla.nn.scheme import Scheme, find_sequence
+from pdla.nn.transfers import T, Transfer, gather
 
 Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a part of a gradient if first, else adds it
 
@@ -63,7 +63,7 @@ class PassContext:
             transfer.wait()
         self.under_way.clear()
 
-    def turn(self) -> None:
+    def start_backward(self) -> None:
         """End the forward pass and begin the backward one."""
         self.direction = -1
         self.uses.clear()
@@ -73,20 +73,20 @@ class PassContext:
     def prefetch(self, parameter: Parameter) -> None:
         """Begin to gather a parameter, and the next in order."""
         if parameter.axes:
-            self._begin(parameter)
-            after = self.order.index(parameter) + self.direction
-            if 0 <= after < len(self.order) and self._wanted(self.order[after]):
-                self._begin(self.order[after])
+            self._start_gather(parameter)
+            following = self.order.index(parameter) + self.direction
+            if 0 <= following < len(self.order) and self._is_needed(self.order[following]):
+                self._start_gather(self.order[following])
 
-    def _wanted(self, parameter: Parameter) -> bool:
+    def _is_needed(self, parameter: Parameter) -> bool:
         return not self.uses[parameter] and (self.direction == 1 or parameter.backward)
 
-    def _begin(self, parameter: Parameter) -> None:
+    def _start_gather(self, parameter: Parameter) -> None:
         if parameter not in self.under_way and parameter not in self.arrived:
             with tagged(f"{parameter.name} {'forward' if self.direction == 1 else 'backward'}"):
-                self.under_way[parameter] = Transfer(gathered(parameter.value, parameter.gathered_layout, parameter.axes))
+                self.under_way[parameter] = Transfer(gather(parameter.value, parameter.gathered_layout, parameter.axes))
 
-    def gathered(self, parameter: Parameter) -> DistMatrix:
+    def fetch(self, parameter: Parameter) -> DistMatrix:
         """The parameter in the layout in which it is used.
 
         It has travelled while the one before it was used, so this waits for it without giving
@@ -120,13 +120,13 @@ class PassContext:
 
     def add_gradient(self, parameter: Parameter, partial: tuple[str, ...], write: Write) -> None:
         """Add one micro-batch's part of a gradient. After the last part the sum over the ranks along the axes `partial` begins."""
-        addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.addends(partial), 0)
+        addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.make_addends(partial), 0)
         write(addends.base, parts == 0)
         if parts + 1 < self.scheme.shards * parameter.layers:
             self.addends[parameter] = addends, parts + 1
             return
         self.finish_gradients()
-        self.reductions.append((parameter, parameter.reduction(addends), tag()))
+        self.reductions.append((parameter, parameter.start_sum(addends), tag()))
 
     def finish_gradients(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
@@ -231,7 +231,7 @@ class MicroBatch:
             As many integers as the block has rows. What depends on them alone is the same in every
             scheme.
         """
-        return self.rows_of(x.layout, x.shape[0])
+        return self.find_rows(x.layout, x.shape[0])
 
     def add_gradient(self, parameter: Parameter, dy: DistMatrix, sums: Any) -> None:
         """Add this micro-batch's part to the gradient of a parameter (1, features). Collective.
@@ -247,11 +247,11 @@ class MicroBatch:
         sums : array
             (1, columns of dy's block), summed over the block's rows.
         """
-        self.context.add_gradient(parameter, axes_of(dy.layout.rows), adding(sums))
+        self.context.add_gradient(parameter, axes_of(dy.layout.rows), make_write(sums))
 
     # ------------------------------------------------------------------ what pdla's layers ask besides
 
-    async def received(self, transfer: Transfer[T]) -> T:
+    async def receive(self, transfer: Transfer[T]) -> T:
         """Wait for a transfer, and let other micro-batches compute meanwhile.
 
         Parameters
@@ -270,7 +270,7 @@ class MicroBatch:
             transfer.go_on()
         return transfer.result
 
-    def all_saved(self) -> Iterable[Any]:
+    def list_saved(self) -> Iterable[Any]:
         """Give what the layers have saved. Local.
 
         Returns
@@ -280,7 +280,7 @@ class MicroBatch:
         """
         return self._saved.values()
 
-    def without_saving(self) -> MicroBatch:
+    def to_forward_only(self) -> MicroBatch:
         """Give the micro-batch in a forward pass of which nothing is saved. Local.
 
         Returns
@@ -290,7 +290,7 @@ class MicroBatch:
         """
         return MicroBatch(self.context, self.number, saving=False)
 
-    def recomputation(self) -> MicroBatch:
+    def to_recomputation(self) -> MicroBatch:
         """Give the micro-batch in a repetition of its forward pass. Local.
 
         Returns
@@ -302,7 +302,7 @@ class MicroBatch:
 
     # ------------------------------------------------------------------ which tokens
 
-    def bounds(self, rows: int, unit: int) -> tuple[int, int]:
+    def find_bounds(self, rows: int, unit: int) -> tuple[int, int]:
         """Give the range of a rank's tokens that are in this micro-batch: whole units. Local.
 
         Parameters
@@ -320,7 +320,7 @@ class MicroBatch:
         start, stop = block_bounds(-(-rows // unit), self.context.scheme.shards, self.number)
         return min(start * unit, rows), min(stop * unit, rows)
 
-    def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
+    def find_unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
         """Count the tokens that stay together in an activation. Local.
 
         Parameters
@@ -335,9 +335,9 @@ class MicroBatch:
         int
             At least 1.
         """
-        return max(int(self.context.sequence * scale), sequence_of(layout))
+        return max(int(self.context.sequence * scale), find_sequence(layout))
 
-    def rows_of(self, layout: Layout, tokens: int) -> np.ndarray:
+    def find_rows(self, layout: Layout, tokens: int) -> np.ndarray:
         """Give the global rows of this rank's tokens in an activation. Local.
 
         Parameters
@@ -355,8 +355,8 @@ class MicroBatch:
         """
         grid, scale = self.context.scheme.grid, Fraction(tokens, max(self.tokens, 1))
         assert grid.coords is not None
-        held = share(int(self.context.tokens * scale), layout.rows, grid.sizes, grid.coords)
-        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout, scale)))).indices()
+        indices = share(int(self.context.tokens * scale), layout.rows, grid.sizes, grid.coords)
+        return indices.select(IndexSet.interval(*self.find_bounds(len(indices), self.find_unit(layout, scale)))).indices()
 
     @cached_property
     def tokens(self) -> int:
@@ -364,12 +364,12 @@ class MicroBatch:
         context, layout = self.context, self.context.layout
         if not self.several:
             return context.tokens
-        held = shares(context.tokens, layout.rows, context.scheme.grid.sizes, axes_of(layout.rows), {})
-        spans = [self.bounds(len(tokens), self.unit(layout)) for tokens in held]
+        shared = shares(context.tokens, layout.rows, context.scheme.grid.sizes, axes_of(layout.rows), {})
+        spans = [self.find_bounds(len(tokens), self.find_unit(layout)) for tokens in shared]
         return sum(stop - start for start, stop in spans)
 
 
-def adding(sums: Any) -> Write:
+def make_write(sums: Any) -> Write:
     """What sets a block of a gradient to these sums over tokens, or adds them to it."""
 
     def write(block: Any, first: bool) -> None:

@@ -25,7 +25,7 @@ class Turn:
 TURN = Turn()
 
 
-def in_turn(passes: Iterable[Coroutine[Any, None, T]]) -> list[T]:
+def run_in_turn(passes: Iterable[Coroutine[Any, None, T]]) -> list[T]:
     """Drive passes in turn, each until it stops; gives their results.
 
     Each begins one turn after the one before it, so that they do not all wait at the same time.

@@ -117,12 +117,12 @@ class Layer(Runner):
         Not collective. So one for averages of the weights is made. A pass under way stays with the
         original.
         """
-        made = memo[id(self)] = type(self).__new__(type(self))
-        vars(made).update(vars(self))
-        made._forget()
-        vars(made).update({name: deepcopy(value, memo) for name, value in vars(made).items()})
-        made.drawn = self.drawn  # by now: there is nothing to copy before
-        return made
+        copy = memo[id(self)] = type(self).__new__(type(self))
+        vars(copy).update(vars(self))
+        copy._forget()
+        vars(copy).update({name: deepcopy(value, memo) for name, value in vars(copy).items()})
+        copy.drawn = self.drawn  # by now: there is nothing to copy before
+        return copy
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.scheme!r}"
@@ -141,18 +141,18 @@ def _prepare(init: Callable[..., None]) -> Callable[..., None]:
     """The constructor `init` as `Layer.__init_subclass__` wants it."""
 
     @wraps(init)
-    def prepared(*given: Any, **named: Any) -> None:
-        init(*map(to_python, given), **{name: to_python(value) for name, value in named.items()})
-        layer: Layer = given[0]
+    def init_and_place(*args: Any, **named: Any) -> None:
+        init(*map(to_python, args), **{name: to_python(value) for name, value in named.items()})
+        layer: Layer = args[0]
         if "scheme" not in vars(layer):
             raise PdlaError(f"{type(layer).__name__}.__init__ does not call super().__init__(scheme)")
         layer._place_layers()  # those in lists that were empty when they became attributes
 
-    return prepared
+    return init_and_place
 
 
 @contextmanager
-def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
+def agree_on_arguments(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
     """Collective: encloses the checks of a layer's arguments.
 
     An error on one rank, or a difference between ranks, is an error on all. `numbers`: the
@@ -160,7 +160,7 @@ def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> 
     """
     if not isinstance(scheme, Scheme):
         raise_everywhere(_refuse_scheme(kind, scheme))
-    told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
-    with agreed(scheme.grid.comm, f"{kind}({told}) in {scheme.described}"):
+    call = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
+    with agreed(scheme.grid.comm, f"{kind}({call}) in {scheme.description}"):
         checks.flags(**flags)
         yield

@@ -34,34 +34,34 @@ class Panels:
     def __deepcopy__(self, memo: object) -> Panels:
         return Panels(self.scheme, self.width)  # without plans, which may hold memory that ranks share
 
-    def y(self, x: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def compute_y(self, x: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: X W."""
-        return self._product(x, w, layouts.Y, (layouts.x, layouts.w, layouts.y))
+        return self._multiply(x, w, layouts.Y, (layouts.x, layouts.w, layouts.y))
 
-    def dx(self, dy: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def compute_dx(self, dy: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: dY W^T."""
-        return self._product(dy, w.T, layouts.X, (layouts.dy, layouts.w.T, layouts.dx))
+        return self._multiply(dy, w.T, layouts.X, (layouts.dy, layouts.w.T, layouts.dx))
 
-    def dw(self, x: DistMatrix, dy: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
+    def compute_dw(self, x: DistMatrix, dy: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: X^T dY."""
-        return self._product(x.T, dy, layouts.W, (layouts.x.T, layouts.dy, layouts.dw))
+        return self._multiply(x.T, dy, layouts.W, (layouts.x.T, layouts.dy, layouts.dw))
 
-    def _product(self, A: DistMatrix, B: DistMatrix, layout: Layout, lying: tuple[Layout, Layout, Layout]) -> DistMatrix:
+    def _multiply(self, A: DistMatrix, B: DistMatrix, layout: Layout, layouts: tuple[Layout, Layout, Layout]) -> DistMatrix:
         key = A.shape, B.shape, A.layout, B.layout
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
-            self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*lying), self.width)
+            self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._find_roles(*layouts), self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
         run = verify.run if config.settings.verify else Plan.run
         return run(self.plans[key], A, B, None, 1, 0, Workspace())
 
-    def _roles(self, *lying: Layout) -> Roles:
+    def _find_roles(self, *layouts: Layout) -> Roles:
         """The roles that these layouts give the axes."""
         sizes = self.scheme.grid.sizes
         a, b, c = (
             Layout(effective(X.rows, sizes), effective(X.cols, sizes), [axis for axis in X.partial if sizes[axis] > 1])
-            for X in lying
+            for X in layouts
         )
         carried = [*((cut.axis, "m") for cut in c.rows), *((cut.axis, "n") for cut in c.cols), *((axis, "k") for axis in c.partial)]
         return Roles(tuple(carried), a, b, c)

@@ -11,11 +11,11 @@ from pdla.array.composed import summing
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
-from pdla.nn.scheme import gather_axes, sum_axes
-from pdla.nn.transfers import Axes, Transfer, reduced
+from pdla.nn.scheme import find_gather_axes, find_sum_axes
+from pdla.nn.transfers import Axes, Transfer, reduce
 
 
-def seeded(seed: int, name: str) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """A seed of its own for each name, which begins with the layer's place: layers made with one seed are not alike."""
     return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
 
@@ -72,7 +72,7 @@ class Parameter:
     ) -> None:
         self.allocated, self.name, self.layers, self.backward, self._draw = value, name, 1, True, draw
         self.gathered_layout: Layout = value.layout if gathered_layout is None else gathered_layout
-        self.axes: tuple[str, ...] = gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
+        self.axes: tuple[str, ...] = find_gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
         self.gradient: DistMatrix | None = None
         self._addends: dict[Axes, tuple[Layout, Shape, Any]] = {}
         self._summed: dict[Axes, tuple[Axes, Axes]] = {}
@@ -85,7 +85,7 @@ class Parameter:
             self._draw = None
         return self.allocated
 
-    def addends(self, partial: Axes) -> DistMatrix:
+    def make_addends(self, partial: Axes) -> DistMatrix:
         """Make a matrix for addends of the gradient, still to be written to. Local.
 
         Parameters
@@ -98,21 +98,21 @@ class Parameter:
         DistMatrix
             In the dtype in which they are summed.
         """
-        made = self.allocated
+        value = self.allocated
         if partial not in self._addends:
             layout = Layout(self.gathered_layout.rows, self.gathered_layout.cols, partial)
-            self._addends[partial] = layout, local_shape(made.shape, layout, made.grid), summing(made.dtype)
-            self._summed[partial] = sum_axes(layout, made.layout, made.grid.sizes)
+            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid), summing(value.dtype)
+            self._summed[partial] = find_sum_axes(layout, value.layout, value.grid.sizes)
         layout, shape, dtype = self._addends[partial]
-        return DistMatrix(made.xp.empty(shape, dtype), made.shape, made.grid, layout)
+        return DistMatrix(value.xp.empty(shape, dtype), value.shape, value.grid, layout)
 
-    def reduction(self, addends: DistMatrix) -> Transfer[DistMatrix]:
+    def start_sum(self, addends: DistMatrix) -> Transfer[DistMatrix]:
         """Begin to sum addends to the gradient. Collective.
 
         Parameters
         ----------
         addends : DistMatrix
-            Made by `addends`.
+            Made by `make_addends`.
 
         Returns
         -------
@@ -120,9 +120,9 @@ class Parameter:
             It gives the gradient.
         """
         axes = self._summed[addends.layout.partial]
-        return Transfer(reduced(addends, self.allocated.layout, axes, self.allocated.base.dtype))
+        return Transfer(reduce(addends, self.allocated.layout, axes, self.allocated.base.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        made = memo[id(self)] = Parameter(self.value.copy(), self.gathered_layout, self.name)
-        made.layers, made.backward, made.gradient = self.layers, self.backward, deepcopy(self.gradient, memo)
-        return made
+        copy = memo[id(self)] = Parameter(self.value.copy(), self.gathered_layout, self.name)
+        copy.layers, copy.backward, copy.gradient = self.layers, self.backward, deepcopy(self.gradient, memo)
+        return copy

@@ -17,12 +17,12 @@ from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import LayoutError, PdlaError
 from pdla.matrix.core import DistMatrix
-from pdla.nn.blocks import as_row_major, join_parts, split_parts, take_part
+from pdla.nn.blocks import join_parts, split_parts, take_part, to_row_major
 from pdla.nn.checks import check_activation, check_anywhere, check_gradient, check_sequences
 from pdla.nn.context import MicroBatch, PassContext
-from pdla.nn.coroutines import in_turn
+from pdla.nn.coroutines import run_in_turn
 from pdla.nn.parameter import Parameter
-from pdla.nn.products import checked_products
+from pdla.nn.products import check_products
 from pdla.nn.tree import Node, name_parameters
 
 UNCHECKED = nullcontext()
@@ -189,8 +189,8 @@ class Runner(Node):
         """
         layers = self.all_layers()
         named = list(name_parameters(layers))
-        call = f"forward of {self.described} on {describe(x)}{_describe_numbers(layers)}, training={training}, passes={self.passes}"
-        with agreed(self.scheme.grid.comm, call):
+        state = f"{_describe_numbers(layers)}, training={training}, passes={self.passes}"
+        with agreed(self.scheme.grid.comm, f"forward of {self.description} on {describe(x)}{state}"):
             checks.flags(training=training)
             self.check_input(x)
             check_sequences(self, x)
@@ -201,10 +201,10 @@ class Runner(Node):
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
         comm = self.scheme.grid.comm
-        with collective_section(comm, "a forward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
-            x = as_row_major(x)
+        with collective_section(comm, "a forward pass"), check_products(comm) if config.settings.verify else UNCHECKED:
+            x = to_row_major(x)
             try:
-                parts = in_turn([self.forward_async(take_part(x, batch), batch) for batch in context.batches])
+                parts = run_in_turn([self.forward_async(take_part(x, batch), batch) for batch in context.batches])
             except LayoutError:  # on every rank: what layers have made lies as a later one does not take it
                 context.drop()
                 raise
@@ -241,18 +241,18 @@ class Runner(Node):
             left.
         """
         context = self._context
-        with agreed(self.scheme.grid.comm, f"backward of {self.described} on {describe(dy)}"):
+        with agreed(self.scheme.grid.comm, f"backward of {self.description} on {describe(dy)}"):
             if context is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             check_gradient(dy, context.y)
         self._forget()
         context.forget_gradients()
-        context.turn()
+        context.start_backward()
         try:
             comm = self.scheme.grid.comm
-            with collective_section(comm, "a backward pass"), checked_products(comm) if config.settings.verify else UNCHECKED:
-                parts = zip(split_parts(as_row_major(dy), context.sizes), context.batches, strict=True)
-                dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
+            with collective_section(comm, "a backward pass"), check_products(comm) if config.settings.verify else UNCHECKED:
+                parts = zip(split_parts(to_row_major(dy), context.sizes), context.batches, strict=True)
+                dx = run_in_turn([self.backward_async(part, batch) for part, batch in parts])
                 context.finish_gradients()
         except BaseException:
             context.forget_gradients()  # so that there is none to step by
@@ -272,7 +272,7 @@ class Runner(Node):
         if context is None:
             return 0
         own = {id(_find_memory(p.value.base)) for p in self.all_parameters()}
-        saved = [values for batch in context.batches for values in batch.all_saved()]
+        saved = [values for batch in context.batches for values in batch.list_saved()]
         found = {id(memory): memory.nbytes for memory in _find_arrays([*context.arrived.values(), *saved])}
         return sum(size for memory, size in found.items() if memory not in own)
 

@@ -15,20 +15,20 @@ def picture(layer: Any) -> str:
     """Local: parameters that have not been drawn yet are not."""
     rows = []
     for part, prefix in layer.all_layers().items():
-        rows.append((prefix.removesuffix(".") or "all", _words(part), "", "", "", ""))
-        own = ((name, value) for name, value in vars(part).items() if isinstance(value, Parameter))
-        rows += [(f"{prefix}{name}", "", *_parameter(parameter)) for name, parameter in own]
+        rows.append((prefix.removesuffix(".") or "all", _describe(part), "", "", "", ""))
+        parameters = ((name, value) for name, value in vars(part).items() if isinstance(value, Parameter))
+        rows += [(f"{prefix}{name}", "", *_describe_parameter(parameter)) for name, parameter in parameters]
     matrices = [parameter.allocated for parameter in layer.all_parameters()]
-    numbers, here = sum(X.size for X in matrices), sum(X.stored.nbytes for X in matrices)
-    said = f"{layer!r}: {numbers} numbers in {len(matrices)} parameters, {show.with_unit(here, 'B')} on this rank"
-    return show.heading(said) + show.table(("", "layer", "shape", "cut", "on this rank", ""), rows)
+    numbers, nbytes = sum(X.size for X in matrices), sum(X.stored.nbytes for X in matrices)
+    title = f"{layer!r}: {numbers} numbers in {len(matrices)} parameters, {show.with_unit(nbytes, 'B')} on this rank"
+    return show.heading(title) + show.table(("", "layer", "shape", "cut", "on this rank", ""), rows)
 
 
-def _words(layer: Any) -> str:
+def _describe(layer: Any) -> str:
     return repr(layer).removesuffix(f" on {layer.scheme!r}")
 
 
-def _parameter(parameter: Parameter) -> tuple[str, str, str, str]:
+def _describe_parameter(parameter: Parameter) -> tuple[str, str, str, str]:
     """Its shape, layout, and block here, in words and to scale."""
     X = parameter.allocated
     rows, cols = (show.densities(part.starts, part.stops, n) for part, n in zip(X.indices, X.shape, strict=True))

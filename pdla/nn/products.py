@@ -27,7 +27,7 @@ _random = np.random.default_rng(0x5EED)
 
 
 @contextmanager
-def checked_products(comm: Communicator) -> Iterator[None]:
+def check_products(comm: Communicator) -> Iterator[None]:
     """Collective: a with-block in which layers multiply. VerificationError, on every rank, for what was wrong twice on any."""
     faults: list[str] = []
     token = _pass.set((comm.rank, faults))
@@ -35,12 +35,12 @@ def checked_products(comm: Communicator) -> Iterator[None]:
         yield
     finally:
         _pass.reset(token)
-    told = "; ".join(faults)
-    if not (comm.same(told) and not told):
-        raise VerificationError("; ".join(filter(None, comm.share(told))))
+    message = "; ".join(faults)
+    if not (comm.same(message) and not message):
+        raise VerificationError("; ".join(filter(None, comm.share(message))))
 
 
-def multiply_checked(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
+def multiply_and_check(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
     """`c = alpha a b + beta c` of blocks, as `multiply` does, and a check; alpha and beta are 0 or 1."""
     before = c.copy() if beta else None
 
@@ -50,44 +50,44 @@ def multiply_checked(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: comp
         multiply(xp, a, b, c, alpha, beta)
         return c
 
-    checked(compute, a, b, before)
+    compute_and_check(compute, a, b, before)
 
 
-def checked(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> Any:
+def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> Any:
     """What computes a b, of matrices or stacks of them, added to what was before: once more, with a warning, where it is wrong."""
-    made = compute()
-    if namespace(a).name == "meta" or not _wrong(a, b, before, made):
-        return made
+    product = compute()
+    if namespace(a).name == "meta" or not _is_wrong(a, b, before, product):
+        return product
     rank, faults = _pass.get()
-    said = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
-    made = compute()
-    if _wrong(a, b, before, made):
-        faults.append(f"{said}: it has, too")
+    message = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
+    product = compute()
+    if _is_wrong(a, b, before, product):
+        faults.append(f"{message}: it has, too")
     else:
-        warnings.warn(f"{said}, it was right", RuntimeWarning, stacklevel=2)
-    return made
+        warnings.warn(f"{message}, it was right", RuntimeWarning, stacklevel=2)
+    return product
 
 
-def _wrong(a: Any, b: Any, before: Any, made: Any) -> bool:
+def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
     """Whether the images by the product are too far from what they should be."""
     xp, (k, n) = namespace(a), b.shape[-2:]
-    if not made.size:
+    if not product.size:
         return False
     with np.errstate(all="ignore"):
-        wide = summing(made.dtype)
-        signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(wide)
-        x = xp.asarray(signs), xp.asarray(np.ones((n, 1), wide))
-        want, most = _image(xp, a, _image(xp, b, x))
+        dtype = summing(product.dtype)
+        signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(dtype)
+        x = xp.asarray(signs), xp.asarray(np.ones((n, 1), dtype))
+        expected, magnitude = _apply(xp, a, _apply(xp, b, x))
         if before is not None:
-            old = _image(xp, before, x)
-            want, most = want + old[0], most + old[1]
-        found, want, most = map(xp.host, (_image(xp, made, x)[0], want, most))
-        return bool(beyond(found, want, most, made.dtype, n, k, xp=xp.name).any())
+            addend = _apply(xp, before, x)
+            expected, magnitude = expected + addend[0], magnitude + addend[1]
+        actual, expected, magnitude = map(xp.host, (_apply(xp, product, x)[0], expected, magnitude))
+        return bool(beyond(actual, expected, magnitude, product.dtype, n, k, xp=xp.name).any())
 
 
-def _image(xp: Any, y: Any, pair: Pair) -> Pair:
+def _apply(xp: Any, y: Any, pair: Pair) -> Pair:
     """The image by a block, or by each of a stack."""
     if y.ndim > 2:
         return image(xp, y.shape[:-1], [(..., ..., y.astype(pair[0].dtype, copy=False))], *pair)
-    turned = abs(y.strides[0]) < abs(y.strides[1])
-    return image(xp, y.shape[:1], strips(xp, y.T if turned else y, turned, pair[0].dtype), *pair)
+    by_columns = abs(y.strides[0]) < abs(y.strides[1])
+    return image(xp, y.shape[:1], strips(xp, y.T if by_columns else y, by_columns, pair[0].dtype), *pair)

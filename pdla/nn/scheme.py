@@ -48,7 +48,7 @@ class Table:
     def roles(self) -> Mapping[str, str]:
         return dict(word.split(":") for word in self.carries.split())
 
-    def swapped(self, one: str, other: str) -> Table:
+    def swap_axes(self, one: str, other: str) -> Table:
         """The same with two axes in each other's place."""
         names = {one: other, other: one}
 
@@ -57,24 +57,24 @@ class Table:
 
         return Table(*map(swap, (self.carries, self.X, self.W, self.Y)))
 
-    def within(self, axes: tuple[str, ...], data: tuple[str, ...]) -> Table:
+    def restrict(self, axes: tuple[str, ...], data: tuple[str, ...]) -> Table:
         """The table on a grid that has these axes alone; tokens are cut along those of `data` first."""
 
-        def some(text: str) -> str:
+        def keep_axes(text: str) -> str:
             return " ".join(word for word in text.split() if word == "|" or word.partition(":")[0] in axes)
 
         tokens = "".join(f"{axis} " for axis in data)
-        carries = " ".join([some(self.carries), *(f"{axis}:t" for axis in data)])
-        return Table(carries, tokens + some(self.X), some(self.W), tokens + some(self.Y))
+        carries = " ".join([keep_axes(self.carries), *(f"{axis}:t" for axis in data)])
+        return Table(carries, tokens + keep_axes(self.X), keep_axes(self.W), tokens + keep_axes(self.Y))
 
 
-def cut_over(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_axes(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The axes that cut rows, and those that cut columns, of "rows | columns"."""
     rows, cols = spec.split("|")
     return tuple(rows.split()), tuple(cols.split())
 
 
-def cuts_along(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
+def select_cuts(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
     """The cuts along some axes."""
     return tuple(cut for cut in cuts if cut.axis in axes)
 
@@ -105,7 +105,7 @@ class LinearLayouts:
         return Layout(self.x.rows, self.x.cols, axes_of(self.w.cols))
 
     @cached_property
-    def dx_unfolded(self) -> Layout:
+    def unfolded_dx(self) -> Layout:
         """Of dY W^T, before a convolution's is folded."""
         return Layout(self.y.rows, self.w.rows, self.dx.partial)
 
@@ -114,34 +114,34 @@ class LinearLayouts:
         return Layout(self.w.rows, self.w.cols, axes_of(self.x.rows))
 
     @cached_property
-    def x_gathered(self) -> tuple[str, ...]:
+    def x_gather_axes(self) -> tuple[str, ...]:
         """The axes over which X is gathered to x."""
-        return gather_axes(self.X, self.x, self.sizes)
+        return find_gather_axes(self.X, self.x, self.sizes)
 
     @cached_property
-    def dy_gathered(self) -> tuple[str, ...]:
+    def dy_gather_axes(self) -> tuple[str, ...]:
         """Those over which dY is."""
-        return gather_axes(self.Y, self.dy, self.sizes)
+        return find_gather_axes(self.Y, self.dy, self.sizes)
 
     @cached_property
-    def y_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def y_sum_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The axes over which Y is summed: scattered, and alike."""
-        return sum_axes(self.y, self.Y, self.sizes)
+        return find_sum_axes(self.y, self.Y, self.sizes)
 
     @cached_property
-    def dx_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def dx_sum_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Those over which dX is."""
-        return sum_axes(self.dx, self.X, self.sizes)
+        return find_sum_axes(self.dx, self.X, self.sizes)
 
 
-def gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
+def find_gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The axes over which an all-gather brings a matrix from a layout to one that is not cut along them."""
     axes = extra_axes(old, new, sizes)
     assert axes is not None, f"{old} is not {new} cut further"
     return axes
 
 
-def sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The axes of several ranks along which addends are summed: scattered, and alike.
 
     The sum is scattered along those along which the layout cuts it; along the others it is alike on
@@ -206,20 +206,21 @@ class Scheme:
         if not isinstance(grid, ProcessGrid):
             raise_everywhere(GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}"))
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
-        self.described = call  # in words that are the same on every rank
+        self.description = call  # in words that are the same on every rank
         with agreed(grid.comm, call):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
             unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]
             if (missing or unknown) and named:
-                wanted, free = [axis for axis in named if axis not in self.optional], [*self.optional, "data"]
+                required = [axis for axis in named if axis not in self.optional]
+                optional = [*self.optional, "data"]
                 fault = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides"
-                like = suggest(unknown[0], [*missing, *free]) if unknown else ""
-                axes = f"the axes {', '.join(wanted)} (optional: {', '.join(free)})"
-                raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}{like}")
+                hint = suggest(unknown[0], [*missing, *optional]) if unknown else ""
+                axes = f"the axes {', '.join(required)} (optional: {', '.join(optional)})"
+                raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}{hint}")
             if grid.size < grid.comm.size:
-                fewer = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
-                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {fewer}")
+                smaller = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
+                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {smaller}")
             checks.flags(keep=keep, **(_flags or {}))
             if not is_count(shards):
                 raise misfit(ShapeError, shards)(f"shards={shards}: a whole number, at least 1")
@@ -227,11 +228,11 @@ class Scheme:
                 raise ShapeError(
                     f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
                 )
-            if shards > 1 and any(cut_over(table.X)[0] != cut_over(table.Y)[0] for table in (self.first, self.second)):
+            if shards > 1 and any(split_axes(table.X)[0] != split_axes(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
-        self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
+        self.first, self.second = (table.restrict(grid.axes, data) for table in (self.first, self.second))
         self._layouts: dict[tuple[Any, ...], Any] = {}  # kept, as every pass asks for the same ones
         self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
@@ -265,13 +266,13 @@ class Scheme:
             raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair{suggest(kind, ('first', 'second'))}")
         return self.first if kind == "first" else self.second
 
-    def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
+    def _cut_tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
         """Cuts of tokens along axes.
 
         Into whole units along those that cut tokens in attention, along others anywhere. (With
         shards to divide there are no others: see __init__.)
         """
-        whole = cut_over(self.first.Y)[0]
+        whole = split_axes(self.first.Y)[0]
         return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole else 1).expand())
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
@@ -293,9 +294,9 @@ class Scheme:
         """
         key = spec, sequence, unit
         if key not in self._layouts:
-            rows, cols = cut_over(spec)
+            rows, cols = split_axes(spec)
             cut = tuple(cut for axis in cols for cut in Balanced(axis, unit).expand())
-            self._layouts[key] = Layout(self._tokens(rows, sequence), cut)
+            self._layouts[key] = Layout(self._cut_tokens(rows, sequence), cut)
         return self._layouts[key]
 
     def residual(self, sequence: int = 1) -> Layout:
@@ -332,16 +333,16 @@ class Scheme:
         """
         key = table, sequence, units
         if key not in self._layouts:
-            self._layouts[key] = self._linear(*key)
+            self._layouts[key] = self._lay_out_linear(*key)
         return self._layouts[key]
 
-    def _linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
+    def _lay_out_linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
         carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
-        rows, cols = cut_over(table.W)
+        rows, cols = split_axes(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
-        t, i, o = cuts_along(X.rows, carried["t"]), cuts_along(X.cols, carried["i"]), cuts_along(W.cols, carried["o"])
-        w, y = Layout(cuts_along(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
+        t, i, o = select_cuts(X.rows, carried["t"]), select_cuts(X.cols, carried["i"]), select_cuts(W.cols, carried["o"])
+        w, y = Layout(select_cuts(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
         return LinearLayouts(X, W, Y, Layout(t, i), w, y, self.grid.sizes)
 
     # ------------------------------------------------------------------ activations
@@ -380,6 +381,6 @@ def is_count(n: object, least: float = 1) -> bool:
 
 
 @lru_cache(maxsize=256)
-def sequence_of(layout: Layout) -> int:
+def find_sequence(layout: Layout) -> int:
     """The tokens of a sequence that an activation's cuts keep whole; 1 where they are not cut into units."""
     return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)

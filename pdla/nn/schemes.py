@@ -179,7 +179,7 @@ class Cube3D(Scheme):
     """
 
     first = Table("col:t row:o depth:i", "col row | depth", "depth col | row", "col depth | row")
-    second = first.swapped("row", "depth")
+    second = first.swap_axes("row", "depth")
 
 
 class Tensor3D(Scheme):
@@ -209,7 +209,7 @@ class Tensor3D(Scheme):
     """
 
     first = Table("depth:t row:o col:i", "depth | col", "col depth | row", "depth | row")
-    second = first.swapped("row", "col")
+    second = first.swap_axes("row", "col")
     optional = ("depth",)
 
     def __init__(self, grid: ProcessGrid, *, keep: bool = False, shards: int = 1) -> None:

@@ -1,6 +1,6 @@
 """What a layer sends: a matrix gathered, addends summed.
 
-`Transfer(gathered(X, layout, axes))` is under way, collective, and is waited for later.
+`Transfer(gather(X, layout, axes))` is under way, collective, and is waited for later.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Transfer(Generic[T]):
         return self.result
 
 
-def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
-    """X gathered over these axes (`scheme.gather_axes`), which brings it to this layout; X itself where there are none."""
+def gather(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
+    """X gathered over these axes (`scheme.find_gather_axes`), which brings it to this layout; X itself where there are none."""
     if not axes:
         return X
     end = gathering(X, layout, axes)
@@ -52,9 +52,9 @@ def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
     return end()
 
 
-def reduced(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
-    """The addends summed in their own dtype, over these axes (`scheme.sum_axes`), then cast to `dtype`."""
-    grid, block, (scattered, alike) = addends.grid, addends.base, axes
+def reduce(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
+    """The addends summed in their own dtype, over these axes (`scheme.find_sum_axes`), then cast to `dtype`."""
+    grid, block, (scattered, replicated) = addends.grid, addends.base, axes
     if scattered:
         communicator = grid[scattered]
         assert grid.coords is not None and communicator is not None
@@ -63,13 +63,13 @@ def reduced(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype:
         pending = communicator.reduce_scatter(parts, addends.xp.empty(parts[communicator.rank].shape, block.dtype))
         yield
         block = pending.wait()
-    for half in grid[alike].halves(block, block) if alike else ():  # type: ignore[union-attr]
+    for half in grid[replicated].halves(block, block) if replicated else ():  # type: ignore[union-attr]
         yield
         half.wait()
     return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
 
 
-def allreduced(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
+def allreduce(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
     """An array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
     axes = tuple([axis for axis in axes if grid.sizes[axis] > 1])
     for half in grid[axes].halves(x, x, op) if axes else ():  # type: ignore[union-attr]

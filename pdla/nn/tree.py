@@ -26,9 +26,9 @@ class Node:
     place = ""
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
-        return f"{self!r}, {self.scheme.described}"
+        return f"{self!r}, {self.scheme.description}"
 
     # ------------------------------------------------------------------ named
 
@@ -39,10 +39,10 @@ class Node:
 
     def _place_layers(self) -> None:
         """Give the layers in this one, and all in them, their places in it; those that have one here keep it."""
-        held = vars(self).setdefault("_held", set())
+        placed = vars(self).setdefault("_placed", set())
         for name, layer in list(self.named_layers()):
-            if layer not in held:
-                held.add(layer)
+            if layer not in placed:
+                placed.add(layer)
                 for inner in layer.all_layers():
                     inner.place = inner.place if inner.drawn else f"{name}.{inner.place}"
 
@@ -148,7 +148,7 @@ class Node:
             another scheme, on another grid, loads them.
         """
         comm = self.scheme.grid.comm
-        with agreed(comm, f"state_dict of {self.described} to root={root}"):  # also where there are no parameters to gather
+        with agreed(comm, f"state_dict of {self.description} to root={root}"):  # also where there are no parameters to gather
             check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
@@ -166,11 +166,11 @@ class Node:
         ShapeError
             Where names or shapes differ, on every rank; an error leaves the layer as it was.
         """
-        with agreed(self.scheme.grid.comm, f"load_state_dict of {self.described}"):
-            own = self.parameters()
-            check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
-        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in own.items()]
-        for value, block in zip(own.values(), blocks, strict=True):
+        with agreed(self.scheme.grid.comm, f"load_state_dict of {self.description}"):
+            parameters = self.parameters()
+            check_state(state, {name: value.shape for name, value in parameters.items()}, repr(self))
+        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in parameters.items()]
+        for value, block in zip(parameters.values(), blocks, strict=True):
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
 
 
@@ -190,8 +190,8 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
-        given = as_saved(state[name])  # once: a file's is read
-        if shape != np.shape(given):
-            raise ShapeError(f"{name} is {np.shape(given)} in the state, {shape} in {whose}")
-        dtype = getattr(given, "dtype", None)
-        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(given).dtype)
+        value = as_saved(state[name])  # once: a file's is read
+        if shape != np.shape(value):
+            raise ShapeError(f"{name} is {np.shape(value)} in the state, {shape} in {whose}")
+        dtype = getattr(value, "dtype", None)
+        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(value).dtype)

@@ -16,12 +16,12 @@ from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import zeros
 from pdla.nn.checks import check_counts, check_floats, check_number
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.parameter import Parameter, seeded
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.parameter import Parameter, derive_seed
 from pdla.nn.scheme import Scheme, Table, is_count
 
 
-def weight(
+def make_weight(
     layer: Layer, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str,
     *, whole: bool = True,
 ) -> Parameter:
@@ -38,10 +38,10 @@ def weight(
         check_number(name, "scale", scale)
     layouts = scheme.linear(table, 1, units)
     value = zeros(shape, scheme.grid, layouts.W, dtype=kind)
-    return Parameter(value, layouts.w if whole else None, name, drawing(layer, value, scale, seed, name))
+    return Parameter(value, layouts.w if whole else None, name, make_draw(layer, value, scale, seed, name))
 
 
-def drawing(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
+def make_draw(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
     """What draws this matrix's block, normal with a standard deviation of `scale`.
 
     By the seed, the layer's place and the name. The layer then keeps its place, whatever it is put
@@ -51,13 +51,13 @@ def drawing(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str)
     def draw() -> None:
         layer.drawn = True
         if value.xp.name != "meta":  # which has no numbers: to draw them would count as work of the first pass
-            numbers = Draw(value.shape[1], np.dtype(np.float64), seeded(seed, layer.place + name), "normal", 0, 1)
+            numbers = Draw(value.shape[1], np.dtype(np.float64), derive_seed(seed, layer.place + name), "normal", 0, 1)
             value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
 
     return draw
 
 
-def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
+def make_vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
     """Collective: a parameter (1, n), cut as the features of an activation laid out as `spec`, copied where only tokens are cut."""
     value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
     check_floats("a parameter", value.dtype)
@@ -106,7 +106,7 @@ def feature_vector(
     >>> pdla.run(2, program)
     [[[1.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]]
     """
-    with arguments_agreed("feature_vector", scheme, f"{features}, {cut!r}, unit={unit}, fill={fill}, of {dtype!r}"):
+    with agree_on_arguments("feature_vector", scheme, f"{features}, {cut!r}, unit={unit}, fill={fill}, of {dtype!r}"):
         check_counts("feature_vector", features=features)
         if not is_count(unit):
             raise ShapeError(f"feature_vector: unit={unit!r}: a whole number, at least 1")
@@ -115,4 +115,4 @@ def feature_vector(
         check_floats("feature_vector", np.dtype(dtype))
         if not isinstance(cut, str) or cut.count("|") != 1 or not set(cut.replace("|", " ").split()) <= set(scheme.grid.axes):
             raise LayoutError(f"feature_vector: cut={cut!r}: 'axes that cut rows | axes that cut columns' of {scheme.grid!r}")
-    return vector(scheme, features, cut, unit, fill, dtype)
+    return make_vector(scheme, features, cut, unit, fill, dtype)

@@ -22,7 +22,7 @@ from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
 from pdla.model.cost import Cost
 from pdla.model.machine import Machine
-from pdla.nn.scheme import LinearLayouts, cut_over
+from pdla.nn.scheme import LinearLayouts, split_axes
 
 Options = tuple[tuple[str, Any], ...]  # of a scheme, by name
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
@@ -283,8 +283,8 @@ def _deep(name: str, data: int, flat: int, depth: int, net: Transformer) -> Iter
 
 def _fits(choice: Choice, net: Transformer) -> bool:
     scheme, sizes = _uncut(choice.name, choice.options), choice.sizes
-    sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in cut_over(scheme.first.Y))
-    features = max(prod(sizes.get(axis, 1) for axis in part) for part in cut_over(scheme.first.W))
+    sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in split_axes(scheme.first.Y))
+    features = max(prod(sizes.get(axis, 1) for axis in part) for part in split_axes(scheme.first.W))
     return sequences <= net.batch and heads <= net.heads and features <= net.hidden
 
 

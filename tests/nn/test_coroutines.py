@@ -1,6 +1,6 @@
 """Passes of several micro-batches take turns."""
 
-from pdla.nn.coroutines import TURN, in_turn
+from pdla.nn.coroutines import TURN, run_in_turn
 
 
 def test_passes_take_turns_each_one_behind_the_one_before_it():
@@ -13,5 +13,5 @@ def test_passes_take_turns_each_one_behind_the_one_before_it():
             await TURN
         return name
 
-    assert in_turn([work("a", 3), work("b", 1), work("c", 0)]) == ["a", "b", "c"]
+    assert run_in_turn([work("a", 3), work("b", 1), work("c", 0)]) == ["a", "b", "c"]
     assert seen == ["a0", "a1", "b0", "a2"]

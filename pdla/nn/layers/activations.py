@@ -13,8 +13,8 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_number
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.parameter import Parameter, seeded
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.parameter import Parameter, derive_seed
 from pdla.nn.scheme import Scheme
 
 
@@ -54,7 +54,7 @@ class GeLU(Layer):
         DistMatrix
             The micro-batch's part of y.
         """
-        return self.biased(x, None, batch)
+        return self.apply_with_bias(x, None, batch)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give dy times the slope. Local.
@@ -72,7 +72,7 @@ class GeLU(Layer):
         (slope,) = batch.saved(self)
         return like(dy, dy.stored * slope)
 
-    def biased(self, x: DistMatrix, bias: Parameter | None, batch: MicroBatch) -> DistMatrix:
+    def apply_with_bias(self, x: DistMatrix, bias: Parameter | None, batch: MicroBatch) -> DistMatrix:
         """Give GeLU of x plus the bias of the linear that made x. Local.
 
         Parameters
@@ -94,15 +94,15 @@ class GeLU(Layer):
             batch.save(self, slope)
         return like(x, y)
 
-    def gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
-        """Give the gradient with regard to what `biased` took, and its sums over tokens. Local.
+    def compute_gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
+        """Give the gradient with regard to what `apply_with_bias` took, and its sums over tokens. Local.
 
         Parameters
         ----------
         dy : DistMatrix
             The gradient with regard to y.
         batch : MicroBatch
-            The one that `biased` was given.
+            The one that `apply_with_bias` was given.
 
         Returns
         -------
@@ -165,9 +165,9 @@ class ReLU(Layer):
         DistMatrix
             Laid out as x.
         """
-        (stopped,) = batch.saved(self)
+        (negative,) = batch.saved(self)
         dx = dy.stored.copy()
-        dx[stopped] = 0  # a product with 0 would make NaN of an infinite gradient
+        dx[negative] = 0  # a product with 0 would make NaN of an infinite gradient
         return like(dy, dx)
 
 
@@ -209,7 +209,7 @@ class Dropout(Layer):
     numbers = ("probability", "seed", "name")
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
-        with arguments_agreed("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
+        with agree_on_arguments("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
             check_number("Dropout", "probability", probability)
             if probability >= 1:
                 raise ShapeError(f"probability={probability}: from 0 to below 1")
@@ -232,7 +232,7 @@ class Dropout(Layer):
         if not (batch.training and self.probability):
             batch.save(self, None)
             return x
-        key = seeded(self.seed, f"{self.place}{self.name} {batch.context.number}")
+        key = derive_seed(self.seed, f"{self.place}{self.name} {batch.context.number}")
         drawn = x.xp.uniform(batch.rows(x), x.indices[1].indices(), key)
         kept = drawn >= self.probability
         batch.save(self, kept)

@@ -9,8 +9,8 @@ from pdla.errors import PdlaError, ShapeError
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.layers.sequential import as_list, check_first, check_layers, declare, follow
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.layers.sequential import chain, check_first, check_layers, declare, to_list
 from pdla.nn.scheme import Scheme
 
 
@@ -58,10 +58,10 @@ class Block(Layer):
     numbers = ("recompute",)
 
     def __init__(self, scheme: Scheme, branches: Sequence[Sequence[Layer]], *, recompute: bool = False) -> None:
-        kind, branches = type(self).__name__, as_list(branches)
+        kind, branches = type(self).__name__, to_list(branches)
         if isinstance(branches, list):
-            branches = list(map(as_list, branches))
-        with arguments_agreed(kind, scheme, f"{branches}", recompute=recompute):
+            branches = list(map(to_list, branches))
+        with agree_on_arguments(kind, scheme, f"{branches}", recompute=recompute):
             super().__init__(scheme)
             if not isinstance(branches, list) or not branches:
                 raise PdlaError(f"{kind}: branches={branches!r}: give a list of branches, each a list of layers")
@@ -108,7 +108,7 @@ class Block(Layer):
         if not self.recompute:
             return await self._add_branches(x, batch)
         batch.save(self, x)
-        return await self._add_branches(x, batch.without_saving())
+        return await self._add_branches(x, batch.to_forward_only())
 
     async def _add_branches(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         for branch in self.branches:
@@ -133,7 +133,7 @@ class Block(Layer):
         """
         if self.recompute:
             (x,) = batch.saved(self)
-            batch = batch.recomputation()
+            batch = batch.to_recomputation()
             await self._add_branches(x, batch)
             batch.recomputing = False
         for branch in reversed(self.branches):
@@ -146,6 +146,6 @@ class Block(Layer):
 
 def _check_branch(kind: str, branch: Sequence[Layer]) -> None:
     """ShapeError or LayoutError unless a branch gives what it takes: then the same could follow it."""
-    if (scale := follow(branch).scale) != 1:
+    if (scale := chain(branch).scale) != 1:
         raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes, to which they are to be added")
-    follow([*branch, *branch])
+    chain([*branch, *branch])

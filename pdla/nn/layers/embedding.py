@@ -22,12 +22,12 @@ from pdla.matrix.create import zeros
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_floats, check_ids, check_number, check_sequence
 from pdla.nn.context import MicroBatch, Write
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.layers.linear import Linear
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import LinearLayouts, Scheme
-from pdla.nn.transfers import Transfer, gathered, reduced
-from pdla.nn.weights import drawing, weight
+from pdla.nn.transfers import Transfer, gather, reduce
+from pdla.nn.weights import make_draw, make_weight
 
 
 class Embedding(Layer):
@@ -80,12 +80,12 @@ class Embedding(Layer):
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:
-        with arguments_agreed("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+        with agree_on_arguments("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
             check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
-        self.weight: Parameter = weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight: Parameter = make_weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
         self.weight.backward = False
         self.gives, self.widths = scheme.first.X, (None, hidden)
         self.positions: Positions | None = None
@@ -110,11 +110,11 @@ class Embedding(Layer):
         """
         check_ids(self, ids, self.vocabulary, self.sequence)
 
-    def _layouts(self, batch: MicroBatch) -> LinearLayouts:
+    def _find_layouts(self, batch: MicroBatch) -> LinearLayouts:
         """A first layer's layouts, whose cuts of tokens keep the sequences of the whole pass together."""
         return self.scheme.linear(self.scheme.first, batch.context.sequence, (1, 1))
 
-    def _places(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
+    def _find_tokens(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
         """Which of this rank's tokens have numbers in its part of the vocabulary.
 
         Gives where they are in that part, where among its tokens, and the numbers of all its
@@ -122,11 +122,11 @@ class Embedding(Layer):
         """
         grid = self.scheme.grid
         assert grid.coords is not None
-        held = layouts.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
-        mine = ids[batch.rows_of(layouts.x, batch.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
-        first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
-        there = (mine >= first) & (mine < last)
-        return mine[there] - first, np.flatnonzero(there), mine
+        columns = layouts.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
+        own = ids[batch.find_rows(layouts.x, batch.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
+        first, last = (int(columns.starts[0]), int(columns.stops[-1])) if len(columns) else (0, 0)
+        found = (own >= first) & (own < last)
+        return own[found] - first, np.flatnonzero(found), own
 
     async def forward_async(self, ids: np.ndarray, batch: MicroBatch) -> DistMatrix:
         """Give the tokens' rows. Collective; called by `forward`.
@@ -143,17 +143,17 @@ class Embedding(Layer):
         DistMatrix
             (tokens, hidden).
         """
-        layouts = self._layouts(batch)
-        w = batch.context.gathered(self.weight)
-        places, there, mine = self._places(ids, layouts, batch)
-        block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
+        layouts = self._find_layouts(batch)
+        w = batch.context.fetch(self.weight)
+        columns, tokens, own = self._find_tokens(ids, layouts, batch)
+        block = w.xp.empty((len(own), w.stored.shape[0]), w.dtype)
         block[...] = 0
-        block[there] = w.stored.T[places]
+        block[tokens] = w.stored.T[columns]
         batch.context.release(self.weight, batch)
         batch.save(self, ids)
         addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
         with tagged(f"{self.name} forward"):
-            x = await batch.received(Transfer(reduced(addends, layouts.X, layouts.dx_summed, w.dtype)))
+            x = await batch.receive(Transfer(reduce(addends, layouts.X, layouts.dx_sum_axes, w.dtype)))
         return x if self.positions is None else self.positions.forward_local(x, batch)
 
     async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
@@ -167,13 +167,13 @@ class Embedding(Layer):
             The one that `forward_async` was given.
         """
         (ids,) = batch.saved(self)
-        layouts = self._layouts(batch)
+        layouts = self._find_layouts(batch)
         if self.positions is not None:
             dx = self.positions.backward_local(dx, batch)
         with tagged(f"{self.name} backward"):
-            seen = await batch.received(Transfer(gathered(dx, layouts.x, layouts.x_gathered)))
-            places, there, _ = self._places(ids, layouts, batch)
-            rows = _adding_at(places, seen.stored[there])
+            gathered_dx = await batch.receive(Transfer(gather(dx, layouts.x, layouts.x_gather_axes)))
+            columns, tokens, _ = self._find_tokens(ids, layouts, batch)
+            rows = _make_row_write(columns, gathered_dx.stored[tokens])
             batch.context.add_gradient(self.weight, layouts.dw.partial, lambda block, first: rows(block.T, first))
 
 
@@ -224,8 +224,8 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:
-        told = f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"
-        with arguments_agreed("Positions", scheme, told):
+        call = f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"
+        with agree_on_arguments("Positions", scheme, call):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)
             kind = np.dtype(dtype)
@@ -237,7 +237,7 @@ class Positions(Layer):
         self.takes = self.gives = scheme.first.X
         self.widths, self.dtype = (features, features), kind
         value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
-        self.table: Parameter = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
+        self.table: Parameter = Parameter(value, draw=make_draw(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
@@ -271,12 +271,12 @@ class Positions(Layer):
             Laid out as x.
         """
         with tagged(f"{self.name} positions"):
-            write = _adding_at(batch.rows(dy) % self.sequence, dy.stored)
+            write = _make_row_write(batch.rows(dy) % self.sequence, dy.stored)
             batch.context.add_gradient(self.table, axes_of(dy.layout.rows), write)
         return dy
 
 
-def _adding_at(places: Any, rows: Any) -> Write:
+def _make_row_write(places: Any, rows: Any) -> Write:
     """What adds `rows` to a block's rows of the numbers `places`, which may repeat."""
 
     def write(block: Any, first: bool) -> None:

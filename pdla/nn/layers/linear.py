@@ -16,13 +16,13 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.checks import check_counts
 from pdla.nn.context import MicroBatch, Write
 from pdla.nn.coroutines import TURN
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.panels import Panels
 from pdla.nn.parameter import Parameter
-from pdla.nn.products import multiply_checked
-from pdla.nn.scheme import LinearLayouts, Scheme, Table, is_count, sequence_of
-from pdla.nn.transfers import Transfer, gathered, reduced
-from pdla.nn.weights import vector, weight
+from pdla.nn.products import multiply_and_check
+from pdla.nn.scheme import LinearLayouts, Scheme, Table, find_sequence, is_count
+from pdla.nn.transfers import Transfer, gather, reduce
+from pdla.nn.weights import make_vector, make_weight
 
 
 class Linear(Layer):
@@ -76,7 +76,7 @@ class Linear(Layer):
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
     ) -> None:
-        with arguments_agreed("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
+        with agree_on_arguments("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
             self.table: Table = scheme.table(kind)
             check_counts("Linear", k=k, n=n)
             if not isinstance(units, tuple) or len(units) != 2 or not all(map(is_count, units)):
@@ -86,14 +86,14 @@ class Linear(Layer):
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.panels: Panels | None = Panels(scheme, scheme.panel) if scheme.panel and self.by_panels else None
-        self.weight: Parameter = weight(self, self.table, (k, n), units, scale, seed, dtype, name, whole=not self.panels)
-        self.bias: Parameter | None = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
+        self.weight: Parameter = make_weight(self, self.table, (k, n), units, scale, seed, dtype, name, whole=not self.panels)
+        self.bias: Parameter | None = make_vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
         self.dtype = self.weight.allocated.dtype
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
 
-    def layouts(self, x: DistMatrix) -> LinearLayouts:
+    def find_layouts(self, x: DistMatrix) -> LinearLayouts:
         """Give the layouts for an input that lies as x. Local.
 
         Parameters
@@ -106,7 +106,7 @@ class Linear(Layer):
         LinearLayouts
             Of the three products.
         """
-        return self.scheme.linear(self.table, sequence_of(x.layout), self.units)
+        return self.scheme.linear(self.table, find_sequence(x.layout), self.units)
 
     def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The factor made of the gathered x, whose columns are W's rows. What is saved for backward is the gathered x."""
@@ -116,7 +116,7 @@ class Linear(Layer):
         """The reverse: the addends of dX, given those of dY W^T."""
         return addends
 
-    async def forward_async(self, x: DistMatrix, batch: MicroBatch, *, biased: bool = True) -> DistMatrix:
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch, *, add_bias: bool = True) -> DistMatrix:
         """Give Y. Collective; called by `forward`.
 
         Parameters
@@ -125,7 +125,7 @@ class Linear(Layer):
             (tokens, k) of a micro-batch.
         batch : MicroBatch
             Saves x.
-        biased : bool, optional
+        add_bias : bool, optional
             False: X W, and whoever asks for it adds the bias.
 
         Returns
@@ -133,22 +133,23 @@ class Linear(Layer):
         DistMatrix
             (tokens, n).
         """
-        layouts = self.layouts(x)
+        layouts = self.find_layouts(x)
         with tagged(f"{self.name} forward"):
             if self.panels:
                 batch.save(self, x)
-                y = self.panels.y(x, self.weight.value, layouts)
+                y = self.panels.compute_y(x, self.weight.value, layouts)
             else:
-                x_coming = Transfer(gathered(x, layouts.x, layouts.x_gathered))
+                x_transfer = Transfer(gather(x, layouts.x, layouts.x_gather_axes))
                 batch.context.prefetch(self.weight)
-                seen = await batch.received(x_coming)
-                w = batch.context.gathered(self.weight)
-                addends = await _multiply(self._unfold(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
-                y_coming = Transfer(reduced(addends, layouts.Y, layouts.y_summed, self.dtype))
+                gathered_x = await batch.receive(x_transfer)
+                w = batch.context.fetch(self.weight)
+                summed = any(layouts.y_sum_axes)
+                addends = await _multiply(self._unfold(gathered_x, layouts), w.stored, self.n, layouts.y, summed, batch)
+                y_transfer = Transfer(reduce(addends, layouts.Y, layouts.y_sum_axes, self.dtype))
                 batch.context.release(self.weight, batch)
-                batch.save(self, seen if self.scheme.keep else x)
-                y = await batch.received(y_coming)
-        if biased and self.bias is not None:
+                batch.save(self, gathered_x if self.scheme.keep else x)
+                y = await batch.receive(y_transfer)
+        if add_bias and self.bias is not None:
             y.stored[...] += self.bias.value.stored
         return y
 
@@ -172,25 +173,25 @@ class Linear(Layer):
             (tokens, k), summed over the ranks that have addends.
         """
         (x,) = batch.saved(self)
-        layouts = self.layouts(x)
+        layouts = self.find_layouts(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
                 batch.add_gradient(self.bias, dy, widened(dy.stored).sum(axis=0, keepdims=True) if sums is None else sums)
         with tagged(f"{self.name} backward"):
             if self.panels:
-                self.weight.gradient = self.panels.dw(x, dy, layouts)
-                return self.panels.dx(dy, self.weight.value, layouts)
-            dy_coming = Transfer(gathered(dy, layouts.dy, layouts.dy_gathered))
-            x_coming = Transfer(gathered(x, layouts.x, () if self.scheme.keep else layouts.x_gathered))
+                self.weight.gradient = self.panels.compute_dw(x, dy, layouts)
+                return self.panels.compute_dx(dy, self.weight.value, layouts)
+            dy_transfer = Transfer(gather(dy, layouts.dy, layouts.dy_gather_axes))
+            x_transfer = Transfer(gather(x, layouts.x, () if self.scheme.keep else layouts.x_gather_axes))
             batch.context.prefetch(self.weight)
-            dy = await batch.received(dy_coming)
-            w = batch.context.gathered(self.weight)
-            addends = await _multiply(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
-            dx_coming = Transfer(reduced(self._fold(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
+            dy = await batch.receive(dy_transfer)
+            w = batch.context.fetch(self.weight)
+            addends = await _multiply(dy, w.stored.T, self.k, layouts.unfolded_dx, any(layouts.dx_sum_axes), batch)
+            dx_transfer = Transfer(reduce(self._fold(addends, layouts), layouts.X, layouts.dx_sum_axes, self.dtype))
             batch.context.release(self.weight, batch)
-            x = await batch.received(x_coming)
-            batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfold(x, layouts), dy))
-            return await batch.received(dx_coming)
+            x = await batch.receive(x_transfer)
+            batch.context.add_gradient(self.weight, layouts.dw.partial, make_product_write(self._unfold(x, layouts), dy))
+            return await batch.receive(dx_transfer)
 
 
 async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
@@ -202,19 +203,19 @@ async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed:
     """
     block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
-    times = multiply_checked if config.settings.verify else multiply
-    times(a.xp, a.stored[:half], b, block[:half], 1, 0)
+    multiply_blocks = multiply_and_check if config.settings.verify else multiply
+    multiply_blocks(a.xp, a.stored[:half], b, block[:half], 1, 0)
     if batch.several:  # on ranks without rows, too: all ranks must stop equally often
         await TURN
-        times(a.xp, a.stored[half:], b, block[half:], 1, 0)
+        multiply_blocks(a.xp, a.stored[half:], b, block[half:], 1, 0)
     return DistMatrix(block, (a.shape[0], columns), a.grid, layout)
 
 
-def adding_product(x: DistMatrix, dy: DistMatrix) -> Write:
+def make_product_write(x: DistMatrix, dy: DistMatrix) -> Write:
     """What sets a block of a gradient to x^T dy, or adds that to it."""
 
     def write(block: Any, first: bool) -> None:
-        times = multiply_checked if config.settings.verify else multiply
-        times(x.xp, x.stored.T, dy.stored, block, 1, 0 if first else 1)
+        multiply_blocks = multiply_and_check if config.settings.verify else multiply
+        multiply_blocks(x.xp, x.stored.T, dy.stored, block, 1, 0 if first else 1)
 
     return write

@@ -10,8 +10,8 @@ from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.nn.checks import check_sequence
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.scheme import Scheme, sequence_of
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.scheme import Scheme, find_sequence
 
 
 class MeanOverSequence(Layer):
@@ -48,7 +48,7 @@ class MeanOverSequence(Layer):
     units = 1, 1
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
-        with arguments_agreed("MeanOverSequence", scheme, f"sequence={sequence}"):
+        with agree_on_arguments("MeanOverSequence", scheme, f"sequence={sequence}"):
             check_sequence("MeanOverSequence", sequence)
         super().__init__(scheme)
         self.sequence, self.scale = sequence, Fraction(1, sequence)
@@ -68,11 +68,11 @@ class MeanOverSequence(Layer):
             The micro-batch's part of y.
         """
         batch.save(self, x.layout)
-        held = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
+        rows_cut = tuple(Block(cut.axis, find_sequence(x.layout) // self.sequence) for cut in x.layout.rows)
         rows, cols = x.stored.shape
         means = widened(x.stored.reshape(rows // self.sequence, self.sequence, cols)).sum(axis=1) / self.sequence
         means = means.astype(x.dtype, copy=False)
-        return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(held, x.layout.cols))
+        return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(rows_cut, x.layout.cols))
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         """Give each token its part of the mean's gradient. Local.

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.matrix.core import DistMatrix
 from pdla.nn.checks import check_counts
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.layers.activations import GeLU, check_kind
 from pdla.nn.layers.linear import Linear
 from pdla.nn.layers.sequential import Sequential
@@ -63,7 +63,7 @@ class MLP(Sequential):
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, activation: type[Layer] = GeLU, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "mlp",
     ) -> None:
-        with arguments_agreed("MLP", scheme, f"{hidden}", bias=bias):
+        with agree_on_arguments("MLP", scheme, f"{hidden}", bias=bias):
             check_counts("MLP", hidden=hidden)
             check_kind("MLP", activation)
             inner = 4 * hidden if inner is None else inner
@@ -88,8 +88,8 @@ class MLP(Sequential):
         if not self.adds_bias:
             return await super().forward_async(x, batch)
         first, gelu, second = self.layers
-        x = await first.forward_async(x, batch, biased=False)
-        x = gelu.biased(x, first.bias, batch)  # x, overwritten, is held by no one else
+        x = await first.forward_async(x, batch, add_bias=False)
+        x = gelu.apply_with_bias(x, first.bias, batch)  # x, overwritten, is held by no one else
         return await second.forward_async(x, batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
@@ -108,5 +108,5 @@ class MLP(Sequential):
         if not self.adds_bias:
             return await super().backward_async(dy, batch)
         first, gelu, second = self.layers
-        inner, sums = gelu.gradient_and_sums(await second.backward_async(dy, batch), batch)
+        inner, sums = gelu.compute_gradient_and_sums(await second.backward_async(dy, batch), batch)
         return await first.backward_async(inner, batch, sums=sums)

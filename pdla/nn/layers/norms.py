@@ -19,11 +19,11 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_number
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
-from pdla.nn.transfers import Transfer, allreduced
-from pdla.nn.weights import vector
+from pdla.nn.transfers import Transfer, allreduce
+from pdla.nn.weights import make_vector
 
 
 class Norm(Layer):
@@ -40,15 +40,15 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:
-        with arguments_agreed(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
+        with agree_on_arguments(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
             self.takes = self.gives = cut = scheme.table(kind).X
             check_counts(type(self).__name__, features=features)
             check_number(type(self).__name__, "eps", eps)
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
         self.widths = features, features
-        self.gain: Parameter = vector(scheme, features, cut, 1, 1, dtype)
-        self.offset: Parameter | None = vector(scheme, features, cut, 1, 0, dtype) if offset else None
+        self.gain: Parameter = make_vector(scheme, features, cut, 1, 1, dtype)
+        self.offset: Parameter | None = make_vector(scheme, features, cut, 1, 0, dtype) if offset else None
         self.dtype = self.gain.value.dtype
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class Norm(Layer):
     async def _sum(self, sums: Any, x: DistMatrix, batch: MicroBatch) -> Any:
         """The sums over the ranks that share x's tokens, in place."""
         with tagged(f"{self.name} sums"):
-            return await batch.received(Transfer(allreduced(sums, x.grid, axes_of(x.layout.cols))))
+            return await batch.receive(Transfer(allreduce(sums, x.grid, axes_of(x.layout.cols))))
 
     def _learn(self, dy: DistMatrix, normal: Any, batch: MicroBatch) -> None:
         """Add to the gradients of gain and offset."""
@@ -74,14 +74,14 @@ class TokenNorm(Norm):
     centred: bool
 
     @property
-    def _count(self) -> int:
+    def _divisor(self) -> int:
         """What sums over a token's features are divided by to get means; 1 where there are no features, whose sums are 0."""
         return max(self.features, 1)
 
     def _normalise(self, x: DistMatrix, sums: Any, squares: Any, batch: MicroBatch) -> DistMatrix:
         """y, given the sums of each token's features (None: they are not centred) and those of their squares."""
         gain, offset = self.gain.value.stored, None if self.offset is None else self.offset.value.stored
-        y, normal, scale = x.xp.normalise(x.stored, sums, squares, self._count, self.eps, gain, offset, batch.saving)
+        y, normal, scale = x.xp.normalise(x.stored, sums, squares, self._divisor, self.eps, gain, offset, batch.saving)
         batch.save(self, normal, scale)
         return like(x, y)
 
@@ -103,7 +103,7 @@ class TokenNorm(Norm):
         gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), summing(dy.dtype))
         dy.xp.row_sums(dy.stored, normal, gain, sums)
         sums = await self._sum(sums, dy, batch)
-        return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self._count))
+        return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self._divisor))
 
 
 class LayerNorm(TokenNorm):
@@ -158,11 +158,11 @@ class LayerNorm(TokenNorm):
         DistMatrix
             The micro-batch's part of y.
         """
-        own, squares = x.xp.moments(x.stored)
-        sums = await self._sum(own.copy(), x, batch)
-        here = x.stored.shape[1]
-        if here < self.features:  # else this rank has all features
-            x.xp.recentre(squares, own, sums, here, self.features)
+        local_sums, squares = x.xp.moments(x.stored)
+        sums = await self._sum(local_sums.copy(), x, batch)
+        width = x.stored.shape[1]
+        if width < self.features:  # else this rank has all features
+            x.xp.recentre(squares, local_sums, sums, width, self.features)
         squares = await self._sum(squares, x, batch)
         return self._normalise(x, sums, squares, batch)
 

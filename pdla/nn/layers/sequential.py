@@ -13,8 +13,8 @@ from typing import Any
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.matrix.core import DistMatrix
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.scheme import Scheme, cut_over
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.scheme import Scheme, split_axes
 
 ANY = None, None
 HANDED_ON = {  # what a layer may declare of x and of y, and the words for it in an error
@@ -68,8 +68,8 @@ class Sequential(Layer):
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
-        layers = as_list(layers)
-        with arguments_agreed("Sequential", scheme, f"{layers}"):
+        layers = to_list(layers)
+        with agree_on_arguments("Sequential", scheme, f"{layers}"):
             super().__init__(scheme)
             check_layers("Sequential", layers)
             self.layers = layers
@@ -94,9 +94,9 @@ class Sequential(Layer):
         check_first(self.layers, x)
         if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
             features, _ = self.widths
-            wanted = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
-            if wanted != (x.shape[1], x.dtype):
-                raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
+            expected = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
+            if expected != (x.shape[1], x.dtype):
+                raise ShapeError(f"{self!r} takes (tokens, {expected[0]}) of {expected[1]}, not {x.shape} of {x.dtype}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
         """Give what the layers make of x, one after the other. Collective.
@@ -148,9 +148,9 @@ class Ends:
     scale: Fraction = Fraction(1)
     sequence: int = 1
 
-    def then(self, layer: Layer) -> Ends:
+    def append(self, layer: Layer) -> Ends:
         """The ends of one layer more. LayoutError or ShapeError unless it takes what those before it give."""
-        if layer.takes is not None and self.gives is not None and cut_over(layer.takes) != cut_over(self.gives):
+        if layer.takes is not None and self.gives is not None and split_axes(layer.takes) != split_axes(self.gives):
             raise LayoutError(
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
                 f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
@@ -160,7 +160,7 @@ class Ends:
             (inputs, outputs), (first, last) = getattr(layer, name, ANY), getattr(self, name)
             _check_next(layer, words, inputs, last)
             pairs[name] = inputs if first is last is None else first, last if outputs is None else outputs
-        sequence, scale = lcm(self.sequence, (layer.sequence / self.scale).numerator), self.scale * _scale_of(layer)
+        sequence, scale = lcm(self.sequence, (layer.sequence / self.scale).numerator), self.scale * _get_scale(layer)
         return Ends(self.takes or layer.takes, layer.gives or self.gives, **pairs, scale=scale, sequence=sequence)
 
 
@@ -183,18 +183,18 @@ def declare(whole: Layer, layers: Sequence[Layer]) -> None:
     if len(dtypes) > 1:
         raise ShapeError(f"{kind} of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
     whole.dtype = next(iter(dtypes), None)
-    for name, value in vars(follow(layers)).items():
+    for name, value in vars(chain(layers)).items():
         setattr(whole, name, value)
 
 
-def follow(layers: Iterable[Layer]) -> Ends:
+def chain(layers: Iterable[Layer]) -> Ends:
     """What layers take and give one after the other. LayoutError or ShapeError unless each takes what those before it give."""
-    ends = reduce(Ends.then, layers, Ends())
+    ends = reduce(Ends.append, layers, Ends())
     whole = Fraction(1)  # tokens of a sequence after the layers so far; 1: none of them has sequences
     for layer in _flatten(layers):
         if layer.sequence > 1 and whole > 1:
             _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
-        whole = max(Fraction(layer.sequence), whole) * _scale_of(layer)
+        whole = max(Fraction(layer.sequence), whole) * _get_scale(layer)
     return ends
 
 
@@ -204,17 +204,17 @@ def _flatten(layers: Iterable[Layer]) -> Iterator[Layer]:
         yield from _flatten(layer.layers) if isinstance(layer, Sequential) else (layer,)
 
 
-def _scale_of(layer: Layer) -> Fraction:
+def _get_scale(layer: Layer) -> Fraction:
     return getattr(layer, "scale", Fraction(1))
 
 
-def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
+def _check_next(layer: Layer, words: str, taken: Any, given: Any) -> None:
     """ShapeError unless a layer takes what the layers before it give; None: anything."""
-    if None not in (wanted, given) and wanted != given:
-        raise ShapeError(f"{layer!r} takes {words.format(wanted)}; the layers before it give {words.format(given)}")
+    if None not in (taken, given) and taken != given:
+        raise ShapeError(f"{layer!r} takes {words.format(taken)}; the layers before it give {words.format(given)}")
 
 
-def as_list(given: Any) -> Any:
+def to_list(given: Any) -> Any:
     """What can be gone through, as a list; anything else as it is, to be refused."""
     return list(given) if isinstance(given, Iterable) else given
 
@@ -232,5 +232,5 @@ def check_layers(kind: str, layers: Any) -> None:
 
 def check_first(layers: Sequence[Layer], x: Any) -> None:
     """Raise unless the first of these layers that says what it takes or gives takes x; others leave x where it lies."""
-    telling = (layer for layer in layers if layer.takes or layer.gives)
-    next(telling, layers[0]).check_input(x)
+    declaring = (layer for layer in layers if layer.takes or layer.gives)
+    next(declaring, layers[0]).check_input(x)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.nn.layer import arguments_agreed
+from pdla.nn.layer import agree_on_arguments
 from pdla.nn.layers.activations import Dropout
 from pdla.nn.layers.attention import SelfAttention
 from pdla.nn.layers.block import Block
@@ -69,7 +69,7 @@ class TransformerLayer(Block):
         name: str = "layer",
     ) -> None:
         numbers = f"{hidden}, {heads} heads, sequence={sequence}"
-        with arguments_agreed("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
+        with agree_on_arguments("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads = hidden, heads
         self.norm1: LayerNorm = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention: SelfAttention = SelfAttention(

@@ -15,11 +15,11 @@ from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
-from pdla.nn.blocks import as_row_major, like
+from pdla.nn.blocks import like, to_row_major
 from pdla.nn.checks import check_ids, check_output
 from pdla.nn.passes import describe
 from pdla.nn.scheme import is_count
-from pdla.nn.transfers import Transfer, allreduced
+from pdla.nn.transfers import Transfer, allreduce
 
 
 class CrossEntropy:
@@ -83,14 +83,14 @@ class CrossEntropy:
             For targets that differ between ranks. All of these are raised on every rank.
         """
         if not isinstance(logits, DistMatrix):
-            told = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
-            raise_everywhere(ShapeError(told))
+            message = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
+            raise_everywhere(ShapeError(message))
         with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {describe(targets)}"):
             check_output("CrossEntropy", logits)
             counted = self._count(targets, *logits.shape)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
-            return self._compute(as_row_major(logits), targets, counted)
+            return self._compute(to_row_major(logits), targets, counted)
 
     def __repr__(self) -> str:
         return f"CrossEntropy(ignore={self.ignore!r})"
@@ -111,20 +111,20 @@ class CrossEntropy:
     def _compute(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
-        mine = targets[rows.indices()]
-        mine = np.where(mine == self.ignore, -1, mine.astype(np.int64))
-        places = _find_columns(cols, logits.shape[1])[mine]
+        labels = targets[rows.indices()]
+        labels = np.where(labels == self.ignore, -1, labels.astype(np.int64))
+        places = _find_columns(cols, logits.shape[1])[labels]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
-        top = Transfer(allreduced(top, grid, across, "maximum")).wait()
+        top = Transfer(allreduce(top, grid, across, "maximum")).wait()
         sums = xp.empty((2, x.shape[0]), summing(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
-        sums = Transfer(allreduced(sums, grid, across)).wait()
-        counted_here = np.flatnonzero(mine >= 0)
+        sums = Transfer(allreduce(sums, grid, across)).wait()
+        local = np.flatnonzero(labels >= 0)
         loss = xp.empty((1,), summing(x.dtype))
-        loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
-        loss = Transfer(allreduced(loss, grid, axes_of(logits.layout.rows))).wait()
-        self._saved = like(logits, powers), sums[0], places, mine < 0, counted
+        loss[...] = (np.log(sums[0]) - sums[1])[local].astype(loss.dtype, copy=False).sum() / counted
+        loss = Transfer(allreduce(loss, grid, axes_of(logits.layout.rows))).wait()
+        self._saved = like(logits, powers), sums[0], places, labels < 0, counted
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
@@ -148,8 +148,8 @@ class CrossEntropy:
         return powers
 
 
-def _find_columns(held: IndexSet, vocabulary: int) -> np.ndarray:
+def _find_columns(columns: IndexSet, vocabulary: int) -> np.ndarray:
     """The local column of each token number; -1 for columns of other ranks, and once more at the end, where the target -1 looks."""
     places = np.full(vocabulary + 1, -1)
-    places[held.indices()] = np.arange(len(held))
+    places[columns.indices()] = np.arange(len(columns))
     return places

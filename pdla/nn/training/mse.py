@@ -13,10 +13,10 @@ from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.grid import check_same_communicator
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
-from pdla.nn.blocks import as_row_major, like
+from pdla.nn.blocks import like, to_row_major
 from pdla.nn.checks import check_output, check_reals
 from pdla.nn.passes import describe
-from pdla.nn.transfers import Transfer, allreduced
+from pdla.nn.transfers import Transfer, allreduce
 
 
 class MeanSquaredError:
@@ -80,20 +80,20 @@ class MeanSquaredError:
             _check_targets(y, targets)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(y.grid.comm, "a loss"):
-            made = targets if isinstance(targets, DistMatrix) else from_global(targets, y.grid, y.layout)
-            alike = made.grid == y.grid and made.lies_as(y.layout)
-            return self._compute(as_row_major(y), made if alike else made.redistribute(y.layout, y.grid))
+            matrix = targets if isinstance(targets, DistMatrix) else from_global(targets, y.grid, y.layout)
+            same = matrix.grid == y.grid and matrix.lies_as(y.layout)
+            return self._compute(to_row_major(y), matrix if same else matrix.redistribute(y.layout, y.grid))
 
     def _compute(self, y: DistMatrix, targets: DistMatrix) -> float:
         dtype = summing(y.dtype)  # in 16 bits squares would soon overflow
-        apart = y.xp.empty(y.stored.shape, dtype)
-        apart[...] = y.stored
-        apart -= targets.local
+        difference = y.xp.empty(y.stored.shape, dtype)
+        difference[...] = y.stored
+        difference -= targets.local
         loss = y.xp.empty((1,), dtype)
-        loss[...] = (apart * apart).sum() / y.size
-        loss = Transfer(allreduced(loss, y.grid, y.layout.axes)).wait()
-        apart *= dtype.type(2 / y.size)
-        self._saved = like(y, apart.astype(y.dtype, copy=False))
+        loss[...] = (difference * difference).sum() / y.size
+        loss = Transfer(allreduce(loss, y.grid, y.layout.axes)).wait()
+        difference *= dtype.type(2 / y.size)
+        self._saved = like(y, difference.astype(y.dtype, copy=False))
         return float(loss[0])
 
     def backward(self) -> DistMatrix:

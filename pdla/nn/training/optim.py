@@ -47,15 +47,15 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
-            told = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped"
-            raise_everywhere(PdlaError(told))
+            message = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped"
+            raise_everywhere(PdlaError(message))
         self.layer: Layer = layer
         self.steps: int = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={_plain(getattr(self, name))!r}" for name in self.numbers)
-        return f"{type(self).__name__}({told}) of {self.layer!r}"
+        numbers = ", ".join(f"{name}={_to_plain(getattr(self, name))!r}" for name in self.numbers)
+        return f"{type(self).__name__}({numbers}) of {self.layer!r}"
 
     def _agree(self) -> None:
         with agreed(self.layer.scheme.grid.comm, repr(self)):
@@ -63,12 +63,12 @@ class Optimizer:
 
     def _check(self) -> None:
         """PdlaError unless the numbers are what they may be."""
-        given = [getattr(self, name) for name in self.numbers if name != "betas"]
+        numbers = [getattr(self, name) for name in self.numbers if name != "betas"]
         betas = getattr(self, "betas", (0, 0))
-        two = betas if np.shape(betas) == (2,) else (1, 1)
-        if not all(isinstance(number, Real) and float(number) >= 0 for number in (*given, *two)):
+        betas = betas if np.shape(betas) == (2,) else (1, 1)
+        if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *betas)):
             raise PdlaError(f"{self!r}: numbers of at least 0")
-        if max(two) >= 1:
+        if max(betas) >= 1:
             raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
@@ -122,7 +122,7 @@ class Optimizer:
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
             for i, block in enumerate(self.state.get(parameter, ())):
-                shape, layout = self._placed(parameter, i)
+                shape, layout = self._lay_out(parameter, i)
                 state[f"{name}.{i}"] = DistMatrix(block, shape, parameter.value.grid, layout).gather(root)
         return state
 
@@ -142,31 +142,31 @@ class Optimizer:
         """
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
-            places = self._places(self._kept(state, steps))
-            shapes: dict[str, tuple[int, ...]] = {key: self._placed(*place)[0] for key, place in places.items()}
+            places = self._find_places(self._count_arrays(state, steps))
+            shapes: dict[str, tuple[int, ...]] = {key: self._lay_out(*place)[0] for key, place in places.items()}
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
             if not (float(steps) >= 0 and float(steps).is_integer()):
                 raise ShapeError(f"steps={steps} in the state: a whole number of them")
         loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, (parameter, number) in places.items():
-            value, (_, layout) = parameter.value, self._placed(parameter, number)
+            value, (_, layout) = parameter.value, self._lay_out(parameter, number)
             block = from_global(as_saved(state[key]), value.grid, layout).stored.astype(summing(value.dtype), copy=False)
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
-    def _kept(self, state: Any, steps: int) -> int:
+    def _count_arrays(self, state: Any, steps: int) -> int:
         """How many arrays of each parameter a state is to have: none before the first step."""
         return self.moments if steps else 0
 
-    def _places(self, kept: int) -> dict[str, tuple[Parameter, int]]:
+    def _find_places(self, arrays: int) -> dict[str, tuple[Parameter, int]]:
         """The parameter to which each array of a state_dict belongs, with so many of each, and its number among them."""
-        return {f"{name}.{i}": (parameter, i) for name, parameter in self.layer.named_parameters() for i in range(kept)}
+        return {f"{name}.{i}": (parameter, i) for name, parameter in self.layer.named_parameters() for i in range(arrays)}
 
-    def _placed(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
+    def _lay_out(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
         """Shape and layout of an array of a parameter's state, over the parameter's grid."""
         return parameter.value.shape, parameter.value.layout
 
-    def _moments(self, parameter: Parameter) -> tuple[Any, ...]:
+    def _get_moments(self, parameter: Parameter) -> tuple[Any, ...]:
         """The state of a parameter: zeros at its first step."""
         if parameter not in self.state:
             value = parameter.value
@@ -177,10 +177,10 @@ class Optimizer:
         return self.state[parameter]
 
 
-def _plain(number: Any) -> Any:
+def _to_plain(number: Any) -> Any:
     """A number, or several, as they are told to other ranks: 1 and np.float32(1) are the same."""
     if isinstance(number, (tuple, list)) or getattr(number, "ndim", 0) == 1:
-        return tuple(map(_plain, number))
+        return tuple(map(_to_plain, number))
     return float(number) if isinstance(number, Real) else number
 
 
@@ -238,7 +238,7 @@ class SGD(Optimizer):
         self.rate, self.momentum, self.decay = rate, momentum, decay
         self._agree()
 
-    def _kept(self, state: Any, steps: int) -> int:
+    def _count_arrays(self, state: Any, steps: int) -> int:
         """The velocity is there once a step has had momentum, whatever the momentum is now."""
         return int(bool(steps) and len(state) > 1)
 
@@ -246,7 +246,7 @@ class SGD(Optimizer):
         number = summing(value.dtype).type  # in 16 bits a small rate would be 0
         change = gradient + value * number(self.decay) if self.decay else gradient
         if self.momentum:
-            (velocity,) = self._moments(parameter)
+            (velocity,) = self._get_moments(parameter)
             velocity[...] = velocity * number(self.momentum) + change
             change = velocity
         value[...] -= change * number(self.rate)
@@ -312,7 +312,7 @@ class AdamW(Optimizer):
         self._agree()
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        mean, square = self._moments(parameter)
+        mean, square = self._get_moments(parameter)
         gradient, number = gradient.astype(mean.dtype, copy=False), mean.dtype.type
         rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # 1 - beta would be rounded in a short float
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
@@ -355,7 +355,7 @@ def clip(layer: Layer, largest: float) -> float:
     if not isinstance(layer, Layer):
         raise_everywhere(PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled"))
     comm = layer.scheme.grid.comm
-    with agreed(comm, f"clip({layer!r}, {_plain(largest)!r})"):
+    with agreed(comm, f"clip({layer!r}, {_to_plain(largest)!r})"):
         if not (isinstance(largest, Real) and float(largest) >= 0):
             raise PdlaError(f"clip to a norm of {largest!r}: at least 0; inf leaves the gradients as they are")
         gradients = list(layer.gradients().values())

@@ -73,22 +73,22 @@ class Shampoo(Optimizer):
         self.rate, self.eps = rate, eps
         self._agree()
 
-    def _placed(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
+    def _lay_out(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
         size = parameter.value.shape[number]
         return (size, size), Layout(*parameter.value.grid.axes[:2])
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        given = parameter.value
-        G = DistMatrix(gradient.astype(summing(given.dtype), copy=False), given.shape, given.grid, given.layout)
+        own = parameter.value
+        G = DistMatrix(gradient.astype(summing(own.dtype), copy=False), own.shape, own.grid, own.layout)
         L, R = (self._sum(parameter, number, G) for number in (0, 1))
         # L^(-1/4) G R^(-1/4)
-        change = matmul(matmul(inverse_root(L, 4), G), inverse_root(R, 4), layout=given.layout)
+        change = matmul(matmul(inverse_root(L, 4), G), inverse_root(R, 4), layout=own.layout)
         self.state[parameter] = L.stored, R.stored
         value[...] -= change.stored * G.dtype.type(self.rate)
 
     def _sum(self, parameter: Parameter, number: int, G: DistMatrix) -> DistMatrix:
         """Collective: L and G G^T, or R and G^T G."""
-        shape, layout = self._placed(parameter, number)
+        shape, layout = self._lay_out(parameter, number)
         if parameter in self.state:
             before = DistMatrix(self.state[parameter][number], shape, G.grid, layout)
         else:

@@ -11,7 +11,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_sequence
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.layers.attention.heads import Heads
 from pdla.nn.layers.attention.masks import Causal, Full
 from pdla.nn.layers.attention.softmax import attend, attend_backward
@@ -78,7 +78,7 @@ class SelfAttention(Layer):
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:
-        with arguments_agreed("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
+        with agree_on_arguments("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
             if not (is_count(heads) and is_count(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)

@@ -15,7 +15,7 @@ import numpy as np
 class Full:
     """Every query sees every key."""
 
-    def keys(self, queries: slice) -> slice:
+    def find_keys(self, queries: slice) -> slice:
         """The keys that some of these queries see."""
         return slice(None)
 
@@ -26,15 +26,15 @@ class Full:
 class Causal(Full):
     """A query sees its own key and those before it."""
 
-    def keys(self, queries: slice) -> slice:
+    def find_keys(self, queries: slice) -> slice:
         return slice(queries.stop)
 
     def hide(self, xp: Any, scores: Any) -> None:
         queries, keys = scores.shape[2:]
-        scores[..., keys - queries :] += xp.asarray(_triangle(queries, scores.dtype))
+        scores[..., keys - queries :] += xp.asarray(_make_triangle(queries, scores.dtype))
 
 
 @lru_cache(maxsize=8)
-def _triangle(n: int, dtype: np.dtype) -> np.ndarray:
+def _make_triangle(n: int, dtype: np.dtype) -> np.ndarray:
     """What hides the later of n keys from each of their queries: -inf where the key comes after the query, else 0."""
     return np.triu(np.full((n, n), -np.inf, dtype), 1)

@@ -21,7 +21,7 @@ from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
 from pdla.model.machine import operations
 from pdla.nn.layers.attention.masks import Full
-from pdla.nn.products import checked
+from pdla.nn.products import compute_and_check
 
 
 def attend(qkv: tuple[Any, Any, Any], mask: Full, into: Any) -> Any:
@@ -56,7 +56,7 @@ def attend_backward(d: Any, qkv: tuple[Any, Any, Any], normal: Any, mask: Full, 
             share = widened(d[at_q]) / total  # dividing the weights would take longer: they are more
             v_sums[:, :, keys] += _multiply(weights.transpose(0, 1, 3, 2), share)
             slope = _multiply(share, v[at_k].transpose(0, 1, 3, 2))
-            slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True) / total) * slope.dtype.type(_scale(q))
+            slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True) / total) * slope.dtype.type(_find_scale(q))
             dq[at_q] = _multiply(slope, k[at_k])
             k_sums[:, :, keys] += _multiply(slope.transpose(0, 1, 3, 2), q[at_q])
         dk[part], dv[part] = k_sums, v_sums
@@ -64,12 +64,12 @@ def attend_backward(d: Any, qkv: tuple[Any, Any, Any], normal: Any, mask: Full, 
 
 def score(xp: Any, q: Any, k: Any, mask: Full) -> Any:
     """The scores of some queries against the keys that they see."""
-    scores = _multiply(widened(q) * summing(q.dtype).type(_scale(q)), k.transpose(0, 1, 3, 2))
+    scores = _multiply(widened(q) * summing(q.dtype).type(_find_scale(q)), k.transpose(0, 1, 3, 2))
     mask.hide(xp, scores)
     return scores
 
 
-def _scale(q: Any) -> float:
+def _find_scale(q: Any) -> float:
     return q.shape[3] ** -0.5
 
 
@@ -79,11 +79,11 @@ def _cut(q: Any, mask: Full) -> Iterator[tuple[tuple[slice, slice], list[tuple[s
     The scores of the queries are held at a time; those of whole heads, where they fit.
     """
     sequences, heads, tokens, _ = q.shape
-    fit = namespace(q).AT_ONCE // tokens  # so many queries
-    together = max(1, min(heads, fit // tokens))
-    queries = [(few, mask.keys(few)) for few in _divide(tokens, fit)]
-    for some, those in product(_divide(sequences, fit // (tokens * together)), _divide(heads, together)):
-        yield (some, those), queries
+    queries = namespace(q).AT_ONCE // tokens  # at a time
+    width = max(1, min(heads, queries // tokens))  # heads at a time
+    pieces = [(part, mask.find_keys(part)) for part in _divide(tokens, queries)]
+    for part in product(_divide(sequences, queries // (tokens * width)), _divide(heads, width)):
+        yield part, pieces
 
 
 def _divide(n: int, size: int) -> list[slice]:
@@ -98,4 +98,4 @@ def _multiply(x: Any, y: Any) -> Any:
     """
     x, y = widened(x), widened(y)
     with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):
-        return checked(partial(matmul, x, y), x, y) if config.settings.verify else x @ y
+        return compute_and_check(partial(matmul, x, y), x, y) if config.settings.verify else x @ y

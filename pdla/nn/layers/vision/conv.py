@@ -21,9 +21,9 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.nn.checks import check_counts
-from pdla.nn.layer import arguments_agreed
+from pdla.nn.layer import agree_on_arguments
 from pdla.nn.layers.linear import Linear
-from pdla.nn.scheme import LinearLayouts, Scheme, is_count, sequence_of
+from pdla.nn.scheme import LinearLayouts, Scheme, find_sequence, is_count
 
 
 class Conv2d(Linear):
@@ -96,13 +96,13 @@ class Conv2d(Linear):
         name: str = "conv",
     ) -> None:
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
-        with arguments_agreed("Conv2d", scheme, call):
+        with agree_on_arguments("Conv2d", scheme, call):
             check_counts("Conv2d", inputs=inputs, outputs=outputs)
-            whole = all(map(is_count, (kernel, stride, height, width))) and (padding is None or is_count(padding, 0))
-            around = padding if padding is not None else kernel // 2 if whole else 0
-            if not whole or min(height, width) + 2 * around < kernel:
+            valid = all(map(is_count, (kernel, stride, height, width))) and (padding is None or is_count(padding, 0))
+            pad = padding if padding is not None else kernel // 2 if valid else 0
+            if not valid or min(height, width) + 2 * pad < kernel:
                 raise ShapeError(
-                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {around} around: "
+                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {pad} around: "
                     "whole numbers, kernel and stride at least 1, and the kernel fits in"
                 )
         area = kernel * kernel
@@ -110,9 +110,9 @@ class Conv2d(Linear):
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
         self.widths, self.units = (inputs, outputs), (1, 1)  # in channels, each of which has `area` rows of W
-        self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, around
+        self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, pad
         self.height, self.width, self.sequence = height, width, height * width
-        self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
+        self.height_out, self.width_out = ((n + 2 * pad - kernel) // stride + 1 for n in (height, width))
         self.scale: Fraction = Fraction(self.height_out * self.width_out, height * width)
         self.sizes: tuple[tuple[int, int], tuple[int, int]] = (height, width), (self.height_out, self.width_out)
         self._layouts: dict[int, LinearLayouts] = {}  # by the pixels that a cut keeps together
@@ -121,7 +121,7 @@ class Conv2d(Linear):
         size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
         return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
 
-    def layouts(self, x: DistMatrix) -> LinearLayouts:
+    def find_layouts(self, x: DistMatrix) -> LinearLayouts:
         """Give the layouts for an input that lies as x. Local.
 
         Parameters
@@ -134,7 +134,7 @@ class Conv2d(Linear):
         LinearLayouts
             X and x as pixels x channels, W, w, y and Y as in the unfolded product.
         """
-        pixels = max(sequence_of(x.layout), self.sequence)
+        pixels = max(find_sequence(x.layout), self.sequence)
         if pixels not in self._layouts:
             inner = self.scheme.linear(self.table, pixels, (1, 1))
             outer = self.scheme.linear(self.table, self._count_out(pixels), (self.kernel**2, 1))
@@ -146,7 +146,7 @@ class Conv2d(Linear):
 
     # ------------------------------------------------------------------ this rank's samples and channels
 
-    def _pair_views(self, around: Any, unfolded: Any) -> Iterator[tuple[Any, Any]]:
+    def _pair_views(self, padded: Any, unfolded: Any) -> Iterator[tuple[Any, Any]]:
         """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
 
         It meets them as the kernel goes over the sample.
@@ -154,14 +154,14 @@ class Conv2d(Linear):
         high, wide = (self.stride * (n - 1) + 1 for n in (self.height_out, self.width_out))
         for place in range(self.kernel * self.kernel):
             y, x = divmod(place, self.kernel)
-            yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
+            yield padded[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
     def _pad(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
         """Samples of zeros with their padding, and a view of them without it."""
         p, h, w = self.padding, self.height, self.width
-        around = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
-        around[...] = 0
-        return around, around[:, p : p + h, p : p + w]
+        padded = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
+        padded[...] = 0
+        return padded, padded[:, p : p + h, p : p + w]
 
     def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The unfolded x.
@@ -170,10 +170,10 @@ class Conv2d(Linear):
         """
         rows, channels = x.stored.shape
         samples = rows // self.sequence
-        around, inside = self._pad(x.xp, samples, channels, x.dtype)
+        padded, inside = self._pad(x.xp, samples, channels, x.dtype)
         inside[...] = x.stored.reshape(samples, self.height, self.width, channels)
         unfolded = x.xp.empty((samples, self.height_out, self.width_out, channels, self.kernel**2), x.dtype)
-        for pixels, place in self._pair_views(around, unfolded):
+        for pixels, place in self._pair_views(padded, unfolded):
             place[...] = pixels
         block = unfolded.reshape(self._count_out(rows), channels * self.kernel**2)
         return DistMatrix(block, (self._count_out(x.shape[0]), self.k), x.grid, Layout(layouts.y.rows, layouts.w.rows))
@@ -183,9 +183,9 @@ class Conv2d(Linear):
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
-        around, inside = self._pad(addends.xp, samples, channels, summing(addends.dtype))
+        padded, inside = self._pad(addends.xp, samples, channels, summing(addends.dtype))
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
-        for pixels, place in self._pair_views(around, unfolded):
+        for pixels, place in self._pair_views(padded, unfolded):
             pixels[...] += place
         block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since it travels
         block[...] = inside

@@ -11,9 +11,9 @@ from pdla.errors import ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
-from pdla.nn.checks import check_whole
+from pdla.nn.checks import check_whole_sequences
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import arguments_agreed
+from pdla.nn.layer import agree_on_arguments
 from pdla.nn.layers.norms import Norm
 from pdla.nn.scheme import Scheme, is_count
 
@@ -66,7 +66,7 @@ class GroupNorm(Norm):
         self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:
-        with arguments_agreed("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
+        with agree_on_arguments("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
             if not (is_count(groups) and is_count(channels, 0)) or channels % groups:
                 raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
             if not is_count(pixels):
@@ -88,7 +88,7 @@ class GroupNorm(Norm):
             Where the layer does not take it.
         """
         super().check_input(x)
-        check_whole(self, x)
+        check_whole_sequences(self, x)
 
     def _split_samples(self, x: Any) -> Any:
         return x.reshape(x.shape[0] // self.sequence, self.sequence, x.shape[1])
@@ -118,9 +118,9 @@ class GroupNorm(Norm):
         DistMatrix
             The micro-batch's part of y.
         """
-        check_whole(self, x)
-        seen = widened(self._split_samples(x.stored))
-        centered = seen - await self._average(seen, x, batch)
+        check_whole_sequences(self, x)
+        samples = widened(self._split_samples(x.stored))
+        centered = samples - await self._average(samples, x, batch)
         scale = 1 / np.sqrt(await self._average(centered * centered, x, batch) + self.eps)
         normal = (centered * scale).astype(x.dtype, copy=False)
         batch.save(self, normal, scale)
@@ -151,6 +151,6 @@ class GroupNorm(Norm):
 
 def _find_groups(x: DistMatrix, groups: int) -> list[tuple[int, slice]]:
     """The groups of which this rank has channels, each with the slice of those among the rank's."""
-    held: IndexSet = x.indices[1]
-    found = np.unique(held.indices() // (x.shape[1] // groups), return_index=True, return_counts=True)
-    return [(int(group), slice(int(first), int(first + count))) for group, first, count in zip(*found, strict=True)]
+    channels: IndexSet = x.indices[1]
+    parts = np.unique(channels.indices() // (x.shape[1] // groups), return_index=True, return_counts=True)
+    return [(int(group), slice(int(first), int(first + count))) for group, first, count in zip(*parts, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 from pdla.errors import ShapeError
 from pdla.matrix.core import DistMatrix
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.layers.activations import ReLU, check_kind
 from pdla.nn.layers.block import Block
 from pdla.nn.layers.sequential import Sequential
@@ -71,7 +71,7 @@ class ResidualBlock(Block):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:
-        with arguments_agreed("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
+        with agree_on_arguments("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
             check_parts("ResidualBlock", activation, seed)
             if not is_count(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
@@ -143,7 +143,7 @@ class UNetBlock(Block):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
         activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:
-        with arguments_agreed("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
+        with agree_on_arguments("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
             check_parts("UNetBlock", activation, seed)
             if not all(map(is_count, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")

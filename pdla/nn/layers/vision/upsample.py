@@ -9,10 +9,10 @@ from pdla.array.composed import widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
-from pdla.nn.checks import check_whole, count_tokens
+from pdla.nn.checks import check_whole_sequences, count_tokens
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.scheme import Scheme, is_count, sequence_of
+from pdla.nn.layer import Layer, agree_on_arguments
+from pdla.nn.scheme import Scheme, find_sequence, is_count
 
 
 class Upsample(Layer):
@@ -49,7 +49,7 @@ class Upsample(Layer):
     sizes: tuple[tuple[int, int], tuple[int, int]]
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
-        with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
+        with agree_on_arguments("Upsample", scheme, f"{height} x {width}, by {factor}"):
             if not all(map(is_count, (height, width, factor))):
                 raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are whole, at least 1")
         super().__init__(scheme)
@@ -78,10 +78,10 @@ class Upsample(Layer):
 
     def _lay_out(self, x: DistMatrix) -> Layout:
         """The layout of y. LayoutError unless each rank holds whole samples of x, and makes the tokens of y that are its own."""
-        check_whole(self, x)
-        area, layout = self.factor**2, self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
-        made = [area * tokens for tokens in count_tokens(x.shape[0], x.layout, x.grid)]
-        if made != count_tokens(area * x.shape[0], layout, x.grid):
+        check_whole_sequences(self, x)
+        area, layout = self.factor**2, self.scheme.residual(self.factor**2 * max(find_sequence(x.layout), self.sequence))
+        counts = [area * tokens for tokens in count_tokens(x.shape[0], x.layout, x.grid)]
+        if counts != count_tokens(area * x.shape[0], layout, x.grid):
             raise LayoutError(
                 f"{self!r} makes {area} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
                 f"than another, as x lies as {x.layout!r}"
@@ -124,6 +124,6 @@ class Upsample(Layer):
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
         block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
-        layout = self.scheme.residual(max(sequence_of(dy.layout) // area, self.sequence))
+        layout = self.scheme.residual(max(find_sequence(dy.layout) // area, self.sequence))
         block = block.reshape(rows, channels).astype(dy.dtype, copy=False)
         return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
