@@ -1,4 +1,4 @@
-"""Layers of neural networks cut over process grids, forward and backward, without autograd: schemes are tables of layouts."""
+"""Layers of neural networks over process grids, forward and backward, without autograd."""
 
 from pdla.nn.blocks import like
 from pdla.nn.context import MicroBatch

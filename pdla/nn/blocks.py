@@ -1,4 +1,4 @@
-"""Activations made of blocks: one like another, and those of micro-batches, which are rows of the whole."""
+"""Activations made of blocks: one like another, and the parts of micro-batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
     x : DistMatrix
         Its rows are cut as those of the result.
     block : array
-        This rank's, which is not copied: as many rows as x's, and its share of the features as
-        columns.
+        The local block, not copied, with the rows of x's block, and this rank's share of the
+        features as columns.
     features : int, optional
-        How many there are on all ranks together; x's, cut as x's, by default.
+        Features on all ranks together; by default x's, cut as x's.
     unit : int, optional
-        Where `features` is given: how many of them the cuts keep together, as a head's.
+        With `features`: how many features the cuts keep together, such as a head's.
 
     Returns
     -------
@@ -49,15 +49,15 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
 
 
 def to_row_major(x: Any) -> Any:
-    """x, copied if its block lies by columns on some rank.
+    """Copy x to row-major blocks if some rank's block is stored by columns.
 
-    That would round what it adds up otherwise than ranks do that hold copies of this block by rows.
+    Ranks that hold copies of one block must add its elements in the same order, to round equally.
     """
     return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
 
 
 def take_part(x: Any, batch: MicroBatch) -> Any:
-    """A micro-batch's rows of x, where they lie; token numbers go whole to every micro-batch."""
+    """View a micro-batch's rows of x; token numbers go whole to every micro-batch."""
     if not batch.several or not isinstance(x, DistMatrix):
         return x
     start, stop = batch.find_bounds(x.stored.shape[0], batch.find_unit(x.layout))
@@ -65,7 +65,7 @@ def take_part(x: Any, batch: MicroBatch) -> Any:
 
 
 def join_parts(parts: list[Any]) -> Any:
-    """One matrix of the micro-batches' rows, one below the other."""
+    """Join the micro-batches' rows in one matrix, one part below the other."""
     if len(parts) == 1 or parts[0] is None:
         return parts[0]
     first = parts[0]
@@ -78,7 +78,7 @@ def join_parts(parts: list[Any]) -> Any:
 
 
 def split_parts(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMatrix]:
-    """The reverse of `join_parts`, given the rows of each part, on this rank and on all together."""
+    """Split what `join_parts` joined, given the rows of each part on this rank and on all ranks."""
     if len(sizes) == 1:
         return [x]
     ends = accumulate([rows for rows, _ in sizes], initial=0)

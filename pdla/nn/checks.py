@@ -1,4 +1,4 @@
-"""The checks of a layer's arguments, and of what a pass is given."""
+"""The checks of a layer's arguments, and of the activations of a pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pdla.nn.scheme import Scheme, find_sequence, is_count
 
 
 class Declared(Protocol):
-    """What a layer says of the activations that it takes; `Layer` has the words."""
+    """A layer's declaration of the activations that it takes; `Layer` describes it."""
 
     scheme: Scheme
     sequence: int
@@ -40,7 +40,7 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
 
 
 def check_anywhere(layer: Declared, x: Any) -> None:
-    """Raise unless x is an activation of real floats on the layer's grid, whatever its layout."""
+    """Raise unless x is an activation of real floats on the layer's grid, in any layout."""
     if isinstance(x, DistMatrix):
         check_same_communicator(x.grid, layer.scheme.grid, "the layer's scheme", "x")
     if not isinstance(x, DistMatrix) or x.grid != layer.scheme.grid:
@@ -53,7 +53,7 @@ def check_anywhere(layer: Declared, x: Any) -> None:
 
 
 def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
-    """Raise unless x is an activation (tokens, features) of this dtype with the features and the layout that the layer declares."""
+    """Raise unless x is an activation of this dtype, with the layer's features and layout."""
     scheme, takes = layer.scheme, layer.takes
     if not isinstance(x, DistMatrix):
         raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not {kind_of(x)}: scheme.shard(x) makes one")
@@ -77,7 +77,7 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
 
 
 def check_output(loss: str, y: DistMatrix) -> None:
-    """Raise unless a loss can be made of y: of real floats, no partial sums, on a grid without idle ranks."""
+    """Raise unless a loss takes y: real floats, no partial sums, on a grid without idle ranks."""
     if y.grid.size < y.grid.comm.size:
         raise GridError(f"{loss} on {y.grid!r}, which leaves ranks idle, as no scheme does")
     if y.layout.partial:
@@ -88,8 +88,8 @@ def check_output(loss: str, y: DistMatrix) -> None:
 def check_floats(what: object, dtype: np.dtype) -> None:
     """ShapeError unless dtype is one of real floats of at most 64 bits.
 
-    Integers would be rounded, complex numbers have other gradients, and long doubles no error
-    function.
+    Integers would be rounded, complex numbers have other gradients, and pdla has no error function
+    of long doubles.
     """
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
         hint = ": of bfloat16 in NumPy's files it needs ml_dtypes" if dtype == np.dtype("V2") else ""
@@ -97,13 +97,13 @@ def check_floats(what: object, dtype: np.dtype) -> None:
 
 
 def check_reals(what: str, dtype: np.dtype) -> None:
-    """ShapeError unless a parameter can be set from numbers of this dtype: booleans, integers or real floats."""
+    """ShapeError unless dtype is one of booleans, integers or real floats, which set parameters."""
     if dtype.kind not in "biuf":
         check_floats(what, dtype)
 
 
 def check_counts(kind: str, **numbers: Any) -> None:
-    """ShapeError unless each number (of features, say) is whole and at least 0."""
+    """ShapeError unless each number, such as that of features, is whole and at least 0."""
     for name, number in numbers.items():
         if not is_count(number, 0):
             raise misfit(ShapeError, number)(f"{kind}: {name}={number!r}: a whole number, at least 0")
@@ -122,7 +122,7 @@ def check_sequence(kind: str, sequence: int) -> None:
 
 
 def check_sequences(layer: Declared, x: Any) -> None:
-    """Raise unless x consists of whole sequences, and its cuts keep them whole along every axis where the scheme's own cuts do."""
+    """Raise unless x has whole sequences, and cuts keep them whole wherever the scheme's cuts do."""
     if x.shape[0] % layer.sequence:
         raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
     if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
@@ -136,7 +136,7 @@ def check_sequences(layer: Declared, x: Any) -> None:
 
 
 def check_whole_sequences(layer: Declared, x: DistMatrix) -> None:
-    """LayoutError unless each rank holds whole sequences of x, which the scheme may cut between the layers of a pair."""
+    """LayoutError unless each rank has whole sequences of x: a scheme may cut them within a pair."""
     if any(tokens % layer.sequence for tokens in count_tokens(x.shape[0], x.layout, x.grid)):
         raise LayoutError(
             f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
@@ -144,12 +144,12 @@ def check_whole_sequences(layer: Declared, x: DistMatrix) -> None:
 
 
 def count_tokens(tokens: int, layout: Layout, grid: ProcessGrid) -> list[int]:
-    """How many of the tokens each rank holds in a layout."""
+    """Count the tokens that each rank holds in a layout."""
     return [len(indices) for indices in shares(tokens, layout.rows, grid.sizes, axes_of(layout.rows), {})]
 
 
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:
-    """ShapeError unless ids is a 1-D array of integers from 0 to vocabulary - 1, or `ignore`, in whole sequences."""
+    """ShapeError unless ids is a 1-D array of whole sequences of token numbers, or `ignore`."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
         raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")

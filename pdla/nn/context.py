@@ -1,4 +1,4 @@
-"""The context of a pass: a forward pass and the backward pass after it, what is saved between them and what is under way."""
+"""The context of a pass, forward and backward: its transfers, and the values saved in between."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme, find_sequence
 from pdla.nn.transfers import T, Transfer, gather
 
-Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a part of a gradient if first, else adds it
+Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a part of a gradient if first, else adds the part
 
 
 class PassContext:
     """One forward pass of all micro-batches and the backward pass after it.
 
-    Each parameter is gathered once for all micro-batches, and travels while the one before it is
-    used. Gradients are summed in place over the micro-batches, and after the last of them, once,
-    over the ranks.
+    Each parameter is gathered once for all micro-batches, while the one before it is used.
+    Gradients are summed in place over the micro-batches, and after the last one once over the
+    ranks.
 
-    y      the layer's output, without its elements;  sizes: the rows of each micro-batch's, on this rank and on all together
+    | y       the layer's output, without its elements
+    | sizes   the rows of each micro-batch's output, on this rank and on all together
     """
 
     y: DistMatrix
@@ -54,24 +55,24 @@ class PassContext:
         self.arrived: dict[Parameter, DistMatrix] = {}
         self.uses: Counter[Parameter] = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
-        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # and the name under which it is recorded
+        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # with the ledger's name for it
         self.batches: list[MicroBatch] = [MicroBatch(self, number) for number in range(scheme.shards)]
 
     def drop(self) -> None:
-        """Receive the parameters under way, which will not be used."""
+        """Receive the parameters under way after an error, unused."""
         for transfer in self.under_way.values():
             transfer.wait()
         self.under_way.clear()
 
     def start_backward(self) -> None:
-        """End the forward pass and begin the backward one."""
+        """End the forward pass and start the backward pass."""
         self.direction = -1
         self.uses.clear()
 
     # ------------------------------------------------------------------ parameters
 
     def prefetch(self, parameter: Parameter) -> None:
-        """Begin to gather a parameter, and the next in order."""
+        """Start to gather a parameter, and the next in order."""
         if parameter.axes:
             self._start_gather(parameter)
             following = self.order.index(parameter) + self.direction
@@ -87,10 +88,10 @@ class PassContext:
                 self.under_way[parameter] = Transfer(gather(parameter.value, parameter.gathered_layout, parameter.axes))
 
     def fetch(self, parameter: Parameter) -> DistMatrix:
-        """The parameter in the layout in which it is used.
+        """Collective: return a parameter in the layout in which layers use it.
 
-        It has travelled while the one before it was used, so this waits for it without giving
-        others a turn.
+        The parameter has travelled while the one before it was used, so `fetch` waits for it
+        without giving other micro-batches a turn.
         """
         if not parameter.axes:
             return parameter.value
@@ -100,9 +101,9 @@ class PassContext:
         return self.arrived[parameter]
 
     def release(self, parameter: Parameter, batch: MicroBatch) -> None:
-        """One micro-batch is done with the parameter in this direction.
+        """Note that a micro-batch no longer needs the parameter in this direction.
 
-        After the last one the gathered copy is dropped, unless it is kept for the backward pass.
+        After the last micro-batch, drop the gathered copy, unless the backward pass keeps it.
         """
         if batch.recomputing:  # the backward pass needs it next
             return
@@ -114,12 +115,15 @@ class PassContext:
     # ------------------------------------------------------------------ gradients
 
     def forget_gradients(self) -> None:
-        """Leave no gradient to step by."""
+        """Drop all gradients."""
         for parameter in self.parameters:
             parameter.gradient = None
 
     def add_gradient(self, parameter: Parameter, partial: tuple[str, ...], write: Write) -> None:
-        """Add one micro-batch's part of a gradient. After the last part the sum over the ranks along the axes `partial` begins."""
+        """Add one micro-batch's part of a gradient. After the last part, start the sum over ranks.
+
+        `partial` has the axes along which ranks sum.
+        """
         addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.make_addends(partial), 0)
         write(addends.base, parts == 0)
         if parts + 1 < self.scheme.shards * parameter.layers:
@@ -129,7 +133,7 @@ class PassContext:
         self.reductions.append((parameter, parameter.start_sum(addends), tag()))
 
     def finish_gradients(self) -> None:
-        """Wait for the sums over ranks that are under way, and set the gradients to them."""
+        """Wait for the sums over ranks that are under way, and store them as gradients."""
         for parameter, transfer, name in self.reductions:
             with tagged(name):
                 parameter.gradient = transfer.wait()
@@ -139,24 +143,24 @@ class PassContext:
 class MicroBatch:
     """A part of each rank's tokens on its way through a network: all of them, or one micro-batch.
 
-    A layer's methods are given one beside the activation: it says which part of the whole the
-    activation is, and holds what the layer saves for its backward pass.
+    A layer's methods get one beside the activation. The micro-batch knows which part of the whole
+    the activation is, and holds the values that the layer saves for its backward pass.
 
     Parameters
     ----------
     context : PassContext
-        The pass that it is part of, which makes it.
+        The pass that makes it.
     number : int
-        Which of the micro-batches it is.
+        Its number among the micro-batches, from 0.
     saving : bool, optional
-        False: the forward pass will be repeated.
+        False for a forward pass that will be repeated.
     recomputing : bool, optional
-        Whether it is being repeated, in the backward pass.
+        True for the repetition, in the backward pass.
 
     Attributes
     ----------
     training : bool
-        Whether a backward pass may follow. If not, what is saved is dropped.
+        Whether a backward pass may follow. If not, `save` saves nothing.
 
     Examples
     --------
@@ -185,10 +189,10 @@ class MicroBatch:
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
 
-    # ------------------------------------------------------------------ what a layer may ask
+    # ------------------------------------------------------------------ for layers of users' own
 
     def save(self, layer: Any, *values: Any) -> None:
-        """Save what the layer's backward pass will need. Local.
+        """Save values that the layer's backward pass will need. Local.
 
         Parameters
         ----------
@@ -201,7 +205,7 @@ class MicroBatch:
             self._saved[layer] = values
 
     def saved(self, layer: Any) -> tuple[Any, ...]:
-        """Give what the layer has saved in the forward pass, once. Local.
+        """Return the values that the layer saved in the forward pass, once. Local.
 
         Parameters
         ----------
@@ -216,9 +220,9 @@ class MicroBatch:
         return self._saved.pop(layer)
 
     def rows(self, x: DistMatrix) -> np.ndarray:
-        """Give the numbers that the rows of x's block have in the whole activation. Local.
+        """Give the global row numbers of x's block. Local.
 
-        Those of its columns are ``x.indices[1].indices()``.
+        The global columns are ``x.indices[1].indices()``.
 
         Parameters
         ----------
@@ -228,28 +232,28 @@ class MicroBatch:
         Returns
         -------
         ndarray
-            As many integers as the block has rows. What depends on them alone is the same in every
-            scheme.
+            As many integers as the block has rows. Values computed from these numbers alone are the
+            same in every scheme.
         """
         return self.find_rows(x.layout, x.shape[0])
 
     def add_gradient(self, parameter: Parameter, dy: DistMatrix, sums: Any) -> None:
         """Add this micro-batch's part to the gradient of a parameter (1, features). Collective.
 
-        After the last micro-batch messages begin, if ranks differ in the tokens that they have.
+        After the last micro-batch, the sum over ranks with different tokens starts.
 
         Parameters
         ----------
         parameter : Parameter
-            One that `nn.feature_vector` has made, laid out as the columns of dy.
+            Made by `nn.feature_vector`, cut as the columns of dy.
         dy : DistMatrix
-            The gradient over whose tokens the sums are.
+            The gradient whose tokens the sums are over.
         sums : array
             (1, columns of dy's block), summed over the block's rows.
         """
         self.context.add_gradient(parameter, axes_of(dy.layout.rows), make_write(sums))
 
-    # ------------------------------------------------------------------ what pdla's layers ask besides
+    # ------------------------------------------------------------------ for pdla's layers
 
     async def receive(self, transfer: Transfer[T]) -> T:
         """Wait for a transfer, and let other micro-batches compute meanwhile.
@@ -257,12 +261,12 @@ class MicroBatch:
         Parameters
         ----------
         transfer : Transfer
-            The one that is under way.
+            Under way.
 
         Returns
         -------
         object
-            What the transfer gives.
+            The transfer's result.
         """
         while transfer.under_way:
             if self.several:
@@ -271,7 +275,7 @@ class MicroBatch:
         return transfer.result
 
     def list_saved(self) -> Iterable[Any]:
-        """Give what the layers have saved. Local.
+        """List the values that layers have saved. Local.
 
         Returns
         -------
@@ -281,36 +285,36 @@ class MicroBatch:
         return self._saved.values()
 
     def to_forward_only(self) -> MicroBatch:
-        """Give the micro-batch in a forward pass of which nothing is saved. Local.
+        """Make a copy that saves nothing, for a forward pass that will be repeated. Local.
 
         Returns
         -------
         MicroBatch
-            Of the same pass.
+            In the same pass.
         """
         return MicroBatch(self.context, self.number, saving=False)
 
     def to_recomputation(self) -> MicroBatch:
-        """Give the micro-batch in a repetition of its forward pass. Local.
+        """Make a copy for the repetition of the forward pass. Local.
 
         Returns
         -------
         MicroBatch
-            Of the same pass.
+            In the same pass.
         """
         return MicroBatch(self.context, self.number, recomputing=True)
 
     # ------------------------------------------------------------------ which tokens
 
     def find_bounds(self, rows: int, unit: int) -> tuple[int, int]:
-        """Give the range of a rank's tokens that are in this micro-batch: whole units. Local.
+        """Find the range of a rank's tokens in this micro-batch, in whole units. Local.
 
         Parameters
         ----------
         rows : int
-            How many tokens the rank has.
+            Tokens of the rank.
         unit : int
-            How many of them stay together.
+            Tokens of a unit.
 
         Returns
         -------
@@ -321,14 +325,14 @@ class MicroBatch:
         return min(start * unit, rows), min(stop * unit, rows)
 
     def find_unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
-        """Count the tokens that stay together in an activation. Local.
+        """Find how many tokens of an activation form a unit, which micro-batches keep whole. Local.
 
         Parameters
         ----------
         layout : Layout
             The activation's.
         scale : Fraction, optional
-            Tokens that it has for each that came in.
+            Tokens of the activation for each token of the pass's input.
 
         Returns
         -------
@@ -338,15 +342,15 @@ class MicroBatch:
         return max(int(self.context.sequence * scale), find_sequence(layout))
 
     def find_rows(self, layout: Layout, tokens: int) -> np.ndarray:
-        """Give the global rows of this rank's tokens in an activation. Local.
+        """Find the global rows of this rank's tokens in an activation. Local.
 
         Parameters
         ----------
         layout : Layout
             The activation's.
         tokens : int
-            How many it has in the micro-batch on all ranks: layers may have made more or fewer of
-            them than the pass began with.
+            The activation's tokens in this micro-batch on all ranks. Layers may change the number
+            of tokens.
 
         Returns
         -------
@@ -360,7 +364,7 @@ class MicroBatch:
 
     @cached_property
     def tokens(self) -> int:
-        """The micro-batch's tokens on all ranks, where the pass begins."""
+        """The micro-batch's tokens on all ranks, in the input of the pass."""
         context, layout = self.context, self.context.layout
         if not self.several:
             return context.tokens
@@ -370,7 +374,7 @@ class MicroBatch:
 
 
 def make_write(sums: Any) -> Write:
-    """What sets a block of a gradient to these sums over tokens, or adds them to it."""
+    """Make the function that sets a block of a gradient to these sums over tokens, or adds them."""
 
     def write(block: Any, first: bool) -> None:
         if first:

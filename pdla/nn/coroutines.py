@@ -1,9 +1,9 @@
-"""Coroutines: a pass through a layer is written once, and stops where it would wait while another micro-batch could compute.
+"""Coroutines: a pass stops where it would wait, so that another micro-batch computes meanwhile.
 
-A pass is an `async def`. One micro-batch never stops: its pass runs to the end at once. Of several
-each stops, at `TURN`, wherever messages of its own are under way, and the next one computes
-meanwhile (overdecomposition, arXiv 2305.13525). Every rank drives the same passes in the same
-order, so the verbs match.
+A pass through a layer is an `async def`, written once. The pass of a single micro-batch runs to its
+end at once. Of several, each stops at `TURN` wherever its messages are under way, and the next one
+computes (overdecomposition, arXiv 2305.13525). Every rank drives the same passes in the same order,
+so the verbs match.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Turn:
-    """Awaited by a pass that lets the others have their turn."""
+    """Stops the pass that awaits it, so that others have their turn."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -26,11 +26,11 @@ TURN = Turn()
 
 
 def run_in_turn(passes: Iterable[Coroutine[Any, None, T]]) -> list[T]:
-    """Drive passes in turn, each until it stops; gives their results.
+    """Drive passes in turn, each until it stops, and return their results.
 
-    Each begins one turn after the one before it, so that they do not all wait at the same time.
-    Each has context variables of its own, so that the name under which one records its messages is
-    not that of another.
+    Each pass starts one turn after the one before it, so that they do not all wait at the same
+    time. Each has its own context variables, so that the ledger records its messages under its own
+    name.
     """
     under_way = dict(enumerate([(copy_context(), coroutine) for coroutine in passes]))
     results: dict[int, T] = {}

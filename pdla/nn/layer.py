@@ -1,4 +1,4 @@
-"""What every layer declares, and how one is made."""
+"""The class of all layers: what a layer declares, and how it is made."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from pdla.nn.scheme import Scheme
 class Layer(Runner):
     """A part of a network: `forward(x)`, then `backward(dy)` for dx and the gradients.
 
-    Both are collective; to make one is not, unless the layer says so.
+    Both are collective. To make a layer is local, unless its class says so.
 
-    Do not write to x or to the parameters between forward and backward: where they can, layers keep
-    these themselves rather than copies, and it depends on the scheme which of them are gathered
-    copies.
+    Do not write to x or to the parameters between forward and backward. Layers keep x and the
+    parameters themselves; only where the scheme gathers them does a layer keep a copy.
 
-    A layer of your own that sends nothing overrides `forward_local` and `backward_local`; one that
-    is made of other layers overrides `forward_async` and `backward_async`. What it declares is in
-    the attributes below, of the class or of the layer; parameters and inner layers are attributes,
-    too, the layers also in lists that are. `Sequential` has words for two attributes more, of
-    layers that change the number of tokens.
+    A layer of your own that sends nothing overrides `forward_local` and `backward_local`. A layer
+    made of other layers overrides `forward_async` and `backward_async`. The attributes below, of
+    the class or of the layer, declare what it takes and gives. Parameters and inner layers are
+    attributes, too; inner layers may also be in lists that are attributes. `Sequential` describes
+    two more attributes, for layers that change the number of tokens.
 
     Parameters
     ----------
@@ -41,31 +40,31 @@ class Layer(Runner):
     ----------
     takes, gives : str or None
         How the scheme cuts x and y, "rows | columns" as in its tables: `scheme.first.X`, say. None:
-        x may lie anywhere, and y lies there, too.
+        x has any layout, and y the same one.
     widths : (int or None, int or None)
         Features of x and of y. None: any, and y has as many as x.
     units : (int or None, int or None)
         Features of x, and of y, that cuts keep together; None: any.
     sequence : int
-        Tokens of x that must lie on one rank together.
+        Tokens of x that a rank must hold together.
     dtype : numpy.dtype or None
-        Of x. None: that of the parameters, and any without parameters.
+        The dtype of x. None: that of the parameters, and any without parameters.
     numbers : tuple of str
-        Names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's
-        probability.
+        Names of numbers and flags, such as Dropout's probability, that may be set between passes,
+        to the same on all ranks.
     passes : int
-        Forward passes made in training. What Dropout drops depends on it: set it when you resume
+        Forward passes made in training. Dropout's masks depend on it: set it when you resume
         training.
     place : str
-        Where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout
-        drops, by it.
+        The layer's place in the layers that hold it, "layers.1.mlp.". Its first weights and
+        Dropout's masks depend on it.
     drawn : bool
-        Whether its weights have been drawn, so that its place is settled.
+        Whether its weights have been drawn, so that its place no longer changes.
 
     Raises
     ------
     PdlaError
-        When a class is made that overrides `forward` or `backward`, on this rank: it says which
+        If a class that overrides `forward` or `backward` is made, on this rank. The error names the
         method to override instead.
 
     Examples
@@ -94,10 +93,10 @@ class Layer(Runner):
     numbers: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Prepare __init__: numbers among its arguments become Python's, and layers that it has made are put into their places.
+        """Wrap __init__: convert its numbers to Python's, and give inner layers their places.
 
-        Products of NumPy's short integers overflow, its short floats round, and of a fraction NumPy
-        has no root.
+        Products of NumPy's short integers would overflow and its short floats round, and NumPy has
+        no root of a fraction.
         """
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
@@ -112,16 +111,15 @@ class Layer(Runner):
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
-        """A layer of its own in the same scheme, with parameters and gradients of its own.
+        """Copy the layer with its parameters and gradients, but not its scheme or a pass under way.
 
-        Not collective. So one for averages of the weights is made. A pass under way stays with the
-        original.
+        Local. A copy may hold averages of the weights.
         """
         copy = memo[id(self)] = type(self).__new__(type(self))
         vars(copy).update(vars(self))
         copy._forget()
         vars(copy).update({name: deepcopy(value, memo) for name, value in vars(copy).items()})
-        copy.drawn = self.drawn  # by now: there is nothing to copy before
+        copy.drawn = self.drawn  # copying the parameters has drawn them
         return copy
 
     def __repr__(self) -> str:
@@ -138,7 +136,7 @@ def _refuse_scheme(kind: str, scheme: Any) -> GridError:
 
 
 def _prepare(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor `init` as `Layer.__init_subclass__` wants it."""
+    """Wrap the constructor `init` as `Layer.__init_subclass__` says."""
 
     @wraps(init)
     def init_and_place(*args: Any, **named: Any) -> None:
@@ -146,16 +144,16 @@ def _prepare(init: Callable[..., None]) -> Callable[..., None]:
         layer: Layer = args[0]
         if "scheme" not in vars(layer):
             raise PdlaError(f"{type(layer).__name__}.__init__ does not call super().__init__(scheme)")
-        layer._place_layers()  # those in lists that were empty when they became attributes
+        layer._place_layers()  # layers in lists that were empty when they became attributes
 
     return init_and_place
 
 
 @contextmanager
 def agree_on_arguments(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
-    """Collective: encloses the checks of a layer's arguments.
+    """Collective: a with-block for the checks of a layer's arguments.
 
-    An error on one rank, or a difference between ranks, is an error on all. `numbers`: the
+    An error on one rank, or a difference between ranks, is an error on all. `numbers` has the
     arguments in words; flags must be True or False.
     """
     if not isinstance(scheme, Scheme):

@@ -1,7 +1,7 @@
-"""A linear's three products by SUMMA: panels of the moving matrices come one after the other, so that none is gathered whole.
+"""A linear's three products by SUMMA, panel by panel, so that no matrix is gathered whole.
 
-Each axis carries what it does where matrices are gathered whole (`linear.py`), so as many words
-move, in more messages.
+Each axis carries the same dimension as in `linear.py`, which gathers whole matrices. The same
+number of words travels in more messages.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pdla.matmul.roles import Roles
 from pdla.matrix.core import DistMatrix
 from pdla.nn.scheme import LinearLayouts, Scheme
 
-PLANS = 12  # that are kept for a weight: three for each number of tokens
+PLANS = 12  # kept for a weight: three for each number of tokens
 
 
 class Panels:
-    """The products of one weight, planned at the first pass of their kind."""
+    """The products of one weight, each planned when it is first computed."""
 
     scheme: Scheme
     width: int
@@ -35,15 +35,15 @@ class Panels:
         return Panels(self.scheme, self.width)  # without plans, which may hold memory that ranks share
 
     def compute_y(self, x: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """Collective: X W."""
+        """Collective: compute X W."""
         return self._multiply(x, w, layouts.Y, (layouts.x, layouts.w, layouts.y))
 
     def compute_dx(self, dy: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """Collective: dY W^T."""
+        """Collective: compute dY W^T."""
         return self._multiply(dy, w.T, layouts.X, (layouts.dy, layouts.w.T, layouts.dx))
 
     def compute_dw(self, x: DistMatrix, dy: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """Collective: X^T dY."""
+        """Collective: compute X^T dY."""
         return self._multiply(x.T, dy, layouts.W, (layouts.x.T, layouts.dy, layouts.dw))
 
     def _multiply(self, A: DistMatrix, B: DistMatrix, layout: Layout, layouts: tuple[Layout, Layout, Layout]) -> DistMatrix:
@@ -57,7 +57,7 @@ class Panels:
         return run(self.plans[key], A, B, None, 1, 0, Workspace())
 
     def _find_roles(self, *layouts: Layout) -> Roles:
-        """The roles that these layouts give the axes."""
+        """Find the roles of axes from the gathered layouts of A and B and that of C's addends."""
         sizes = self.scheme.grid.sizes
         a, b, c = (
             Layout(effective(X.rows, sizes), effective(X.cols, sizes), [axis for axis in X.partial if sizes[axis] > 1])

@@ -1,4 +1,4 @@
-"""A parameter: a matrix that is learned."""
+"""A parameter: a matrix that a layer learns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from pdla.nn.transfers import Axes, Transfer, reduce
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """A seed of its own for each name, which begins with the layer's place: layers made with one seed are not alike."""
+    """Derive a seed from a layer's seed and a name that starts with the layer's place.
+
+    Layers made with one seed then have different numbers.
+    """
     return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
 
 
 class Parameter:
-    """A matrix that is learned, and its gradient after a backward pass, in the same layout.
+    """A matrix that a layer learns, and its gradient after a backward pass, in the same layout.
 
     Local to make. A Parameter that is an attribute of a layer is a parameter of the layer.
     `nn.feature_vector` makes one.
@@ -31,22 +34,21 @@ class Parameter:
     value : DistMatrix
         Its numbers.
     gathered_layout : Layout, optional
-        In which layers compute with it: it is gathered to this layout, and its gradient is summed
-        from this one to its own. By default they compute with it where it lies.
+        The layout in which layers compute with it: `value` is gathered to this layout, and addends
+        of the gradient, in this layout, are summed to the value's. By default the value's own.
     name : str, optional
-        Its messages are recorded as "name forward" and "name backward".
+        The ledger records its messages as "name forward" and "name backward".
     draw : callable, optional
-        Writes its first numbers, once somebody asks for them: by then the layer has been put into
-        its place.
+        Writes its first numbers when `value` is first read. By then the layer has its place.
 
     Attributes
     ----------
     gradient : DistMatrix or None
-        What the last backward pass has left, laid out as `value`, and the same on all copies.
+        The gradient of the last backward pass, in the layout of `value`, the same on all copies.
     allocated : DistMatrix
-        The value, of which what is to be drawn may not be there yet.
+        The value, whose numbers may not have been drawn yet.
     axes : tuple of str
-        Those over which it is gathered.
+        The axes over which it is gathered.
     layers : int
         How many layers use it.
     backward : bool
@@ -79,24 +81,24 @@ class Parameter:
 
     @property
     def value(self) -> DistMatrix:
-        """Its numbers, drawn when they are first asked for; `value.local` is this rank's block."""
+        """The numbers, drawn when they are first read; `value.local` is this rank's block."""
         if self._draw is not None:
             self._draw()
             self._draw = None
         return self.allocated
 
     def make_addends(self, partial: Axes) -> DistMatrix:
-        """Make a matrix for addends of the gradient, still to be written to. Local.
+        """Allocate a matrix for addends of the gradient. Local.
 
         Parameters
         ----------
         partial : tuple of str
-            The axes along which they are to be summed.
+            The axes along which the addends will be summed.
 
         Returns
         -------
         DistMatrix
-            In the dtype in which they are summed.
+            In the dtype of the sum.
         """
         value = self.allocated
         if partial not in self._addends:
@@ -107,7 +109,7 @@ class Parameter:
         return DistMatrix(value.xp.empty(shape, dtype), value.shape, value.grid, layout)
 
     def start_sum(self, addends: DistMatrix) -> Transfer[DistMatrix]:
-        """Begin to sum addends to the gradient. Collective.
+        """Start the sum of addends to the gradient. Collective.
 
         Parameters
         ----------
@@ -117,7 +119,7 @@ class Parameter:
         Returns
         -------
         Transfer
-            It gives the gradient.
+            Its result is the gradient.
         """
         axes = self._summed[addends.layout.partial]
         return Transfer(reduce(addends, self.allocated.layout, axes, self.allocated.base.dtype))

@@ -1,4 +1,4 @@
-"""Passes: a layer agrees with the other ranks on a call, and then runs a coroutine for each micro-batch, forward or backward."""
+"""Passes: a layer agrees with other ranks on a call, then runs a coroutine for each micro-batch."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pdla.nn.products import check_products
 from pdla.nn.tree import Node, name_parameters
 
 UNCHECKED = nullcontext()
-OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
+OVERRIDDEN = {  # methods that a subclass must not override, and what to do instead
     "forward": "override forward_local(x, batch), or async forward_async(x, batch) to await other layers",
     "backward": "override backward_local(dy, batch), or async backward_async(dy, batch) to await other layers",
 }
 
 
 class Runner(Node):
-    """What runs passes, by what a layer declares and overrides: every layer is one. `Layer` describes attributes."""
+    """Runs the passes of a layer by what it declares. `Layer` describes the attributes."""
 
     sequence: int
     takes: str | None
@@ -43,7 +43,7 @@ class Runner(Node):
     passes: int
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Refuse what must not be overridden."""
+        """Refuse a class that overrides `forward` or `backward`, or confuses plain and async ones."""
         super().__init_subclass__(**named)
         for way, instead in OVERRIDDEN.items():
             if way in vars(cls):
@@ -53,62 +53,61 @@ class Runner(Node):
                     raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {instead}")
 
     def _forget(self) -> None:
-        """Keep nothing of any pass, which can then not be taken backward."""
+        """Drop the last pass, which can then not be taken backward."""
         self._context: PassContext | None = None
 
     # ------------------------------------------------------------------ what subclasses override
 
     def forward_local(self, x: Any, batch: MicroBatch) -> Any:
-        """Give y, of a layer that sends nothing. Local; called by `forward`.
+        """Compute y, in a layer that sends nothing. Local; called by `forward`.
 
         Parameters
         ----------
         x : DistMatrix
-            A micro-batch's activation, whose block is `x.local`; not to be written to.
+            A micro-batch's activation, with block `x.local`; do not write to it.
         batch : MicroBatch
-            Says which rows they are, and saves what `backward_local` needs.
+            Knows the global rows of x, and saves what `backward_local` needs.
 
         Returns
         -------
         DistMatrix
-            `nn.like(x, block)` makes one.
+            y; `nn.like(x, block)` makes one.
 
         Raises
         ------
         PdlaError
-            Where a layer overrides neither this nor `forward_async`.
+            If a layer overrides neither this nor `forward_async`.
         """
         raise PdlaError(f"{self!r} has no pass forward: {OVERRIDDEN['forward']}")
 
     def backward_local(self, dy: Any, batch: MicroBatch) -> Any:
-        """Give the gradient with regard to x, of a layer that sends nothing. Local.
+        """Compute the gradient with regard to x, in a layer that sends nothing. Local.
 
         Called by `backward`.
 
         Parameters
         ----------
         dy : DistMatrix
-            The gradient with regard to y, laid out as y; not to be written to.
+            The gradient with regard to y, in y's layout; do not write to it.
         batch : MicroBatch
-            The one that `forward_local` was given; `batch.add_gradient` takes what parameters
-            learn.
+            The argument of `forward_local`; `batch.add_gradient` takes the gradients of parameters.
 
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
 
         Raises
         ------
         PdlaError
-            Where a layer overrides neither this nor `backward_async`.
+            If a layer overrides neither this nor `backward_async`.
         """
         raise PdlaError(f"{self!r} has no pass backward: {OVERRIDDEN['backward']}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
-        """Give y, of a layer that is made of others. Collective; called by `forward`.
+        """Compute y, in a layer that is made of others. Collective; called by `forward`.
 
-        It awaits theirs: ``await inner.forward_async(x, batch)``.
+        Await the inner layers: ``await inner.forward_async(x, batch)``.
 
         Parameters
         ----------
@@ -125,7 +124,7 @@ class Runner(Node):
         return self.forward_local(x, batch)
 
     async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
-        """Give the gradient with regard to x, of a layer that is made of others. Collective.
+        """Compute the gradient with regard to x, in a layer that is made of others. Collective.
 
         Called by `backward`.
 
@@ -139,22 +138,22 @@ class Runner(Node):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         return self.backward_local(dy, batch)
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the layer takes x: by default, what it declares. Local: all ranks are told.
+        """Raise unless x is what the layer declares. Local; `forward` raises on all ranks.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         if self.takes is None:
             check_anywhere(self, x)
@@ -169,9 +168,9 @@ class Runner(Node):
         Parameters
         ----------
         x : DistMatrix
-            (tokens, features), laid out as `takes` says; of Embedding token numbers.
+            (tokens, features), in the layout that `takes` names; for Embedding, token numbers.
         training : bool, optional
-            False: nothing is kept for a backward pass, nothing is dropped out.
+            False keeps nothing for a backward pass, and drops nothing out.
 
         Returns
         -------
@@ -181,9 +180,9 @@ class Runner(Node):
         Raises
         ------
         ShapeError, LayoutError
-            For an x that the layer does not take, on every rank.
+            If the layer does not take x, on every rank.
         AgreementError
-            Where `passes`, or a number of a layer in it (`numbers`), differs between ranks.
+            If `passes`, or a number of an inner layer (`numbers`), differs between ranks.
         VerificationError
             With PDLA_VERIFY=1, for a product that is wrong twice, on every rank.
         """
@@ -205,7 +204,7 @@ class Runner(Node):
             x = to_row_major(x)
             try:
                 parts = run_in_turn([self.forward_async(take_part(x, batch), batch) for batch in context.batches])
-            except LayoutError:  # on every rank: what layers have made lies as a later one does not take it
+            except LayoutError:  # on every rank: a layer does not take the layout that earlier ones gave
                 context.drop()
                 raise
             y = join_parts(parts)
@@ -216,29 +215,27 @@ class Runner(Node):
         return y
 
     def backward(self, dy: DistMatrix) -> Any:
-        """Give the gradient with regard to x, given that with regard to y. Collective.
-
-        Parameters get theirs.
+        """Compute the gradients with regard to x and to all parameters. Collective.
 
         Parameters
         ----------
         dy : DistMatrix
-            Laid out as y.
+            The gradient with regard to y, in y's layout.
 
         Returns
         -------
         DistMatrix or None
-            Laid out as x; None of Embedding.
+            The gradient with regard to x, in x's layout; None for Embedding.
 
         Raises
         ------
         PdlaError
             Without a forward pass before it, on every rank.
         ShapeError, LayoutError
-            Where dy does not lie as y, on every rank.
+            If dy has not y's layout, on every rank.
         VerificationError
-            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank; no gradients are
-            left.
+            With PDLA_VERIFY=1, for a product that is wrong twice, on every rank. Parameters then
+            have no gradients.
         """
         context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.description} on {describe(dy)}"):
@@ -255,7 +252,7 @@ class Runner(Node):
                 dx = run_in_turn([self.backward_async(part, batch) for part, batch in parts])
                 context.finish_gradients()
         except BaseException:
-            context.forget_gradients()  # so that there is none to step by
+            context.forget_gradients()  # an optimizer must not step by an unfinished one
             raise
         return join_parts(dx)
 
@@ -265,8 +262,8 @@ class Runner(Node):
         Returns
         -------
         int
-            Of x where a layer keeps it, and of gathered parameters, but of no parameter that is
-            used where it lies.
+            The bytes of saved activations and gathered parameters, without the parameters' own
+            blocks.
         """
         context = self._context
         if context is None:
@@ -277,9 +274,9 @@ class Runner(Node):
         return sum(size for memory, size in found.items() if memory not in own)
 
     def _check_uses(self, named: list[tuple[str, Parameter]]) -> None:
-        """PdlaError unless the layers here that use a parameter are as many as its `layers`.
+        """PdlaError unless exactly `parameter.layers` layers use each parameter in this pass.
 
-        Else its gradient would wait for layers that make no pass, or not for all that do.
+        Its gradient is complete once so many layers have added to it.
         """
         uses = Counter([parameter for _, parameter in named])
         for name, parameter in named:
@@ -294,7 +291,7 @@ class Runner(Node):
 
 
 def _describe_numbers(layers: Iterable[Any]) -> str:
-    """Words for the numbers of these layers, each once; and a digest that tells which layer has which, and its place."""
+    """Describe the numbers of layers, each once, and add a digest of all numbers and places."""
     words: dict[str, None] = {}
     whole: list[str] = []
     for layer in layers:
@@ -308,7 +305,7 @@ def _describe_numbers(layers: Iterable[Any]) -> str:
 
 
 def _find_memory(x: Any) -> Any:
-    """The array whose memory x looks at."""
+    """Find the array that owns x's memory."""
     return x if x.base is None else x.base
 
 
@@ -318,19 +315,19 @@ def _find_arrays(values: Any) -> Iterator[Any]:
             yield from _find_arrays(value)
         elif isinstance(value, DistMatrix):
             yield _find_memory(value.base)
-        elif hasattr(value, "nbytes"):  # no number and no layout
+        elif hasattr(value, "nbytes"):  # numbers and layouts have none
             yield _find_memory(value)
 
 
 def describe(x: Any) -> str:
-    """Words for an argument, equal on two ranks where the argument is."""
-    if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
+    """Describe an argument in words that differ between ranks if the argument does."""
+    if isinstance(x, np.ndarray):  # token numbers, which must be the same on every rank
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
     return x.described if isinstance(x, DistMatrix) else type(x).__name__
 
 
 def to_python(x: Any) -> Any:
-    """A NumPy number as Python's; anything else as it is."""
+    """Convert a NumPy number to Python's; return anything else unchanged."""
     if isinstance(x, Real) and not isinstance(x, Integral):
         return float(x)
     return int(x) if isinstance(x, np.integer) else x

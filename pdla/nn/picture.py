@@ -1,4 +1,4 @@
-"""A network in HTML: its layers, their parameters, how these are cut, and what of them this rank has."""
+"""A network in HTML: its layers, their parameters, how these are cut, and this rank's blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THUMB = 40.0  # pixels
 
 
 def picture(layer: Any) -> str:
-    """Local: parameters that have not been drawn yet are not."""
+    """Show a layer as HTML. Local; draws no parameters."""
     rows = []
     for part, prefix in layer.all_layers().items():
         rows.append((prefix.removesuffix(".") or "all", _describe(part), "", "", "", ""))
@@ -29,7 +29,7 @@ def _describe(layer: Any) -> str:
 
 
 def _describe_parameter(parameter: Parameter) -> tuple[str, str, str, str]:
-    """Its shape, layout, and block here, in words and to scale."""
+    """Give a parameter's shape, layout and local block in words, and the block to scale."""
     X = parameter.allocated
     rows, cols = (show.densities(part.starts, part.stops, n) for part, n in zip(X.indices, X.shape, strict=True))
     cut = repr(X.layout).removeprefix("Layout(").removesuffix(")") or "whole on every rank"

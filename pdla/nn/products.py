@@ -1,7 +1,8 @@
-"""Checked products of a rank's own blocks, of which layers are made where PDLA_VERIFY=1, each on its rank alone.
+"""Products of a rank's own blocks that check themselves: layers use them with PDLA_VERIFY=1.
 
-C x is compared with A (B x), as of distributed matrices. What is wrong twice is told to all ranks
-at the end of the pass, until when they wait for this rank's messages.
+Each rank compares C x with A (B x), as for distributed matrices, and computes a wrong product
+again. At the end of the pass it reports products that were wrong twice to all ranks. Until then
+other ranks wait for this one's messages of the pass.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from pdla.matmul.images import VECTORS, Pair, image, strips
 from pdla.matmul.schedules.streams import multiply
 from pdla.matmul.verify import beyond
 
-_pass: ContextVar[tuple[int, list[str]]] = ContextVar("pdla_nn_pass")  # whose, and what was wrong twice
+_pass: ContextVar[tuple[int, list[str]]] = ContextVar("pdla_nn_pass")  # the rank, and its products that were wrong twice
 _random = np.random.default_rng(0x5EED)
 
 
 @contextmanager
 def check_products(comm: Communicator) -> Iterator[None]:
-    """Collective: a with-block in which layers multiply. VerificationError, on every rank, for what was wrong twice on any."""
+    """Collective: a with-block in which layers multiply.
+
+    VerificationError, on every rank, if a product was wrong twice on any of them.
+    """
     faults: list[str] = []
     token = _pass.set((comm.rank, faults))
     try:
@@ -41,7 +45,10 @@ def check_products(comm: Communicator) -> Iterator[None]:
 
 
 def multiply_and_check(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
-    """`c = alpha a b + beta c` of blocks, as `multiply` does, and a check; alpha and beta are 0 or 1."""
+    """Compute c = alpha a b + beta c of blocks, as `multiply` does, and check it.
+
+    alpha and beta are 0 or 1.
+    """
     before = c.copy() if beta else None
 
     def compute() -> Any:
@@ -54,7 +61,10 @@ def multiply_and_check(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: co
 
 
 def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> Any:
-    """What computes a b, of matrices or stacks of them, added to what was before: once more, with a warning, where it is wrong."""
+    """Compute before + a b, of matrices or of stacks, and check the result.
+
+    A wrong result is computed once more, with a warning.
+    """
     product = compute()
     if namespace(a).name == "meta" or not _is_wrong(a, b, before, product):
         return product
@@ -69,7 +79,7 @@ def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, before: Any = 
 
 
 def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
-    """Whether the images by the product are too far from what they should be."""
+    """Whether product x differs from before x + a (b x) by more than rounding, for random x."""
     xp, (k, n) = namespace(a), b.shape[-2:]
     if not product.size:
         return False
@@ -86,7 +96,7 @@ def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
 
 
 def _apply(xp: Any, y: Any, pair: Pair) -> Pair:
-    """The image by a block, or by each of a stack."""
+    """Apply a block, or each block of a stack, to vectors."""
     if y.ndim > 2:
         return image(xp, y.shape[:-1], [(..., ..., y.astype(pair[0].dtype, copy=False))], *pair)
     by_columns = abs(y.strides[0]) < abs(y.strides[1])

@@ -1,20 +1,22 @@
-"""Schemes: how a linear layer is cut over a grid, as tables of layouts. Everything else about a layer follows from them.
+"""Schemes: tables of layouts that say how a linear layer is cut over a grid.
 
-A table says where X (tokens x inputs), W (inputs x outputs) and Y (tokens x outputs) lie, "axes
-cutting rows | axes cutting columns", outermost first, and what each axis carries in the layer's
-three products
+X is tokens x inputs, W inputs x outputs, Y tokens x outputs. A table has their layouts, as "axes
+cutting rows | axes cutting columns", outermost first. A table also has the dimension that each axis
+carries in the layer's three products:
 
-    Y = X W          tokens x outputs, summed over inputs
-    dX = dY W^T      tokens x inputs,  summed over outputs
-    dW = X^T dY      inputs x outputs, summed over tokens
+| Y = X W, tokens x outputs, summed over inputs
+| dX = dY W^T, tokens x inputs, summed over outputs
+| dW = X^T dY, inputs x outputs, summed over tokens
 
-An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each
-matrix is gathered over those axes that cut a dimension of it at rest without carrying that
-dimension, and each result is summed over the axes that carry the dimension that it lacks: scattered
-where the result is cut along such an axis, else the same on all ranks along it.
+An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three
+products. The layer's messages follow from this:
 
-Layers come in pairs, `first` and `second`: what the first puts out the second takes in, and the
-second puts out what the first takes in, so that nothing is redistributed between them.
+* A matrix is gathered over each axis that cuts a dimension of it without carrying this dimension.
+* A result is summed over the axes that carry the dimension that the result lacks. The sum is
+  scattered along an axis that cuts the result, else the same on all ranks along the axis.
+
+Layers come in pairs, `first` and `second`. The second's X has the layout of the first's Y, and the
+second's Y that of the first's X, so nothing is redistributed between them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from pdla.matrix.create import from_global
 
 @dataclass(frozen=True)
 class Table:
-    """Where a layer's matrices lie, and what the axes carry: "row:t col:o"."""
+    """The layouts of a layer's matrices, and the dimension that each axis carries: "row:t col:o"."""
 
     carries: str
     X: str
@@ -49,7 +51,7 @@ class Table:
         return dict(word.split(":") for word in self.carries.split())
 
     def swap_axes(self, one: str, other: str) -> Table:
-        """The same with two axes in each other's place."""
+        """Exchange two axes, in a copy of the table."""
         names = {one: other, other: one}
 
         def swap(text: str) -> str:
@@ -58,7 +60,7 @@ class Table:
         return Table(*map(swap, (self.carries, self.X, self.W, self.Y)))
 
     def restrict(self, axes: tuple[str, ...], data: tuple[str, ...]) -> Table:
-        """The table on a grid that has these axes alone; tokens are cut along those of `data` first."""
+        """Leave these axes alone in a copy of the table; the axes of `data` cut tokens first."""
 
         def keep_axes(text: str) -> str:
             return " ".join(word for word in text.split() if word == "|" or word.partition(":")[0] in axes)
@@ -69,22 +71,23 @@ class Table:
 
 
 def split_axes(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes that cut rows, and those that cut columns, of "rows | columns"."""
+    """Split "rows | columns" into the axes that cut rows and the axes that cut columns."""
     rows, cols = spec.split("|")
     return tuple(rows.split()), tuple(cols.split())
 
 
 def select_cuts(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
-    """The cuts along some axes."""
+    """Select the cuts along some axes."""
     return tuple(cut for cut in cuts if cut.axis in axes)
 
 
 @dataclass(frozen=True)
 class LinearLayouts:
-    """A linear's layouts: at rest, as gathered, and of addends.
+    """A linear's layouts.
 
-    X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y,
-    dX and dW, before they are summed.
+    | X, W, Y     at rest
+    | x, w, dy    gathered, for the local products
+    | y, dx, dw   addends of Y, dX and dW
     """
 
     X: Layout
@@ -97,7 +100,7 @@ class LinearLayouts:
 
     @cached_property
     def dy(self) -> Layout:
-        """The gathered dY's."""
+        """The layout of the gathered dY."""
         return self.y.summed
 
     @cached_property
@@ -106,7 +109,7 @@ class LinearLayouts:
 
     @cached_property
     def unfolded_dx(self) -> Layout:
-        """Of dY W^T, before a convolution's is folded."""
+        """The layout of dY W^T, which a convolution folds to dx."""
         return Layout(self.y.rows, self.w.rows, self.dx.partial)
 
     @cached_property
@@ -120,32 +123,32 @@ class LinearLayouts:
 
     @cached_property
     def dy_gather_axes(self) -> tuple[str, ...]:
-        """Those over which dY is."""
+        """The axes over which dY is gathered to dy."""
         return find_gather_axes(self.Y, self.dy, self.sizes)
 
     @cached_property
     def y_sum_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The axes over which Y is summed: scattered, and alike."""
+        """The axes over which Y is summed, as `find_sum_axes` has them."""
         return find_sum_axes(self.y, self.Y, self.sizes)
 
     @cached_property
     def dx_sum_axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Those over which dX is."""
+        """The axes over which dX is summed, as `find_sum_axes` has them."""
         return find_sum_axes(self.dx, self.X, self.sizes)
 
 
 def find_gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes over which an all-gather brings a matrix from a layout to one that is not cut along them."""
+    """Find the axes over which an all-gather changes the old layout to the new one."""
     axes = extra_axes(old, new, sizes)
     assert axes is not None, f"{old} is not {new} cut further"
     return axes
 
 
 def find_sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes of several ranks along which addends are summed: scattered, and alike.
+    """Find the axes of several ranks along which addends are summed.
 
-    The sum is scattered along those along which the layout cuts it; along the others it is alike on
-    all ranks.
+    The sum is scattered along the axes of the first tuple, which cut the layout. Ranks along the
+    axes of the second tuple hold copies of the sum.
     """
     partial = [axis for axis in addends.partial if sizes[axis] > 1]
     scattered = tuple(axis for axis in layout.axes if axis in partial)
@@ -161,25 +164,24 @@ class Scheme:
     Parameters
     ----------
     grid : ProcessGrid
-        Of the scheme's axes, without idle ranks.
+        The scheme's axes, without idle ranks.
     keep : bool, optional
-        Gathered operands are kept from forward to backward (True), or gathered again (False): fewer
-        words, or memory.
+        True keeps gathered operands from forward to backward, for fewer words. False gathers them
+        again, for less memory.
     shards : int, optional
-        Micro-batches: parts of each rank's tokens, worked on in turn, so that the messages of one
-        travel while another computes.
+        Micro-batches, parts of each rank's tokens. The messages of one travel while another
+        computes.
     panel : int, optional
-        Linear's three products go by SUMMA, in panels of so many indices; by default operands are
-        gathered whole.
+        Width of SUMMA's panels in Linear's three products. By default operands are gathered whole.
     _flags : mapping, optional
-        Further options of a subclass, which must be True or False as `keep`.
+        Further options of a subclass, which must be True or False.
 
     Raises
     ------
     GridError
-        For a grid that lacks an axis or has one too many, on every rank.
+        If the grid lacks an axis or has an unknown one, on every rank.
     ShapeError, ArgumentError
-        For shards and panels that are no whole numbers of at least 1, on every rank.
+        If shards or panel is no whole number of at least 1, on every rank.
 
     Examples
     --------
@@ -206,7 +208,7 @@ class Scheme:
         if not isinstance(grid, ProcessGrid):
             raise_everywhere(GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}"))
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
-        self.description = call  # in words that are the same on every rank
+        self.description = call  # the same on every rank
         with agreed(grid.comm, call):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
@@ -233,7 +235,7 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.restrict(grid.axes, data) for table in (self.first, self.second))
-        self._layouts: dict[tuple[Any, ...], Any] = {}  # kept, as every pass asks for the same ones
+        self._layouts: dict[tuple[Any, ...], Any] = {}  # every pass asks for the same ones
         self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
     def __repr__(self) -> str:
@@ -250,12 +252,12 @@ class Scheme:
         Parameters
         ----------
         kind : "first" or "second"
-            Which of them.
+            The layer's place in its pair.
 
         Returns
         -------
         Table
-            Where the layer's matrices lie.
+            The layouts of the layer's matrices.
 
         Raises
         ------
@@ -267,10 +269,10 @@ class Scheme:
         return self.first if kind == "first" else self.second
 
     def _cut_tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
-        """Cuts of tokens along axes.
+        """Cut tokens along axes.
 
-        Into whole units along those that cut tokens in attention, along others anywhere. (With
-        shards to divide there are no others: see __init__.)
+        Axes that cut tokens in attention keep units whole; others may cut a unit. (A scheme with
+        shards has no others: see __init__.)
         """
         whole = split_axes(self.first.Y)[0]
         return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole else 1).expand())
@@ -283,9 +285,9 @@ class Scheme:
         spec : str
             "axes that cut rows | axes that cut columns".
         sequence : int, optional
-            Tokens that stay together.
+            Tokens in a unit that cuts keep whole.
         unit : int, optional
-            Features that do.
+            Features in such a unit.
 
         Returns
         -------
@@ -300,12 +302,12 @@ class Scheme:
         return self._layouts[key]
 
     def residual(self, sequence: int = 1) -> Layout:
-        """Give the layout of what a first layer takes in and a second puts out. Local.
+        """Give the layout of a first layer's input and a second layer's output. Local.
 
         Parameters
         ----------
         sequence : int, optional
-            Tokens that stay together.
+            Tokens in a unit that cuts keep whole.
 
         Returns
         -------
@@ -320,16 +322,16 @@ class Scheme:
         Parameters
         ----------
         table : Table
-            Of its place in its pair.
+            The scheme's `first` or `second`.
         sequence : int
-            Tokens that stay together.
+            Tokens in a unit that cuts keep whole.
         units : (int, int)
-            Inputs, and outputs, that do.
+            Inputs, and outputs, in such a unit.
 
         Returns
         -------
         LinearLayouts
-            Of the three products.
+            The layouts of the three products.
         """
         key = table, sequence, units
         if key not in self._layouts:
@@ -348,26 +350,26 @@ class Scheme:
     # ------------------------------------------------------------------ activations
 
     def shard(self, x: object, *, sequence: int = 1, root: int | None = None) -> DistMatrix:
-        """Deal out a global activation as the first layer of a pair takes it. Collective.
+        """Distribute a global activation in the layout of a first layer's input. Collective.
 
         Parameters
         ----------
         x : array_like
-            (tokens, features); a sequence's tokens come one after the other.
+            (tokens, features); a sequence's tokens are consecutive.
         sequence : int, optional
-            Tokens of a sequence, which attention wants whole.
+            Tokens of a sequence; attention needs sequences whole on a rank.
         root : int, optional
             The rank that has x; by default every rank has it.
 
         Returns
         -------
         DistMatrix
-            Laid out as `residual` says.
+            In the layout that `residual` gives.
 
         Raises
         ------
         ShapeError, ArgumentError
-            For a sequence that is no whole number of at least 1, on every rank.
+            If sequence is no whole number of at least 1, on every rank.
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
             if not is_count(sequence):
@@ -382,5 +384,5 @@ def is_count(n: object, least: float = 1) -> bool:
 
 @lru_cache(maxsize=256)
 def find_sequence(layout: Layout) -> int:
-    """The tokens of a sequence that an activation's cuts keep whole; 1 where they are not cut into units."""
+    """Find how many tokens an activation's cuts keep together; 1 for cuts without units."""
     return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)

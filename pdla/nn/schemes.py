@@ -1,4 +1,4 @@
-"""Six schemes: the tables of the papers, and how they cut over an axis what the tables leave open."""
+"""Six schemes: the papers' tables, and options that change a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pdla.nn.scheme import Scheme, Table
 
 
 def is_true(flag: object) -> bool:
-    """Whether a flag is True, Python's or NumPy's. Anything but a flag is refused by Scheme.__init__, on all ranks together."""
+    """Whether a flag is True, Python's or NumPy's. Scheme.__init__ refuses what is no flag."""
     return isinstance(flag, (bool, np.bool_)) and bool(flag)
 
 
@@ -23,7 +23,7 @@ class Serial(Scheme):
     Parameters
     ----------
     grid : ProcessGrid
-        Of any axes, without idle ranks.
+        Any axes, without idle ranks.
     keep, shards, panel : bool, int, int, optional
         As `Scheme`'s.
     _flags : mapping, optional
@@ -49,8 +49,8 @@ class Megatron1D(Scheme):
     grid : ProcessGrid
         Axes: row; data.
     sequence_parallel : bool, optional
-        Tokens cut between the pairs, over the same ranks: an all-gather before the first layer and
-        a reduce-scatter after the second, instead of the all-reduce.
+        True cuts tokens between the pairs, over the same ranks. An all-gather before the first
+        layer and a reduce-scatter after the second replace the all-reduce.
     keep : bool, optional
         As `Scheme`'s; by default True without `sequence_parallel`.
     shards : int, optional
@@ -91,8 +91,8 @@ class Summa2D(Scheme):
     keep, shards : bool, int, optional
         As `Scheme`'s.
     panel : int, optional
-        So many indices at a time: a rank holds little more than its blocks. By default a product's
-        panels come all at once.
+        Indices in a panel: a rank then holds little more than its blocks. By default a product's
+        panels are gathered all at once.
 
     Notes
     -----
@@ -114,16 +114,17 @@ class Summa2D(Scheme):
 
 
 class Tesseract(Summa2D):
-    """Summa2D on each layer of a grid with depth, which cuts tokens, too. Collective to make.
+    """Summa2D on each layer of a grid with depth. Collective to make.
 
-    Each layer of the grid has all weights.
+    Depth cuts tokens. Each layer of the grid has all weights.
 
     Parameters
     ----------
     grid : ProcessGrid
         Axes: row, col, depth; data.
     cut_weights : bool, optional
-        Weights are cut over depth as well: gathered before use, their gradients scattered.
+        True cuts weights over depth as well. They are gathered before use, their gradients
+        scattered.
     keep, shards, panel : bool, int, int, optional
         As `Summa2D`'s.
 
@@ -166,8 +167,8 @@ class Cube3D(Scheme):
 
     Notes
     -----
-    arXiv 2105.14450. The paper's weight, input and output groups are the ranks that differ in col,
-    row and depth; row and depth swap from layer to layer.
+    arXiv 2105.14450. The paper's weight group is the ranks that differ in col, its input group in
+    row, its output group in depth. Row and depth swap from layer to layer.
 
     Examples
     --------
@@ -183,10 +184,10 @@ class Cube3D(Scheme):
 
 
 class Tensor3D(Scheme):
-    """Inputs over col, outputs over row, in every second layer the other way round.
+    """Inputs are cut over col and outputs over row; row and col swap from layer to layer.
 
-    Collective to make. Depth cuts tokens and, at rest, weights: they are gathered before use, their
-    gradients scattered.
+    Collective to make. Depth cuts tokens and, at rest, weights. Weights are gathered before use,
+    their gradients scattered.
 
     Parameters
     ----------

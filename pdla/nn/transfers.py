@@ -1,6 +1,6 @@
-"""What a layer sends: a matrix gathered, addends summed.
+"""A layer's messages: gathering a matrix, and summing addends.
 
-`Transfer(gather(X, layout, axes))` is under way, collective, and is waited for later.
+`Transfer(gather(X, layout, axes))` starts a transfer, collectively, and `wait` ends it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pdla.matrix.core import DistMatrix
 
 T = TypeVar("T")
 Axes = tuple[str, ...]
-Verbs = Generator[None, None, T]  # begins a verb, yields, and waits for it when it is resumed; then the next; returns the result
+Verbs = Generator[None, None, T]  # starts a verb, yields, waits for it when resumed; then the next
 
 
 class Transfer(Generic[T]):
-    """Verbs, one after the other, of which the first is under way."""
+    """Verbs, one after the other; the first is under way."""
 
     __slots__ = ("_verbs", "result", "under_way")
     result: T
@@ -30,21 +30,24 @@ class Transfer(Generic[T]):
         self.go_on()
 
     def go_on(self) -> None:
-        """Wait for the verb that is under way, and begin the next."""
+        """Wait for the verb that is under way, and start the next."""
         try:
             next(self._verbs)
         except StopIteration as end:
             self.result, self.under_way = end.value, False
 
     def wait(self) -> T:
-        """Collective: the result."""
+        """Collective: wait for all verbs, and return the result."""
         while self.under_way:
             self.go_on()
         return self.result
 
 
 def gather(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
-    """X gathered over these axes (`scheme.find_gather_axes`), which brings it to this layout; X itself where there are none."""
+    """Collective: gather X to this layout, over the axes of `scheme.find_gather_axes`.
+
+    Without axes the result is X itself.
+    """
     if not axes:
         return X
     end = gathering(X, layout, axes)
@@ -53,7 +56,7 @@ def gather(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
 
 
 def reduce(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
-    """The addends summed in their own dtype, over these axes (`scheme.find_sum_axes`), then cast to `dtype`."""
+    """Collective: sum addends over the axes of `scheme.find_sum_axes`, then cast to `dtype`."""
     grid, block, (scattered, replicated) = addends.grid, addends.base, axes
     if scattered:
         communicator = grid[scattered]
@@ -70,7 +73,7 @@ def reduce(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: 
 
 
 def allreduce(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
-    """An array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
+    """Collective: sum an array, or take its maximum, over the ranks along some axes, in place."""
     axes = tuple([axis for axis in axes if grid.sizes[axis] > 1])
     for half in grid[axes].halves(x, x, op) if axes else ():  # type: ignore[union-attr]
         yield

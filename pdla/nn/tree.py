@@ -1,4 +1,4 @@
-"""The tree of a network: a layer holds parameters and other layers by name, and they are saved and loaded by these names."""
+"""The tree of a network: a layer holds, saves and loads parameters and inner layers by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pdla.nn.scheme import Scheme
 
 
 class Node:
-    """What holds parameters and other nodes by the names of its attributes: every layer is one. `Layer` describes attributes."""
+    """Holds parameters and inner layers by the names of attributes, which `Layer` describes."""
 
     scheme: Scheme
     drawn: bool
@@ -27,7 +27,7 @@ class Node:
 
     @property
     def description(self) -> str:
-        """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
+        """The layer, and how its scheme runs a pass, in words; the same on every rank."""
         return f"{self!r}, {self.scheme.description}"
 
     # ------------------------------------------------------------------ named
@@ -38,7 +38,7 @@ class Node:
             self._place_layers()
 
     def _place_layers(self) -> None:
-        """Give the layers in this one, and all in them, their places in it; those that have one here keep it."""
+        """Set the places of all layers in this one that have none in it yet."""
         placed = vars(self).setdefault("_placed", set())
         for name, layer in list(self.named_layers()):
             if layer not in placed:
@@ -68,12 +68,12 @@ class Node:
         Parameters
         ----------
         prefix : str, optional
-            Begins the names.
+            Prefix of the names.
 
         Yields
         ------
         tuple of str and Parameter
-            One after the other; one that is used twice comes once.
+            One after the other; a parameter that two layers use comes once.
         """
         seen: set[Parameter] = set()
         for name, parameter in name_parameters(self.all_layers(prefix)):
@@ -87,14 +87,14 @@ class Node:
         Parameters
         ----------
         prefix : str, optional
-            Begins the names.
+            Prefix of the names.
         found : dict, optional
-            Those so far.
+            The layers so far.
 
         Returns
         -------
         dict
-            To each layer the prefix of its parameters' names.
+            The prefix of each layer's parameters' names.
         """
         found = {} if found is None else found
         if self not in found:
@@ -129,7 +129,7 @@ class Node:
         Returns
         -------
         dict of DistMatrix
-            Laid out as the parameters and the same on all copies.
+            In the parameters' layouts, the same on all copies.
         """
         return {name: p.gradient for name, p in self.named_parameters() if p.gradient is not None}
 
@@ -139,13 +139,13 @@ class Node:
         Parameters
         ----------
         root : int, optional
-            The rank that gets them; by default every rank does.
+            The rank that gets the arrays; by default every rank does.
 
         Returns
         -------
         dict of array
-            None for each elsewhere. The order of rows and columns does not depend on the scheme:
-            another scheme, on another grid, loads them.
+            None for each array on other ranks. The order of rows and columns does not depend on the
+            scheme: another scheme, on another grid, loads the arrays.
         """
         comm = self.scheme.grid.comm
         with agreed(comm, f"state_dict of {self.description} to root={root}"):  # also where there are no parameters to gather
@@ -158,24 +158,24 @@ class Node:
         Parameters
         ----------
         state : mapping of str to array
-            Of real numbers, which every rank has; in bfloat16 also as `numpy.load` gives them, of
-            dtype ``|V2``.
+            Arrays of real numbers, on every rank; in bfloat16 also of dtype ``|V2``, as
+            `numpy.load` returns them.
 
         Raises
         ------
         ShapeError
-            Where names or shapes differ, on every rank; an error leaves the layer as it was.
+            If names or shapes differ, on every rank. An error leaves the layer unchanged.
         """
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self.description}"):
             parameters = self.parameters()
             check_state(state, {name: value.shape for name, value in parameters.items()}, repr(self))
         blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in parameters.items()]
         for value, block in zip(parameters.values(), blocks, strict=True):
-            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
+            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # NumPy casts no other dtype to bfloat16 implicitly
 
 
 def name_parameters(layers: Mapping[Any, str]) -> Iterator[tuple[str, Parameter]]:
-    """Yield the parameters of these layers with their names; one that several layers use comes several times."""
+    """Yield the parameters of these layers with their names, a shared one once for each layer."""
     for layer, prefix in layers.items():
         for name, value in vars(layer).items():
             if isinstance(value, Parameter):
@@ -183,14 +183,14 @@ def name_parameters(layers: Mapping[Any, str]) -> Iterator[tuple[str, Parameter]
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
-    """ShapeError unless a state has arrays of real numbers of these names and shapes, and nothing besides."""
+    """ShapeError unless a state has exactly arrays of real numbers of these names and shapes."""
     if not isinstance(state, Mapping):
         raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not {kind_of(state)}")
     if set(shapes) != set(state):
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
-        value = as_saved(state[name])  # once: a file's is read
+        value = as_saved(state[name])  # once, as a file is read each time
         if shape != np.shape(value):
             raise ShapeError(f"{name} is {np.shape(value)} in the state, {shape} in {whose}")
         dtype = getattr(value, "dtype", None)

@@ -1,4 +1,4 @@
-"""How layers make their parameters: weights that are drawn, the same in every scheme, and vectors, a number for each feature."""
+"""Making parameters: weights, drawn equally in every scheme, and vectors, a number a feature."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def make_weight(
     layer: Layer, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str,
     *, whole: bool = True,
 ) -> Parameter:
-    """Collective: a weight for a layer of this table, the same in every scheme.
+    """Collective: make a weight for a layer of this table, the same in every scheme.
 
-    Normal with a standard deviation of `scale`. whole: it is gathered before use, else used where
-    it lies.
+    The weight is normal with standard deviation `scale`. With `whole`, layers gather it before use.
     """
     scheme = layer.scheme
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
@@ -42,15 +41,14 @@ def make_weight(
 
 
 def make_draw(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
-    """What draws this matrix's block, normal with a standard deviation of `scale`.
+    """Make the function that draws this matrix's block, normal with standard deviation `scale`.
 
-    By the seed, the layer's place and the name. The layer then keeps its place, whatever it is put
-    into.
+    The numbers depend on the seed, the layer's place and the name, so drawing settles the place.
     """
 
     def draw() -> None:
         layer.drawn = True
-        if value.xp.name != "meta":  # which has no numbers: to draw them would count as work of the first pass
+        if value.xp.name != "meta":  # it has no numbers, and drawing would count as work of the first pass
             numbers = Draw(value.shape[1], np.dtype(np.float64), derive_seed(seed, layer.place + name), "normal", 0, 1)
             value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
 
@@ -58,7 +56,10 @@ def make_draw(layer: Layer, value: DistMatrix, scale: float, seed: int, name: st
 
 
 def make_vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
-    """Collective: a parameter (1, n), cut as the features of an activation laid out as `spec`, copied where only tokens are cut."""
+    """Collective: make a parameter (1, n), cut as the features of an activation of layout `spec`.
+
+    Ranks along axes that cut tokens hold copies.
+    """
     value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
     check_floats("a parameter", value.dtype)
     value.stored[...] += fill
@@ -68,34 +69,34 @@ def make_vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype
 def feature_vector(
     scheme: Scheme, features: int, cut: str, *, unit: int = 1, fill: float = 0.0, dtype: Any = np.float64
 ) -> Parameter:
-    """Make a parameter of a layer of your own, (1, features): a number for each. Collective.
+    """Make a parameter (1, features) of a layer of your own, a number for each feature. Collective.
 
     Parameters
     ----------
     scheme : Scheme
-        The layer's.
+        The layer's scheme.
     features : int
-        How many there are on all ranks together.
+        Features on all ranks together.
     cut : str
-        How the scheme cuts the activations that it is used with: the layer's `takes` or `gives`.
+        How the scheme cuts the activations that use the parameter: the layer's `takes` or `gives`.
     unit : int, optional
         Features that cuts keep together.
     fill : float, optional
-        What each number begins as.
+        The first value of each number.
     dtype : dtype-like, optional
         Of real floats.
 
     Returns
     -------
     Parameter
-        Its block, `parameter.value.local`, fits to the columns of an activation's block; ranks that
-        have the same columns hold copies. `MicroBatch.add_gradient` takes what it learns.
+        Its block, `parameter.value.local`, has the columns of an activation's block. Ranks with the
+        same columns hold copies. `MicroBatch.add_gradient` takes its gradient.
 
     Raises
     ------
     ShapeError, LayoutError
-        On every rank, for numbers that are out of range, and for a cut over axes that the scheme's
-        grid does not have.
+        On every rank, for numbers out of range, and for a cut over axes that the scheme's grid does
+        not have.
 
     Examples
     --------

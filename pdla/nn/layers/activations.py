@@ -1,4 +1,4 @@
-"""Element by element: GeLU, ReLU, Dropout. Nothing is sent, whatever the scheme, and x may lie anywhere."""
+"""Layers that work element by element and send nothing: GeLU, ReLU, Dropout. x has any layout."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class GeLU(Layer):
 
     Notes
     -----
-    The slope is computed in the forward pass and kept instead of x: the error function takes as
-    long as a linear's product, and is not computed again.
+    The forward pass computes the slope, too, and saves it instead of x. The error function takes as
+    long as a linear's product, so backward does not compute it again.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class GeLU(Layer):
     """
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give GeLU of x, and save its slope. Local.
+        """Compute GeLU of x, and save its slope. Local.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class GeLU(Layer):
         return self.apply_with_bias(x, None, batch)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give dy times the slope. Local.
+        """Multiply dy by the slope. Local.
 
         Parameters
         ----------
@@ -67,18 +67,18 @@ class GeLU(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         (slope,) = batch.saved(self)
         return like(dy, dy.stored * slope)
 
     def apply_with_bias(self, x: DistMatrix, bias: Parameter | None, batch: MicroBatch) -> DistMatrix:
-        """Give GeLU of x plus the bias of the linear that made x. Local.
+        """Compute GeLU of x plus the bias of the linear that made x. Local.
 
         Parameters
         ----------
         x : DistMatrix
-            Tokens x features; where there is a bias, it may be overwritten.
+            Tokens x features; with a bias, x may be overwritten.
         bias : Parameter or None
             (1, features).
         batch : MicroBatch
@@ -87,7 +87,7 @@ class GeLU(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         y, slope = x.xp.gelu(x.stored, batch.saving, None if bias is None else bias.value.stored)
         if batch.saving:
@@ -95,21 +95,21 @@ class GeLU(Layer):
         return like(x, y)
 
     def compute_gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
-        """Give the gradient with regard to what `apply_with_bias` took, and its sums over tokens. Local.
+        """Compute the gradient with regard to x plus bias, and its sums over tokens. Local.
 
         Parameters
         ----------
         dy : DistMatrix
             The gradient with regard to y.
         batch : MicroBatch
-            The one that `apply_with_bias` was given.
+            The argument of `apply_with_bias`.
 
         Returns
         -------
         dx : DistMatrix
-            Laid out as dy.
+            In dy's layout.
         sums : array
-            (1, columns of its block): this micro-batch's part of the bias's gradient.
+            (1, columns of dx's block): this micro-batch's part of the bias's gradient.
         """
         (slope,) = batch.saved(self)
         dx, sums = dy.xp.product_sums(dy.stored, slope)
@@ -117,7 +117,7 @@ class GeLU(Layer):
 
 
 class ReLU(Layer):
-    """x where it is positive, else 0; NaN stays NaN.
+    """x where x is positive, else 0; NaN for NaN.
 
     The gradient becomes 0 where x is not positive.
 
@@ -137,7 +137,7 @@ class ReLU(Layer):
     """
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give x where it is positive, else 0. Local.
+        """Compute x where x is positive, else 0. Local.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class ReLU(Layer):
         return like(x, np.maximum(x.stored, x.dtype.type(0)))
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give dy where x is positive, else 0. Local.
+        """Compute dy where x is positive, else 0. Local.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class ReLU(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         (negative,) = batch.saved(self)
         dx = dy.stored.copy()
@@ -179,18 +179,17 @@ class Dropout(Layer):
     scheme : Scheme
         Any; nothing is sent.
     probability : float
-        With which an element becomes 0, below 1; others are multiplied by 1 / (1 - probability).
-    seed : int, optional
-        What is dropped depends on the seed, the name, the layer's place in others, the number of
-        the training pass and the element's global place alone: it is the same on every grid, in
-        every scheme and for any number of micro-batches.
-    name : str, optional
-        As for the seed.
+        The probability, below 1, with which an element becomes 0. Other elements are multiplied by
+        1 / (1 - probability).
+    seed, name : int, str, optional
+        The mask depends on seed, name, the layer's `place`, the number of the training pass and the
+        element's global place alone. The same elements are dropped on every grid, in every scheme
+        and for any number of micro-batches.
 
     Raises
     ------
     ShapeError
-        For a probability that is out of range, on every rank.
+        If the probability is out of range, on every rank.
 
     Examples
     --------
@@ -239,7 +238,7 @@ class Dropout(Layer):
         return self._scale(x, kept)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Drop what was dropped of x. Local.
+        """Set the dropped elements' gradients to 0. Local.
 
         Parameters
         ----------
@@ -249,18 +248,18 @@ class Dropout(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         (kept,) = batch.saved(self)
         return dy if kept is None else self._scale(dy, kept)
 
     def _scale(self, x: DistMatrix, kept: Any) -> DistMatrix:
-        scale = summing(x.dtype).type(1 / (1 - self.probability))  # in 16 bits it would be rounded, all elements alike, or infinite
+        scale = summing(x.dtype).type(1 / (1 - self.probability))  # in 16 bits the scale would be rounded or infinite
         return like(x, (x.stored * kept * scale).astype(x.dtype, copy=False))
 
 
 def check_kind(kind: str, activation: Any) -> None:
-    """ShapeError unless an activation, given as a kind of layer, is made of a scheme alone."""
+    """ShapeError unless `activation` is a class of layer that is made of a scheme alone."""
     try:
         signature(activation).bind(None)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A residual block: x, and added to it what branches of layers make of it."""
+"""A residual block: x plus the outputs of branches of layers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pdla.nn.scheme import Scheme
 class Block(Layer):
     """x + branch(x), then the same with the next branch. Collective to make.
 
-    A branch is layers one after the other, such as a norm and a linear: of any kind, but the last
-    gives what the first takes.
+    A branch is layers of any kind one after the other, such as a norm and a linear. Its last layer
+    gives what its first takes.
 
     Parameters
     ----------
     scheme : Scheme
-        Of all layers.
+        The scheme of all layers.
     branches : sequence of sequences of Layer
         In order.
     recompute : bool, optional
-        Keep x alone from forward to backward, which then begins by repeating the forward pass.
+        True keeps x alone from forward to backward; backward then repeats the forward pass first.
 
     Raises
     ------
     ShapeError, LayoutError
-        Where layers do not fit together, or a branch gives something else than it takes.
+        If layers do not fit together, or a branch does not give what it takes.
     GridError, PdlaError
         As `Sequential`'s. All of these are raised on every rank.
 
@@ -68,7 +68,7 @@ class Block(Layer):
             for branch in branches:
                 check_layers(kind, branch)
             self.recompute, self.branches = recompute, branches
-            self.layers = [layer for branch in branches for layer in branch]  # by which those have names that are no attributes
+            self.layers = [layer for branch in branches for layer in branch]  # names the layers that are no attributes
             declare(self, self.layers)
             for branch in branches:
                 _check_branch(kind, branch)
@@ -77,23 +77,23 @@ class Block(Layer):
         return f"{type(self).__name__} of {len(self.branches)} branches on {self.scheme!r}"
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the block's layers take x. Local: all ranks are told.
+        """Raise unless the block's layers take x. Local; `forward` raises on all ranks.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         super().check_input(x)
         check_first(self.branches[0], x)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give x with what each branch adds. Collective.
+        """Add each branch's output to x. Collective.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Block(Layer):
         return x
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x. Collective.
+        """Compute the gradient with regard to x. Collective.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Block(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         if self.recompute:
             (x,) = batch.saved(self)
@@ -145,7 +145,7 @@ class Block(Layer):
 
 
 def _check_branch(kind: str, branch: Sequence[Layer]) -> None:
-    """ShapeError or LayoutError unless a branch gives what it takes: then the same could follow it."""
+    """ShapeError or LayoutError unless a branch gives what it takes, so that it could follow itself."""
     if (scale := chain(branch).scale) != 1:
         raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes, to which they are to be added")
     chain([*branch, *branch])

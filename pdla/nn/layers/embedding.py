@@ -1,8 +1,8 @@
-"""Embedding, and the output head tied to it: one weight, its vocabulary cut as a first layer's outputs.
+"""Embedding, and the head tied to it: one weight, its vocabulary cut as a first layer's outputs.
 
-To look up rows of a table is to multiply it by rows of the identity. So an embedding is a first
-layer's dX = dY W^T, where dY has rows of the identity, and its gradient is that layer's dW = X^T
-dY. Its table lies as that layer's W, and the head is that layer.
+Looking up rows of a table is multiplying the table by rows of the identity. An embedding is
+therefore a first layer's dX = dY W^T, where the rows of dY are rows of the identity. Its gradient
+is that layer's dW = X^T dY, its table has the layout of W, and the head is that layer.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from pdla.nn.weights import make_draw, make_weight
 
 
 class Embedding(Layer):
-    """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
+    """Rows of a table by token number, in the layout of a first layer's input. Collective to make.
 
-    ``forward(ids)`` takes the numbers, from 0 to vocabulary - 1, of all tokens, in a 1-D array that
-    every rank has. The weight is hidden x vocabulary, as TiedHead multiplies by it.
+    ``forward(ids)`` takes the numbers of all tokens, from 0 to vocabulary - 1, in a 1-D array on
+    every rank. The weight is hidden x vocabulary, as TiedHead multiplies by it.
 
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     vocabulary : int
-        How many rows the table has, cut as a first layer's outputs.
+        Rows of the table, cut as a first layer's outputs.
     hidden : int
         Features of a row.
     sequence : int, optional
-        Tokens of a sequence; if more than 1, Positions adds a learned row for each token's
+        Tokens of a sequence. If more than 1, Positions adds a learned row for each token's
         position.
     scale : float, optional
         The standard deviation of the weight, which is normal.
     seed : int, optional
-        Of the weight.
+        The seed of the weight.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages; the weight depends on it.
+        The ledger's name for its messages; the weight depends on it.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, on every rank.
+        If a number is out of range, on every rank.
 
     Examples
     --------
@@ -96,29 +96,29 @@ class Embedding(Layer):
         return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
 
     def check_input(self, ids: Any) -> None:
-        """Raise unless the layer takes these token numbers. Local: all ranks are told.
+        """Raise unless the layer takes these token numbers. Local; `forward` raises on all ranks.
 
         Parameters
         ----------
         ids : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError
-            For anything but token numbers in a 1-D array, in whole sequences.
+            If `ids` is no 1-D array of token numbers in whole sequences.
         """
         check_ids(self, ids, self.vocabulary, self.sequence)
 
     def _find_layouts(self, batch: MicroBatch) -> LinearLayouts:
-        """A first layer's layouts, whose cuts of tokens keep the sequences of the whole pass together."""
+        """Find a first layer's layouts, whose cuts keep the whole pass's sequences together."""
         return self.scheme.linear(self.scheme.first, batch.context.sequence, (1, 1))
 
     def _find_tokens(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
-        """Which of this rank's tokens have numbers in its part of the vocabulary.
+        """Find this rank's tokens whose numbers are in its part of the vocabulary.
 
-        Gives where they are in that part, where among its tokens, and the numbers of all its
-        tokens.
+        Returns the numbers' columns in the rank's block, these tokens' places among the rank's
+        tokens, and the numbers of all the rank's tokens.
         """
         grid = self.scheme.grid
         assert grid.coords is not None
@@ -129,14 +129,14 @@ class Embedding(Layer):
         return own[found] - first, np.flatnonzero(found), own
 
     async def forward_async(self, ids: np.ndarray, batch: MicroBatch) -> DistMatrix:
-        """Give the tokens' rows. Collective; called by `forward`.
+        """Look up the tokens' rows. Collective; called by `forward`.
 
         Parameters
         ----------
         ids : ndarray
             The numbers of all tokens, of all micro-batches.
         batch : MicroBatch
-            Says which of them are meant.
+            The micro-batch whose rows are looked up.
 
         Returns
         -------
@@ -164,7 +164,7 @@ class Embedding(Layer):
         dx : DistMatrix
             The gradient with regard to the rows.
         batch : MicroBatch
-            The one that `forward_async` was given.
+            The argument of `forward_async`.
         """
         (ids,) = batch.saved(self)
         layouts = self._find_layouts(batch)
@@ -180,29 +180,29 @@ class Embedding(Layer):
 class Positions(Layer):
     """x plus a learned row for each token's position in its sequence. Collective to make.
 
-    x lies as a first layer takes it.
+    x has the layout of a first layer's input.
 
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     features : int
-        Of x.
+        Features of x.
     sequence : int
         Tokens of a sequence.
     scale : float, optional
         The standard deviation of the rows, which are normal.
     seed : int, optional
-        Of the rows.
+        The seed of the rows.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages; the rows depend on it.
+        The ledger's name for its messages; the rows depend on it.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, on every rank.
+        If a number is out of range, on every rank.
 
     Examples
     --------
@@ -258,7 +258,7 @@ class Positions(Layer):
         return like(x, x.stored + self.table.value.stored[batch.rows(x) % self.sequence])
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give dy itself, and add to the gradient of the rows. Collective.
+        """Return dy, and add to the gradient of the rows. Collective.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class Positions(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         with tagged(f"{self.name} positions"):
             write = _make_row_write(batch.rows(dy) % self.sequence, dy.stored)
@@ -277,7 +277,7 @@ class Positions(Layer):
 
 
 def _make_row_write(places: Any, rows: Any) -> Write:
-    """What adds `rows` to a block's rows of the numbers `places`, which may repeat."""
+    """Make the function that adds `rows` to the rows `places` of a block; places may repeat."""
 
     def write(block: Any, first: bool) -> None:
         if first:
@@ -290,20 +290,20 @@ def _make_row_write(places: Any, rows: Any) -> Write:
 class TiedHead(Linear):
     """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut.
 
-    Both layers add to its gradient, which is complete when the embedding and all heads made of it
-    have added to it: training without one of them is an error.
+    The embedding and all its heads add to the weight's gradient; training without one of them is an
+    error.
 
     Parameters
     ----------
     embedding : Embedding
-        Its weight is multiplied by.
+        The layer whose weight the head multiplies by.
     name : str, optional
-        By which the ledger records its messages.
+        The ledger's name for its messages.
 
     Raises
     ------
     PdlaError
-        For anything but an Embedding, on this rank.
+        If `embedding` is no Embedding, on this rank.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Linear: Y = X W + b, and the three products that any scheme's layers are made of."""
+"""Linear: Y = X W + b, and its three products in any scheme."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Linear(Layer):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     k, n : int
         Features of X and of Y.
     kind : "first" or "second", optional
-        The layer's place in its pair, which says where X and Y lie.
+        The layer's place in its pair, which determines the layouts of X and Y.
     bias : bool, optional
-        Whether there is b, which begins as 0.
+        Whether there is b, at first 0.
     units : (int, int), optional
-        How many of the k and of the n features cuts keep together, as those of a head.
+        How many of the k and of the n features cuts keep together, such as those of a head.
     scale : float, optional
         W is normal with this standard deviation; 1 / sqrt(k) by default.
     seed : int, optional
-        W's numbers depend on seed, name, k, n and the layer's place in others alone, not on the
-        scheme. They are drawn when they are first asked for.
+        W's numbers depend on seed, name, k, n and the layer's `place` alone, not on the scheme. W
+        is drawn when it is first read.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages.
+        The ledger's name for its messages.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, on every rank.
+        If a number is out of range, on every rank.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Linear(Layer):
         return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
 
     def find_layouts(self, x: DistMatrix) -> LinearLayouts:
-        """Give the layouts for an input that lies as x. Local.
+        """Find the layouts for an input in x's layout. Local.
 
         Parameters
         ----------
@@ -104,20 +104,20 @@ class Linear(Layer):
         Returns
         -------
         LinearLayouts
-            Of the three products.
+            The layouts of the three products.
         """
         return self.scheme.linear(self.table, find_sequence(x.layout), self.units)
 
     def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """The factor made of the gathered x, whose columns are W's rows. What is saved for backward is the gathered x."""
+        """Make the factor that W multiplies from the gathered x. Forward saves x, not the factor."""
         return x
 
     def _fold(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """The reverse: the addends of dX, given those of dY W^T."""
+        """Reverse `_unfold`: make the addends of dX from those of dY W^T."""
         return addends
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch, *, add_bias: bool = True) -> DistMatrix:
-        """Give Y. Collective; called by `forward`.
+        """Compute Y. Collective; called by `forward`.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Linear(Layer):
         batch : MicroBatch
             Saves x.
         add_bias : bool, optional
-            False: X W, and whoever asks for it adds the bias.
+            False gives X W, to which the caller adds the bias.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class Linear(Layer):
         return y
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch, *, sums: Any = None) -> DistMatrix:
-        """Give dX = dY W^T, and add X^T dY to W's gradient meanwhile. Collective.
+        """Compute dX = dY W^T, and add X^T dY to W's gradient meanwhile. Collective.
 
         Called by `backward`.
 
@@ -163,9 +163,9 @@ class Linear(Layer):
         dy : DistMatrix
             (tokens, n).
         batch : MicroBatch
-            The one that `forward_async` was given.
+            The argument of `forward_async`.
         sums : array, optional
-            (1, n), of dY over tokens, where they are known.
+            (1, n): dY's sums over tokens, if the caller has them.
 
         Returns
         -------
@@ -195,11 +195,11 @@ class Linear(Layer):
 
 
 async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
-    """The part that this rank has of a times a matrix of so many columns, of which b is the block.
+    """Multiply a by a matrix of so many columns, whose block is b. Local.
 
-    It consists of addends of that layout, in the dtype in which ranks sum them, where they are
-    summed. One of several micro-batches stops halfway: another's all-reduce is then halfway, too,
-    and its second half travels while the rest is computed.
+    The result has this layout. Addends that ranks will sum are in the dtype of the sum. One of
+    several micro-batches stops halfway, when another's all-reduce is halfway, too: its second half
+    travels during the rest of the product.
     """
     block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
@@ -212,7 +212,7 @@ async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed:
 
 
 def make_product_write(x: DistMatrix, dy: DistMatrix) -> Write:
-    """What sets a block of a gradient to x^T dy, or adds that to it."""
+    """Make the function that sets a block of a gradient to x^T dy, or adds x^T dy."""
 
     def write(block: Any, first: bool) -> None:
         multiply_blocks = multiply_and_check if config.settings.verify else multiply

@@ -1,4 +1,4 @@
-"""The mean over each sequence: what stands between tokens and one answer for each sequence."""
+"""The mean over each sequence, between tokens and one answer for each sequence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pdla.nn.scheme import Scheme, find_sequence
 
 
 class MeanOverSequence(Layer):
-    """The mean over each sequence's tokens, one row for each. Collective to make.
+    """The mean over each sequence's tokens, one row for each sequence. Collective to make.
 
-    x lies as a first layer's output.
+    x has the layout of a first layer's output.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class MeanOverSequence(Layer):
     Raises
     ------
     ShapeError, ArgumentError
-        For a sequence that is no whole number of at least 1, on every rank.
+        If sequence is no whole number of at least 1, on every rank.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class MeanOverSequence(Layer):
         self.takes = self.gives = scheme.first.Y
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give each sequence's mean. Local.
+        """Compute each sequence's mean. Local.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class MeanOverSequence(Layer):
         return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(rows_cut, x.layout.cols))
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give each token its part of the mean's gradient. Local.
+        """Compute each token's part of the mean's gradient. Local.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class MeanOverSequence(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         (layout,) = batch.saved(self)
         rows, cols = dy.stored.shape

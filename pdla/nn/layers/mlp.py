@@ -22,7 +22,7 @@ class MLP(Sequential):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     hidden : int
         Features of x and of y.
     inner : int, optional
@@ -30,19 +30,18 @@ class MLP(Sequential):
     activation : type of Layer, optional
         The layer between the linears, made of a scheme alone: `nn.ReLU`, say, or one of your own.
     bias : bool, optional
-        Whether the linears have one.
+        Whether the linears have a bias.
     seed : int, optional
         Of the weights.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        Begins the names of the linears.
+        Prefix of the linears' names.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, and for an activation that cannot be made, on every
-        rank.
+        If a number is out of range, or the activation cannot be made, on every rank.
 
     Notes
     -----
@@ -73,7 +72,7 @@ class MLP(Sequential):
         self.adds_bias: bool = type(self.layers[1]) is GeLU  # a subclass may override forward_local
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give second(activation(first(x))). Collective.
+        """Compute second(activation(first(x))). Collective.
 
         Parameters
         ----------
@@ -89,11 +88,11 @@ class MLP(Sequential):
             return await super().forward_async(x, batch)
         first, gelu, second = self.layers
         x = await first.forward_async(x, batch, add_bias=False)
-        x = gelu.apply_with_bias(x, first.bias, batch)  # x, overwritten, is held by no one else
+        x = gelu.apply_with_bias(x, first.bias, batch)  # may overwrite x, which nothing else refers to
         return await second.forward_async(x, batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x. Collective.
+        """Compute the gradient with regard to x. Collective.
 
         Parameters
         ----------
@@ -103,7 +102,7 @@ class MLP(Sequential):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         if not self.adds_bias:
             return await super().backward_async(dy, batch)

@@ -1,9 +1,9 @@
-"""Normalisation over features: LayerNorm and RMSNorm, and what every norm is.
+"""Normalisation over features: LayerNorm and RMSNorm, and the class of all norms.
 
-Features may be cut. Sums over them then go over the ranks that share a token: twice forward (for
-the mean, then for the squares of x - mean: the mean of x^2 less the square of the mean would lose
-digits) and once backward. LayerNorm reads x once for both sums: a rank takes the squares about the
-mean of its own features, and corrects them when it knows the mean of all.
+Features may be cut. The ranks that share a token then sum over features, twice forward and once
+backward. The first sum is for the mean, the second for the squares of x - mean. (The mean of x^2
+less the square of the mean would lose digits.) LayerNorm reads x once for both sums. A rank sums
+the squares about the mean of its own features, and corrects the sum for the mean of all features.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pdla.nn.weights import make_vector
 
 
 class Norm(Layer):
-    """What all norms share: gain and offset for each feature, and sums over features that may be cut. Collective to make."""
+    """A norm: gain and offset for each feature, and sums over features. Collective to make."""
 
     features: int
     eps: float
@@ -55,7 +55,7 @@ class Norm(Layer):
         return f"{type(self).__name__}({self.features}) on {self.scheme!r}"
 
     async def _sum(self, sums: Any, x: DistMatrix, batch: MicroBatch) -> Any:
-        """The sums over the ranks that share x's tokens, in place."""
+        """Collective: add up sums in place over the ranks that share x's tokens."""
         with tagged(f"{self.name} sums"):
             return await batch.receive(Transfer(allreduce(sums, x.grid, axes_of(x.layout.cols))))
 
@@ -69,24 +69,24 @@ class Norm(Layer):
 
 
 class TokenNorm(Norm):
-    """What LayerNorm and RMSNorm share. centred: whether a token's mean is subtracted."""
+    """A norm of each token's features. `centred`: whether a token's mean is subtracted."""
 
     centred: bool
 
     @property
     def _divisor(self) -> int:
-        """What sums over a token's features are divided by to get means; 1 where there are no features, whose sums are 0."""
+        """The number of features, by which sums become means; 1 for no features."""
         return max(self.features, 1)
 
     def _normalise(self, x: DistMatrix, sums: Any, squares: Any, batch: MicroBatch) -> DistMatrix:
-        """y, given the sums of each token's features (None: they are not centred) and those of their squares."""
+        """Compute y from the sums of each token's features (None: not centred) and of their squares."""
         gain, offset = self.gain.value.stored, None if self.offset is None else self.offset.value.stored
         y, normal, scale = x.xp.normalise(x.stored, sums, squares, self._divisor, self.eps, gain, offset, batch.saving)
         batch.save(self, normal, scale)
         return like(x, y)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x, and add to those of gain and offset. Collective.
+        """Compute the gradient with regard to x, and add to those of gain and offset. Collective.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class TokenNorm(Norm):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         normal, scale = batch.saved(self)
         self._learn(dy, normal, batch)
@@ -114,24 +114,24 @@ class LayerNorm(TokenNorm):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     features : int
-        Of x and of y.
+        Features of x and of y.
     kind : "first" or "second", optional
-        The place in its pair of the layer that takes y: x lies as that one's input.
+        The place in its pair of the layer that takes y. x has the layout of that layer's input.
     offset : bool, optional
-        Whether there is one.
+        Whether there is an offset.
     eps : float, optional
         Added to the variance.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages.
+        The ledger's name for its messages.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, on every rank.
+        If a number is out of range, on every rank.
 
     Examples
     --------
@@ -173,22 +173,22 @@ class RMSNorm(TokenNorm):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     features : int
-        Of x and of y.
+        Features of x and of y.
     kind : "first" or "second", optional
-        The place in its pair of the layer that takes y: x lies as that one's input.
+        The place in its pair of the layer that takes y. x has the layout of that layer's input.
     eps : float, optional
         Added to the mean of the squares.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages.
+        The ledger's name for its messages.
 
     Raises
     ------
     ShapeError
-        For numbers that are out of range, on every rank.
+        If a number is out of range, on every rank.
 
     Examples
     --------

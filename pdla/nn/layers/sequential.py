@@ -1,4 +1,4 @@
-"""Layers one after the other, which make one pass: each takes what the one before it gives."""
+"""Layers one after the other in one pass: each takes what the one before it gives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pdla.nn.layer import Layer, agree_on_arguments
 from pdla.nn.scheme import Scheme, split_axes
 
 ANY = None, None
-HANDED_ON = {  # what a layer may declare of x and of y, and the words for it in an error
+HANDED_ON = {  # declarations of x and y that a layer may make, and an error's words for them
     "widths": "{} features",
     "units": "features in units of {}",
     "sizes": "samples of {0[0]} x {0[1]} pixels",
@@ -25,34 +25,34 @@ HANDED_ON = {  # what a layer may declare of x and of y, and the words for it in
 
 
 class Sequential(Layer):
-    """Layers one after the other, which make one pass. Collective to make.
+    """Layers one after the other, in one pass. Collective to make.
 
-    Micro-batches stay apart from first to last.
+    Micro-batches are separate from the first layer to the last.
 
     Parameters
     ----------
     scheme : Scheme
-        Of all layers.
+        The scheme of all layers.
     layers : sequence of Layer
         In order.
 
     Raises
     ------
     LayoutError
-        Where a layer takes another layout than the one before it gives.
+        If a layer takes another layout than the one before it gives.
     ShapeError
-        Where it takes other features, units of them, sequences or samples, or where dtypes of
-        parameters differ.
+        If a layer takes other features, units, sequences or samples than the one before it gives,
+        or dtypes of parameters differ.
     GridError
-        For layers of another scheme.
+        If a layer has another scheme.
     PdlaError
-        For a layer in two places. All of these are raised on every rank.
+        If a layer is in two places. All of these are raised on every rank.
 
     Notes
     -----
-    A layer that changes the number of tokens has an attribute `scale`, a Fraction: the tokens of y
-    for each of x. A layer of images has an attribute `sizes`: height and width of x's samples, and
-    of y's, each a pair; None: any, and y has those of x.
+    A layer that changes the number of tokens has an attribute `scale`, a Fraction: tokens of y for
+    each token of x. A layer of images has an attribute `sizes`: (height, width) of x's samples and
+    of y's. None: any, and y's samples have the size of x's.
 
     Examples
     --------
@@ -79,27 +79,27 @@ class Sequential(Layer):
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
     def check_input(self, x: Any) -> None:
-        """Raise unless all layers take what they would be given. Local: all ranks are told.
+        """Raise unless all layers take their inputs. Local; `forward` raises on all ranks.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         check_first(self.layers, x)
-        if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
+        if isinstance(x, DistMatrix):  # a later layer may be stricter than the first
             features, _ = self.widths
             expected = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
             if expected != (x.shape[1], x.dtype):
                 raise ShapeError(f"{self!r} takes (tokens, {expected[0]}) of {expected[1]}, not {x.shape} of {x.dtype}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
-        """Give what the layers make of x, one after the other. Collective.
+        """Apply the layers to x, one after the other. Collective.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class Sequential(Layer):
         return x
 
     async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
-        """Give the gradient with regard to x, layers in reverse. Collective.
+        """Compute the gradient with regard to x, layer by layer in reverse. Collective.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Sequential(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         for layer in reversed(self.layers):
             dy = await layer.backward_async(dy, batch)
@@ -138,7 +138,7 @@ class Sequential(Layer):
 
 @dataclass(frozen=True)
 class Ends:
-    """What layers take and give one after the other; the names are those of a layer's own attributes."""
+    """The inputs and outputs of a chain of layers; the fields are those of a layer's attributes."""
 
     takes: str | None = None
     gives: str | None = None
@@ -149,7 +149,7 @@ class Ends:
     sequence: int = 1
 
     def append(self, layer: Layer) -> Ends:
-        """The ends of one layer more. LayoutError or ShapeError unless it takes what those before it give."""
+        """Append a layer. LayoutError or ShapeError unless it takes what the chain gives."""
         if layer.takes is not None and self.gives is not None and split_axes(layer.takes) != split_axes(self.gives):
             raise LayoutError(
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
@@ -165,9 +165,10 @@ class Ends:
 
 
 def declare(whole: Layer, layers: Sequence[Layer]) -> None:
-    """Declare of `whole` what these layers, of which it is made, take and give one after the other.
+    """Declare for `whole`, which is a chain of these layers, what the chain takes and gives.
 
-    PdlaError unless they have the scheme of `whole`, one dtype and a place each, and fit together.
+    PdlaError unless the layers have the scheme of `whole`, one dtype and one place each, and fit
+    together.
     """
     kind = type(whole).__name__
     others = [layer for layer in layers if layer.scheme is not whole.scheme]
@@ -188,9 +189,9 @@ def declare(whole: Layer, layers: Sequence[Layer]) -> None:
 
 
 def chain(layers: Iterable[Layer]) -> Ends:
-    """What layers take and give one after the other. LayoutError or ShapeError unless each takes what those before it give."""
+    """Chain layers. LayoutError or ShapeError unless each takes what the layers before it give."""
     ends = reduce(Ends.append, layers, Ends())
-    whole = Fraction(1)  # tokens of a sequence after the layers so far; 1: none of them has sequences
+    whole = Fraction(1)  # tokens of a sequence after the layers so far; 1 without sequences
     for layer in _flatten(layers):
         if layer.sequence > 1 and whole > 1:
             _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
@@ -199,7 +200,10 @@ def chain(layers: Iterable[Layer]) -> Ends:
 
 
 def _flatten(layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers, with those of an inner Sequential in its place, whose own `sequence` is but a common multiple of theirs."""
+    """Yield the layers, and in place of an inner Sequential its layers.
+
+    A Sequential's own `sequence` is only a common multiple of those of its layers.
+    """
     for layer in layers:
         yield from _flatten(layer.layers) if isinstance(layer, Sequential) else (layer,)
 
@@ -209,13 +213,13 @@ def _get_scale(layer: Layer) -> Fraction:
 
 
 def _check_next(layer: Layer, words: str, taken: Any, given: Any) -> None:
-    """ShapeError unless a layer takes what the layers before it give; None: anything."""
+    """ShapeError unless a layer takes what the layers before it give; None is anything."""
     if None not in (taken, given) and taken != given:
         raise ShapeError(f"{layer!r} takes {words.format(taken)}; the layers before it give {words.format(given)}")
 
 
 def to_list(given: Any) -> Any:
-    """What can be gone through, as a list; anything else as it is, to be refused."""
+    """Convert an iterable to a list; return anything else unchanged, for the checks to refuse."""
     return list(given) if isinstance(given, Iterable) else given
 
 
@@ -231,6 +235,6 @@ def check_layers(kind: str, layers: Any) -> None:
 
 
 def check_first(layers: Sequence[Layer], x: Any) -> None:
-    """Raise unless the first of these layers that says what it takes or gives takes x; others leave x where it lies."""
+    """Raise unless x fits the first layer that declares a layout; earlier ones take any layout."""
     declaring = (layer for layer in layers if layer.takes or layer.gives)
     next(declaring, layers[0]).check_input(x)

@@ -1,4 +1,4 @@
-"""The transformer's layer: a block of attention and an MLP, each behind a LayerNorm."""
+"""The transformer's layer: a block of attention and an MLP, each after a LayerNorm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TransformerLayer(Block):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     hidden : int
         Features of x and of y.
     heads : int
@@ -35,20 +35,20 @@ class TransformerLayer(Block):
     dropout : float, optional
         The probability with which an element is dropped.
     bias : bool, optional
-        Whether the linears have one.
+        Whether the linears have a bias.
     recompute : bool, optional
-        Keep x alone from forward to backward, which then begins by repeating the forward pass.
+        True keeps x alone from forward to backward; backward then repeats the forward pass first.
     seed : int, optional
-        Of weights and of dropout, which also depend on names and places.
+        The seed of weights and of dropout, which also depend on names and places.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        Begins the names of the layers.
+        Prefix of the layers' names.
 
     Raises
     ------
     ShapeError
-        For numbers that do not fit, on every rank.
+        If numbers do not fit together, on every rank.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits whose vocabulary is cut: ranks exchange three numbers a token, never the logits."""
+"""Cross-entropy of logits with a cut vocabulary: ranks exchange three numbers a token, no logits."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ class CrossEntropy:
     Parameters
     ----------
     ignore : int, optional
-        The target of a token that does not count: any whole number, as PyTorch's ignore_index,
-        which is -100 there.
+        The target of a token that does not count: any whole number. PyTorch's ignore_index is -100.
 
     Notes
     -----
-    The ranks that share a token reduce its greatest logit, then its sum of exponentials and its
-    target's logit; then ranks with different tokens sum the losses. A rank with m tokens takes part
-    in all-reduces of m, 2 m words and 1 word.
+    Ranks that share a token reduce its greatest logit, then its sum of exponentials and its
+    target's logit. Ranks with different tokens then sum the losses. A rank with m tokens takes part
+    in all-reduces of m words, 2 m words and 1 word.
 
     Examples
     --------
@@ -56,7 +55,7 @@ class CrossEntropy:
         self._saved: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
-        """Give the loss, a mean over the tokens that count. Collective.
+        """Compute the loss, a mean over the tokens that count. Collective.
 
         Parameters
         ----------
@@ -73,8 +72,7 @@ class CrossEntropy:
         Raises
         ------
         ShapeError
-            For logits that are no real floats, for targets that do not fit them, and where no token
-            counts.
+            If logits are no real floats, targets do not fit them, or no token counts.
         LayoutError
             For partial sums.
         GridError
@@ -96,7 +94,7 @@ class CrossEntropy:
         return f"CrossEntropy(ignore={self.ignore!r})"
 
     def _count(self, targets: Any, tokens: int, vocabulary: int) -> int:
-        """How many tokens count; ShapeError unless at least one does, and the targets fit the logits."""
+        """Count the tokens that are not ignored; ShapeError for none, and for targets that do not fit."""
         if not is_count(self.ignore, -inf):
             raise ShapeError(f"{self!r}: a whole number, the target of a token that does not count")
         check_ids("CrossEntropy", targets, vocabulary, ignore=self.ignore)
@@ -128,12 +126,12 @@ class CrossEntropy:
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
-        """Give the gradient with regard to the logits. Local.
+        """Compute the gradient with regard to the logits. Local.
 
         Returns
         -------
         DistMatrix
-            Laid out as the logits.
+            In the logits' layout.
 
         Raises
         ------
@@ -149,7 +147,10 @@ class CrossEntropy:
 
 
 def _find_columns(columns: IndexSet, vocabulary: int) -> np.ndarray:
-    """The local column of each token number; -1 for columns of other ranks, and once more at the end, where the target -1 looks."""
+    """Find the local column of each token number; -1 for columns of other ranks.
+
+    The last element is -1, too: the target -1 of an ignored token indexes it.
+    """
     places = np.full(vocabulary + 1, -1)
     places[columns.indices()] = np.arange(len(columns))
     return places

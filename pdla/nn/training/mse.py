@@ -1,4 +1,4 @@
-"""The mean squared error of a network's output, wherever that lies: ranks exchange one number."""
+"""The mean squared error of a network's output in any layout: ranks exchange one number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MeanSquaredError:
     Notes
     -----
     The gradient is 2 (y - target) / (tokens features). Ranks that hold different elements take part
-    in an all-reduce of 1 word. Targets that lie otherwise than y are redistributed.
+    in an all-reduce of 1 word. Targets in another layout than y's are redistributed.
 
     Examples
     --------
@@ -48,14 +48,14 @@ class MeanSquaredError:
         return "MeanSquaredError()"
 
     def forward(self, y: DistMatrix, targets: DistMatrix | np.ndarray) -> float:
-        """Give the loss. Collective.
+        """Compute the loss. Collective.
 
         Parameters
         ----------
         y : DistMatrix
             (tokens, features), of real floats.
         targets : DistMatrix or ndarray
-            Of y's shape, of real numbers: in any layout; or the whole, on every rank.
+            Real numbers in y's shape: a matrix in any layout, or the whole array on every rank.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class MeanSquaredError:
         Raises
         ------
         ShapeError
-            For y that is no real floats, for targets that do not fit it, and for no elements.
+            If y is no real floats or is empty, or targets do not fit it.
         LayoutError
             For partial sums.
         GridError
@@ -97,12 +97,12 @@ class MeanSquaredError:
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
-        """Give the gradient with regard to y. Local.
+        """Compute the gradient with regard to y. Local.
 
         Returns
         -------
         DistMatrix
-            Laid out as y.
+            In y's layout.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class MeanSquaredError:
 
 
 def _check_targets(y: DistMatrix, targets: Any) -> None:
-    """Raise unless the targets are a matrix of real numbers of y's shape, which has elements."""
+    """Raise unless the targets are real numbers in y's shape, and y has elements."""
     if not isinstance(targets, (DistMatrix, np.ndarray)):
         raise ShapeError(f"targets are {kind_of(targets)}: a DistMatrix, or an ndarray on every rank, of y's shape {y.shape}")
     if targets.shape != y.shape:

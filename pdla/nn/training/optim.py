@@ -1,6 +1,6 @@
-"""Optimizers: each rank updates its own blocks, without messages, and the state is laid out as the parameters; and clipping.
+"""Optimizers whose steps are local: each rank updates its own blocks; and clipping of gradients.
 
-Shampoo, whose steps are collective, is in shampoo.py.
+The state has the parameters' layouts. Shampoo, whose steps are collective, is in shampoo.py.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from pdla.nn.tree import check_state
 
 
 class Optimizer:
-    """What updates a layer's parameters: `step()`, after a backward pass. Collective to make.
+    """Updates a layer's parameters by `step()`, after a backward pass. Collective to make.
 
-    PdlaError for an argument that is no number or is out of range, AgreementError where ranks give
-    different ones. All may be set between steps, as `optimizer.rate`.
+    PdlaError for an argument that is no number or is out of range, AgreementError if the ranks'
+    arguments differ. All numbers may be set between steps, as `optimizer.rate`.
 
     Attributes
     ----------
     numbers : tuple of str
-        Names of what steps go by: numbers of at least 0; betas: two below 1.
+        Names of the numbers that a step uses, each at least 0; betas are two below 1.
     moments : int
-        Arrays that are kept of each parameter from step to step, in float32 for the 16-bit floats;
-        but for Shampoo's of the parameter's size.
+        Arrays kept for each parameter from step to step, in float32 for the 16-bit floats. Except
+        for Shampoo, each has the parameter's shape.
     """
 
-    __slots__ = ("layer", "state", "steps")  # so that to set a rate by another name is an error
+    __slots__ = ("layer", "state", "steps")  # so that a misspelled name is an error
     numbers: tuple[str, ...] = ()
     moments = 0
 
@@ -62,7 +62,7 @@ class Optimizer:
             self._check()
 
     def _check(self) -> None:
-        """PdlaError unless the numbers are what they may be."""
+        """PdlaError unless all numbers are in range."""
         numbers = [getattr(self, name) for name in self.numbers if name != "betas"]
         betas = getattr(self, "betas", (0, 0))
         betas = betas if np.shape(betas) == (2,) else (1, 1)
@@ -72,16 +72,16 @@ class Optimizer:
             raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient. Local, of Shampoo collective; all step alike.
+        """Change every parameter by its gradient. Local, for Shampoo collective; all ranks step.
 
         Raises
         ------
         PdlaError
-            Where a parameter has no gradient, or for numbers out of range, on this rank; none is
-            changed.
+            If a parameter has no gradient, or a number is out of range, on this rank. No parameter
+            is changed.
         AgreementError
-            At the next collective call, on every rank, where some of them have not stepped, or by
-            other numbers.
+            At the next collective call, on every rank, if some ranks have not stepped or have
+            stepped with other numbers.
         """
         self._check()
         stepped = []
@@ -114,7 +114,7 @@ class Optimizer:
         Raises
         ------
         AgreementError
-            Where ranks have made different numbers of steps.
+            If ranks have made different numbers of steps.
         """
         comm = self.layer.scheme.grid.comm
         with agreed(comm, f"state_dict of {type(self).__name__} of {self.layer!r} to root={root} at step {self.steps}"):
@@ -132,13 +132,13 @@ class Optimizer:
         Parameters
         ----------
         state : mapping
-            What `state_dict` gave, which every rank has.
+            The result of `state_dict`, on every rank.
 
         Raises
         ------
         ShapeError
-            Where it is of another kind of optimizer or of other parameters, on every rank; an error
-            leaves the optimizer as it was.
+            If the state is of another kind of optimizer or of other parameters, on every rank. An
+            error leaves the optimizer unchanged.
         """
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
@@ -155,19 +155,19 @@ class Optimizer:
         self.steps, self.state = int(state["steps"]), loaded
 
     def _count_arrays(self, state: Any, steps: int) -> int:
-        """How many arrays of each parameter a state is to have: none before the first step."""
+        """Count the arrays that a state must have for each parameter: none before the first step."""
         return self.moments if steps else 0
 
     def _find_places(self, arrays: int) -> dict[str, tuple[Parameter, int]]:
-        """The parameter to which each array of a state_dict belongs, with so many of each, and its number among them."""
+        """Find the parameter of each array of a state_dict, and the array's number for it."""
         return {f"{name}.{i}": (parameter, i) for name, parameter in self.layer.named_parameters() for i in range(arrays)}
 
     def _lay_out(self, parameter: Parameter, number: int) -> tuple[Shape, Layout]:
-        """Shape and layout of an array of a parameter's state, over the parameter's grid."""
+        """Give the shape and layout of an array of a parameter's state, over the parameter's grid."""
         return parameter.value.shape, parameter.value.layout
 
     def _get_moments(self, parameter: Parameter) -> tuple[Any, ...]:
-        """The state of a parameter: zeros at its first step."""
+        """Return the state of a parameter, zeros at its first step."""
         if parameter not in self.state:
             value = parameter.value
             blocks = tuple(value.xp.empty(value.stored.shape, summing(value.dtype)) for _ in range(self.moments))
@@ -178,7 +178,7 @@ class Optimizer:
 
 
 def _to_plain(number: Any) -> Any:
-    """A number, or several, as they are told to other ranks: 1 and np.float32(1) are the same."""
+    """Convert a number, or several, to what ranks compare: 1 and np.float32(1) are the same."""
     if isinstance(number, (tuple, list)) or getattr(number, "ndim", 0) == 1:
         return tuple(map(_to_plain, number))
     return float(number) if isinstance(number, Real) else number
@@ -192,20 +192,20 @@ class SGD(Optimizer):
     Parameters
     ----------
     layer : Layer
-        Its parameters are stepped.
+        The layer whose parameters a step changes.
     rate : float
-        How far.
+        The learning rate.
     momentum : float, optional
         The velocity becomes momentum times itself plus the gradient.
     decay : float, optional
-        Added to the gradient, times the value.
+        A step adds decay times the value to the gradient.
 
     Raises
     ------
     PdlaError
         For an argument that is no number or is out of range, on every rank.
     AgreementError
-        Where ranks give different ones.
+        If the ranks' arguments differ.
 
     Notes
     -----
@@ -239,7 +239,7 @@ class SGD(Optimizer):
         self._agree()
 
     def _count_arrays(self, state: Any, steps: int) -> int:
-        """The velocity is there once a step has had momentum, whatever the momentum is now."""
+        """Count a velocity once a step has had momentum, whatever the momentum is now."""
         return int(bool(steps) and len(state) > 1)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
@@ -260,22 +260,23 @@ class AdamW(Optimizer):
     Parameters
     ----------
     layer : Layer
-        Its parameters are stepped.
+        The layer whose parameters a step changes.
     rate : float, optional
-        How far.
+        The learning rate.
     betas : (float, float), optional
-        What remains of the means of gradients and of their squares, at a step; below 1.
+        Factors, below 1, by which a step decays the running means of gradients and of their
+        squares.
     eps : float, optional
         Added to the root of the mean of squares.
     decay : float, optional
-        What a value loses at a step, times the rate.
+        A step subtracts rate times decay times the value.
 
     Raises
     ------
     PdlaError
         For an argument that is no number or is out of range, on every rank.
     AgreementError
-        Where ranks give different ones.
+        If the ranks' arguments differ.
 
     Notes
     -----
@@ -334,13 +335,13 @@ def clip(layer: Layer, largest: float) -> float:
     Returns
     -------
     float
-        The norm before, in which copies count once. Where it is NaN, or infinite, all gradients
-        become NaN: PyTorch makes finite ones 0 where another is infinite.
+        The norm before clipping; copies count once. If the norm is NaN or infinite, all gradients
+        become NaN. (PyTorch makes finite gradients 0 if another is infinite.)
 
     Raises
     ------
     PdlaError
-        For a negative `largest`, and without gradients, on every rank.
+        For a negative `largest`, and for a layer without gradients, on every rank.
 
     Examples
     --------
@@ -362,7 +363,7 @@ def clip(layer: Layer, largest: float) -> float:
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
     norm = frobenius(*gradients)
-    largest = float(largest)  # comparing in a short float would round the norm, or make it infinite
+    largest = float(largest)  # a comparison in a short float would round the norm, or make it infinite
     if largest < inf and not norm <= largest:
         for gradient in gradients:
             _shrink(gradient, largest / norm if norm < inf else nan)
@@ -370,7 +371,7 @@ def clip(layer: Layer, largest: float) -> float:
 
 
 def _shrink(gradient: DistMatrix, factor: float) -> None:
-    """Multiply a gradient, by two roots where the factor itself would lose digits."""
+    """Multiply a gradient by a factor; by its root, twice, if the factor itself would lose digits."""
     kind = summing(gradient.dtype)  # in float16 the factor may be 0
     steps = [sqrt(factor)] * 2 if factor < np.finfo(kind).tiny else [factor]
     for step in steps:

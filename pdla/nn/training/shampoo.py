@@ -1,8 +1,9 @@
-"""Shampoo: the gradient G of an m x n parameter, between roots of what its rows and its columns have in common.
+"""Shampoo: the gradient G of an m x n parameter, preconditioned on both sides.
 
     L += G G^T,  R += G^T G;  value -= rate L^(-1/4) G R^(-1/4)
 
-G lies as the scheme cuts it; L and R lie in blocks, as their roots are found by products. So a step is collective.
+G has the parameter's layout, L and R are in blocks. Their roots are computed by distributed
+products, so a step is collective.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Shampoo(Optimizer):
     Parameters
     ----------
     layer : Layer
-        Its parameters are stepped.
+        The layer whose parameters a step changes.
     rate : float
-        How far.
+        The learning rate.
     eps : float, optional
         L and R are eps times the identity before the first step.
 
@@ -39,14 +40,16 @@ class Shampoo(Optimizer):
     PdlaError
         For an argument that is no number or is out of range, on every rank.
     AgreementError
-        Where ranks give different ones.
+        If the ranks' arguments differ.
 
     Notes
     -----
-    L += G G^T, R += G^T G, value -= rate L^(-1/4) G R^(-1/4) for each gradient G: Gupta, Koren,
-    Singer, arXiv 1802.09568. Of m x n numbers the state has m^2 + n^2, and a step takes
-    O(m^3 + n^3) operations, those of `pdla.linalg.inverse_root`. A `LinAlgError` of a step, as by
-    eps = 0, is raised on every rank and leaves that parameter as it was.
+    Gupta, Koren, Singer, arXiv 1802.09568. For each gradient G, L += G G^T, R += G^T G and
+    value -= rate L^(-1/4) G R^(-1/4).
+
+    The state of an m x n parameter has m^2 + n^2 numbers. A step takes
+    O(m^3 + n^3) operations, those of `pdla.linalg.inverse_root`. A `LinAlgError` of a step, as with
+    eps = 0, is raised on every rank and leaves that parameter unchanged.
 
     Examples
     --------
@@ -87,7 +90,7 @@ class Shampoo(Optimizer):
         value[...] -= change.stored * G.dtype.type(self.rate)
 
     def _sum(self, parameter: Parameter, number: int, G: DistMatrix) -> DistMatrix:
-        """Collective: L and G G^T, or R and G^T G."""
+        """Collective: compute L + G G^T (number 0) or R + G^T G (number 1)."""
         shape, layout = self._lay_out(parameter, number)
         if parameter in self.state:
             before = DistMatrix(self.state[parameter][number], shape, G.grid, layout)

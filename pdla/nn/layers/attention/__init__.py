@@ -1,4 +1,4 @@
-"""Softmax attention: how columns are heads, which keys a query sees, and the softmax over them, a file each."""
+"""Softmax attention, of which heads, masks and the softmax itself have a file each."""
 
 from pdla.nn.layers.attention.attention import SelfAttention
 

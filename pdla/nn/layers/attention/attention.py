@@ -1,4 +1,4 @@
-"""Softmax self-attention: heads are cut over ranks and sequences are whole, so that only the linears around it send messages."""
+"""Softmax self-attention: ranks have whole sequences of some heads, so only linears send messages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pdla.nn.scheme import Scheme, is_count
 class SelfAttention(Layer):
     """Softmax attention of each sequence and head, between two linears. Collective to make.
 
-    The first linear makes Q, K and V, its columns ordered by head: a head's q, k and v lie
-    together, so that a cut keeps heads whole. Memory grows with the sequence, not with its square:
-    scores are made for some heads or queries at a time, in either pass.
+    The first linear computes Q, K and V; its columns are ordered by head. A head's q, k and v are
+    adjacent, so that a cut keeps heads whole. Memory grows with the sequence, not with its square,
+    as either pass computes the scores of some heads or queries at a time.
 
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     hidden : int
         Features of x and of y.
     heads : int
@@ -39,18 +39,18 @@ class SelfAttention(Layer):
     causal : bool, optional
         Whether a token sees only itself and those before it.
     bias : bool, optional
-        Whether the linears have one.
+        Whether the linears have a bias.
     seed : int, optional
         Of the weights.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        Begins the names of the linears.
+        Prefix of the linears' names.
 
     Raises
     ------
     ShapeError
-        For numbers that do not fit, on every rank.
+        If numbers do not fit together, on every rank.
 
     Notes
     -----
@@ -101,11 +101,11 @@ class SelfAttention(Layer):
 
     @property
     def mask(self) -> Full:
-        """Which keys a query sees: `causal` may be set between passes."""
+        """The mask, which follows `causal`: that may be set between passes."""
         return Causal() if self.causal else Full()
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the attended values through both linears. Collective.
+        """Apply the first linear, attention and the second linear. Collective.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class SelfAttention(Layer):
         return await self.out.forward_async(like(y, attended, self.hidden, self.by_head.size), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x. Collective.
+        """Compute the gradient with regard to x. Collective.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class SelfAttention(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         dattended = await self.out.backward_async(dy, batch)
         y, normal = batch.saved(self)

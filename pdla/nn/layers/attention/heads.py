@@ -8,10 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Heads:
-    """How blocks of activations are heads of `size` features, in sequences of so many tokens.
+    """Divides blocks of activations into heads of `size` features, in sequences of so many tokens.
 
-    A head's q, k and v are columns beside each other, so that a cut in units of `columns` keeps
-    heads whole.
+    A head's q, k and v are adjacent columns, so that a cut in units of `columns` keeps heads whole.
     """
 
     size: int
@@ -23,12 +22,12 @@ class Heads:
         return 3 * self.size
 
     def split(self, block: Any) -> Any:
-        """A block of one array, such as the values attended to, as (sequences, heads, tokens, features of a head), a view."""
+        """View a block of one array, such as V, as (sequences, heads, tokens, features of a head)."""
         rows, columns = block.shape
         return block.reshape(rows // self.sequence, self.sequence, columns // self.size, self.size).transpose(0, 2, 1, 3)
 
     def split_qkv(self, block: Any) -> tuple[Any, Any, Any]:
-        """Q, K and V of a block of all three, each as `split` has it, views."""
+        """View Q, K and V in a block of all three, each in the shape of `split`."""
         rows, columns = block.shape
         split = block.reshape(rows // self.sequence, self.sequence, columns // self.columns, 3, self.size)
         q, k, v = (split[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))

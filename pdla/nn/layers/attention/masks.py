@@ -1,7 +1,7 @@
 """Masks: which keys a query sees.
 
-The queries and the keys that are worked on at a time are slices of a sequence's tokens. The last
-keys are those of the queries' own tokens, where the mask hides any key.
+Attention works on slices of a sequence's tokens, one of queries and one of keys. If a mask hides
+any key, the last keys of the slice are those of the queries' own tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Full:
     """Every query sees every key."""
 
     def find_keys(self, queries: slice) -> slice:
-        """The keys that some of these queries see."""
+        """Find the slice of the keys that some of these queries see."""
         return slice(None)
 
     def hide(self, xp: Any, scores: Any) -> None:
-        """Set the scores of those among these keys that a query does not see to -inf."""
+        """Set the scores of keys that a query does not see to -inf."""
 
 
 class Causal(Full):
@@ -36,5 +36,5 @@ class Causal(Full):
 
 @lru_cache(maxsize=8)
 def _make_triangle(n: int, dtype: np.dtype) -> np.ndarray:
-    """What hides the later of n keys from each of their queries: -inf where the key comes after the query, else 0."""
+    """Make an n x n matrix that is -inf where the key comes after the query, else 0."""
     return np.triu(np.full((n, n), -np.inf, dtype), 1)

@@ -1,7 +1,7 @@
-"""softmax(Q K^T / sqrt(size)) V of each sequence and head, for some heads or queries at a time, and the way back.
+"""softmax(Q K^T / sqrt(size)) V and its gradient, for some heads or queries at a time.
 
 Q, K and V are (sequences, heads, tokens, features of a head). Memory grows with the sequence, not
-with its square: scores are made anew in the backward pass.
+with its square: the backward pass computes the scores again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pdla.nn.products import compute_and_check
 
 
 def attend(qkv: tuple[Any, Any, Any], mask: Full, into: Any) -> Any:
-    """Write the attended values to the view `into`. Each query's greatest score and sum of exponentials.
+    """Write the attended values to the view `into`, and return normalisers for `attend_backward`.
 
-    The latter two are kept apart, since adding the logarithm of the latter to the former would lose
-    digits.
+    The normalisers are each query's greatest score and its sum of exponentials. One array, with the
+    score plus the logarithm of the sum, would lose digits.
     """
     (q, k, v), xp = qkv, namespace(qkv[0])
     tops, totals = normal = xp.empty((2, *q.shape[:3], 1), summing(q.dtype))
@@ -63,7 +63,7 @@ def attend_backward(d: Any, qkv: tuple[Any, Any, Any], normal: Any, mask: Full, 
 
 
 def score(xp: Any, q: Any, k: Any, mask: Full) -> Any:
-    """The scores of some queries against the keys that they see."""
+    """Compute the scores of these queries for these keys."""
     scores = _multiply(widened(q) * summing(q.dtype).type(_find_scale(q)), k.transpose(0, 1, 3, 2))
     mask.hide(xp, scores)
     return scores
@@ -74,9 +74,9 @@ def _find_scale(q: Any) -> float:
 
 
 def _cut(q: Any, mask: Full) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
-    """Slices of sequences and heads, with slices of queries and of the keys that those see.
+    """Yield slices of sequences and heads, each with slices of queries and of their keys.
 
-    The scores of the queries are held at a time; those of whole heads, where they fit.
+    The scores of one slice of queries exist at a time, of whole heads if they fit.
     """
     sequences, heads, tokens, _ = q.shape
     queries = namespace(q).AT_ONCE // tokens  # at a time
@@ -87,14 +87,14 @@ def _cut(q: Any, mask: Full) -> Iterator[tuple[tuple[slice, slice], list[tuple[s
 
 
 def _divide(n: int, size: int) -> list[slice]:
-    """Slices that divide n things, `size` of them at a time, but at least one."""
+    """Divide range(n) into slices of `size`, at least 1."""
     return [slice(first, min(first + max(size, 1), n)) for first in range(0, n, max(size, 1))]
 
 
 def _multiply(x: Any, y: Any) -> Any:
-    """Each matrix of the stack x times that of y, 16-bit floats as float32.
+    """Multiply each matrix of the stack x by that of y, 16-bit floats as float32.
 
-    Scores and slopes may be beyond float16's range, and CuPy does not multiply stacks of bfloat16.
+    Scores and slopes may exceed float16's range, and CuPy does not multiply stacks of bfloat16.
     """
     x, y = widened(x), widened(y)
     with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):

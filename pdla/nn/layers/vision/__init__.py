@@ -1,1 +1,1 @@
-"""Layers of images: an activation is (pixels, channels), and a sample's pixels are rows that lie together."""
+"""Layers of images: an activation is (pixels, channels), a sample's pixels are consecutive rows."""

@@ -1,10 +1,11 @@
 """Convolution, as a linear layer of the pixels around each pixel. arXiv 2305.13525 (version 1).
 
-An activation is (pixels, channels): a sample's pixels are rows, in order of y, then x, and lie on
-one rank wherever they are multiplied. Channels are cut as a linear's features; kernels and samples
-never are, so there is no halo. A rank unfolds the pixels that it has gathered before it multiplies,
-and backward folds products before they are summed. So what travels is never unfolded, which would
-be as many times the words as a kernel has places.
+An activation is (pixels, channels). A sample's pixels are rows, ordered by y, then x; a rank that
+multiplies has all of them. Channels are cut as a linear's features. Kernels and samples are never
+cut, so there is no halo.
+
+Forward gathers pixels before it unfolds them, and backward folds products before ranks sum them.
+Unfolded matrices never travel: they would take kernel^2 times the words.
 """
 
 from __future__ import annotations
@@ -29,45 +30,46 @@ from pdla.nn.scheme import LinearLayouts, Scheme, find_sequence, is_count
 class Conv2d(Linear):
     """Y = conv(X, W) + b, a linear of the pixels around each pixel. Collective to make.
 
-    X is (samples height width, inputs), Y (samples height' width', outputs), W (inputs kernel
-    kernel) x outputs, its rows ordered by input channel, then y, then x: row r of column c is
-    element (c, r) of a weight (outputs, inputs, kernel, kernel) reshaped to (outputs, -1).
+    X is (samples height width, inputs), Y (samples height' width', outputs). W is (inputs kernel
+    kernel) x outputs, its rows ordered by input channel, then y, then x. W is the transpose of a
+    weight (outputs, inputs, kernel, kernel) reshaped to (outputs, -1).
 
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     inputs, outputs : int
-        Channels.
+        Channels of X and of Y.
     kernel : int
-        Its height and width; height' = (height + 2 padding - kernel) // stride + 1, width'
+        The kernel's height and width. height' = (height + 2 padding - kernel) // stride + 1, width'
         likewise.
     height, width : int
         Pixels of a sample.
     stride : int, optional
         Pixels from one place of the kernel to the next.
     padding : int, optional
-        Pixels of 0 around a sample; by default kernel // 2, by which an odd kernel of stride 1
-        keeps height and width.
+        Pixels of 0 around a sample. The default, kernel // 2, keeps height and width for an odd
+        kernel of stride 1.
     kind : "first" or "second", optional
-        The layer's place in its pair, which says where X and Y lie.
+        The layer's place in its pair, which determines the layouts of X and Y.
     bias : bool, optional
-        Whether there is b, (1, outputs), which begins as 0.
+        Whether there is b, (1, outputs), at first 0.
     seed : int, optional
-        Of W, normal with a standard deviation of 1 / sqrt(rows), the same in every scheme.
+        The seed of W, which is normal with standard deviation 1 / sqrt(rows), the same in every
+        scheme.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages; W depends on it.
+        The ledger's name for its messages; W depends on it.
 
     Raises
     ------
     ShapeError
-        Where the kernel does not fit into a sample, on every rank.
+        If the kernel does not fit into a sample, on every rank.
 
     Notes
     -----
-    Singh et al., arXiv 2305.13525 (version 1). What travels is never unfolded.
+    Singh et al., arXiv 2305.13525 (version 1). Unfolded matrices never travel.
 
     Examples
     --------
@@ -122,7 +124,7 @@ class Conv2d(Linear):
         return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
 
     def find_layouts(self, x: DistMatrix) -> LinearLayouts:
-        """Give the layouts for an input that lies as x. Local.
+        """Find the layouts for an input in x's layout. Local.
 
         Parameters
         ----------
@@ -147,27 +149,21 @@ class Conv2d(Linear):
     # ------------------------------------------------------------------ this rank's samples and channels
 
     def _pair_views(self, padded: Any, unfolded: Any) -> Iterator[tuple[Any, Any]]:
-        """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
-
-        It meets them as the kernel goes over the sample.
-        """
+        """Yield, for each place in the kernel, views of its pixels in `padded` and in `unfolded`."""
         high, wide = (self.stride * (n - 1) + 1 for n in (self.height_out, self.width_out))
         for place in range(self.kernel * self.kernel):
             y, x = divmod(place, self.kernel)
             yield padded[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
     def _pad(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
-        """Samples of zeros with their padding, and a view of them without it."""
+        """Allocate samples of zeros with their padding; return them and a view without padding."""
         p, h, w = self.padding, self.height, self.width
         padded = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
         padded[...] = 0
         return padded, padded[:, p : p + h, p : p + w]
 
     def _unfold(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """The unfolded x.
-
-        It has a row for each output pixel, a column for each channel and place in the kernel.
-        """
+        """Unfold x: a row for each output pixel, a column for each channel and place in the kernel."""
         rows, channels = x.stored.shape
         samples = rows // self.sequence
         padded, inside = self._pad(x.xp, samples, channels, x.dtype)
@@ -179,7 +175,7 @@ class Conv2d(Linear):
         return DistMatrix(block, (self._count_out(x.shape[0]), self.k), x.grid, Layout(layouts.y.rows, layouts.w.rows))
 
     def _fold(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """The reverse: the sum, for each input pixel, over the places in the kernel that met it."""
+        """Fold addends: for each input pixel, sum over the places in the kernel that read it."""
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
@@ -187,7 +183,7 @@ class Conv2d(Linear):
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
         for pixels, place in self._pair_views(padded, unfolded):
             pixels[...] += place
-        block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since it travels
+        block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since the block travels
         block[...] = inside
         shape = addends.shape[0] // pixels_out * self.sequence, self.inputs
         return DistMatrix(block.reshape(samples * self.sequence, channels), shape, addends.grid, layouts.dx)

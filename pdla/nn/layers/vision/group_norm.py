@@ -24,26 +24,26 @@ class GroupNorm(Norm):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     channels : int
-        Of x and of y.
+        Channels of x and of y.
     groups : int
-        How many groups of channels; ranks may share a group.
+        Groups of channels; ranks may share a group.
     pixels : int
-        Tokens of a sample, one after the other, on one rank.
+        Tokens of a sample, consecutive and on one rank.
     kind : "first" or "second", optional
-        The place in its pair of the layer that takes y: x lies as that one's input.
+        The place in its pair of the layer that takes y. x has the layout of that layer's input.
     eps : float, optional
         Added to the variance.
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        By which the ledger records its messages.
+        The ledger's name for its messages.
 
     Raises
     ------
     ShapeError
-        For numbers that do not fit, on every rank.
+        If numbers do not fit together, on every rank.
 
     Notes
     -----
@@ -75,17 +75,17 @@ class GroupNorm(Norm):
         self.groups, self.sequence = groups, pixels
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the layer takes x, of whole samples on each rank. Local: all ranks are told.
+        """Raise unless the layer takes x, with whole samples on each rank. Local.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         super().check_input(x)
         check_whole_sequences(self, x)
@@ -94,7 +94,10 @@ class GroupNorm(Norm):
         return x.reshape(x.shape[0] // self.sequence, self.sequence, x.shape[1])
 
     async def _average(self, values: Any, x: DistMatrix, batch: MicroBatch) -> Any:
-        """Means of (samples, pixels, channels) over each sample's pixels and each group's channels, as (samples, 1, channels)."""
+        """Collective: average over each sample's pixels and each group's channels.
+
+        Values are (samples, pixels, channels), means (samples, 1, channels).
+        """
         values, members = values.sum(axis=1), _find_groups(x, self.groups)
         sums = x.xp.empty((values.shape[0], self.groups), values.dtype)
         sums[...] = 0
@@ -128,7 +131,7 @@ class GroupNorm(Norm):
         return like(x, y if self.offset is None else y + self.offset.value.stored)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x, and add to those of gain and offset. Collective.
+        """Compute the gradient with regard to x, and add to those of gain and offset. Collective.
 
         Parameters
         ----------
@@ -138,7 +141,7 @@ class GroupNorm(Norm):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         normal, scale = batch.saved(self)
         self._learn(dy, normal.reshape(*dy.stored.shape), batch)
@@ -150,7 +153,7 @@ class GroupNorm(Norm):
 
 
 def _find_groups(x: DistMatrix, groups: int) -> list[tuple[int, slice]]:
-    """The groups of which this rank has channels, each with the slice of those among the rank's."""
+    """Find the groups of this rank's channels, each with its slice of them."""
     channels: IndexSet = x.indices[1]
     parts = np.unique(channels.indices() // (x.shape[1] // groups), return_index=True, return_counts=True)
     return [(int(group), slice(int(first), int(first + count))) for group, first, count in zip(*parts, strict=True)]

@@ -24,14 +24,14 @@ from pdla.nn.scheme import Scheme, is_count
 class ResidualBlock(Block):
     """x + conv(act(norm(conv(act(norm(x)))))), a pair of convolutions. Collective to make.
 
-    Samples must lie whole on the ranks.
+    Each rank must have whole samples.
 
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     channels : int
-        Of x and of y.
+        Channels of x and of y.
     groups : int
         GroupNorm's groups of channels.
     height, width : int
@@ -45,14 +45,14 @@ class ResidualBlock(Block):
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        Begins the names of the layers.
+        Prefix of the layers' names.
 
     Raises
     ------
     ShapeError
-        For numbers that do not fit, on every rank.
+        If numbers do not fit together, on every rank.
     LayoutError
-        By a pass, on every rank, where the scheme cuts a sample between the layers of a pair.
+        In a pass, on every rank, if the scheme cuts a sample between the layers of a pair.
 
     Examples
     --------
@@ -104,9 +104,9 @@ class UNetBlock(Block):
     Parameters
     ----------
     scheme : Scheme
-        How it is cut.
+        How the layer is cut.
     channels : int
-        Of x and of y.
+        Channels of x and of y.
     groups : int
         GroupNorm's groups of channels.
     height, width : int
@@ -122,12 +122,12 @@ class UNetBlock(Block):
     dtype : dtype-like, optional
         Of real floats.
     name : str, optional
-        Begins the names of the layers.
+        Prefix of the layers' names.
 
     Raises
     ------
     ShapeError
-        For numbers that do not fit, on every rank.
+        If numbers do not fit together, on every rank.
 
     Examples
     --------
@@ -165,22 +165,22 @@ class UNetBlock(Block):
     __repr__ = ResidualBlock.__repr__
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the block's layers take x. Local: all ranks are told.
+        """Raise unless the block's layers take x. Local; `forward` raises on all ranks.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         self.block.check_input(x)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give y + up(inner(down(y))), y = block(x). Collective.
+        """Compute y + up(inner(down(y))), y = block(x). Collective.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class UNetBlock(Block):
         return await super().forward_async(await self.block.forward_async(x, batch), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        """Give the gradient with regard to x. Collective.
+        """Compute the gradient with regard to x. Collective.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class UNetBlock(Block):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         return await self.block.backward_async(await super().backward_async(dy, batch), batch)
 
@@ -214,7 +214,7 @@ def _make_pair(
     scheme: Scheme, inputs: int, outputs: int, *, kernel: int, height: int, width: int, stride: int = 1, seed: int, dtype: Any,
     name: str,
 ) -> list[Layer]:
-    """Two convolutions: the first from inputs to outputs, with the stride; the second from outputs to outputs."""
+    """Make two convolutions: inputs to outputs with the stride, then outputs to outputs."""
     first = Conv2d(
         scheme, inputs, outputs, kernel, height=height, width=width, stride=stride, seed=seed, dtype=dtype, name=f"{name}1"
     )
@@ -226,7 +226,7 @@ def _make_pair(
 
 
 def check_parts(kind: str, activation: Any, seed: Any) -> None:
-    """ShapeError unless these are fit for a block's layers, some of which would have been made before the fault showed."""
+    """ShapeError unless a block's layers take these, before some of the layers are made."""
     check_kind(kind, activation)
     if not isinstance(seed, Integral):
         raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")

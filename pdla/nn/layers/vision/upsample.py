@@ -1,4 +1,4 @@
-"""Upsampling: each pixel as many times as a factor says."""
+"""Upsampling: each pixel is repeated in height and width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Upsample(Layer):
     Raises
     ------
     ShapeError
-        For numbers that are not whole or below 1, on every rank.
+        If a number is not whole or below 1, on every rank.
 
     Examples
     --------
@@ -61,23 +61,27 @@ class Upsample(Layer):
         return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the layer takes x, of whole samples on each rank. Local: all ranks are told.
+        """Raise unless the layer takes x, with whole samples on each rank. Local.
 
         Parameters
         ----------
         x : object
-            What `forward` was given.
+            The argument of `forward`.
 
         Raises
         ------
         ShapeError, LayoutError
-            Where the layer does not take it.
+            If the layer does not take x.
         """
         super().check_input(x)
         self._lay_out(x)
 
     def _lay_out(self, x: DistMatrix) -> Layout:
-        """The layout of y. LayoutError unless each rank holds whole samples of x, and makes the tokens of y that are its own."""
+        """Find the layout of y.
+
+        LayoutError unless each rank holds whole samples of x, from which it makes all its tokens of
+        y.
+        """
         check_whole_sequences(self, x)
         area, layout = self.factor**2, self.scheme.residual(self.factor**2 * max(find_sequence(x.layout), self.sequence))
         counts = [area * tokens for tokens in count_tokens(x.shape[0], x.layout, x.grid)]
@@ -119,7 +123,7 @@ class Upsample(Layer):
         Returns
         -------
         DistMatrix
-            Laid out as x.
+            In x's layout.
         """
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
