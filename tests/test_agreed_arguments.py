@@ -36,7 +36,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders
         ProcessGrid.over ProcessGrid.rank_of
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
-        CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.apply_with_bias GeLU.compute_gradient_and_sums Layer.__init__ ReLU.__init__
+        CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.apply_with_bias GeLU.compute_gradient_and_sums
+        Layer.__init__ ReLU.__init__
         MeanSquaredError.__init__ MeanSquaredError.backward
         Node.all_layers Node.all_parameters Node.gradients Node.named_layers Node.named_parameters Node.parameters
         Runner.kept_bytes Linear.find_layouts Conv2d.find_layouts Optimizer.step Parameter
