@@ -22,11 +22,12 @@ from pdla.linalg.products.rank_k import herk
 from pdla.linalg.triangular import solve_triangular
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import eye
+from pdla.matrix.create import eye, random
 from pdla.matrix.diagonals import fill_diagonal
 from pdla.matrix.stacking import vstack
 
-MOST = 12  # steps; from a lower bound of eps there are 6
+MOST = 30  # steps; there are 6, and one more for each factor of 3 by which the estimate of the least singular value errs
+ILL = 1e-6  # least singular value, over the largest, below which columns are mixed
 STABLE = 100.0  # c up to which a Cholesky step is backward stable: Nakatsukasa and Higham (2013)
 LOST = 0.1  # n c eps up to which a second Cholesky factorization makes up for what the first one lost, as in CholeskyQR2
 
@@ -80,6 +81,12 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
     nearly singular matrix. How many follows from the largest and the least singular value,
     estimated by the power method with A's LU factors. Where these are too near, further steps make
     up for it.
+
+    QDWH is backward stable if the QR factorization pivots columns: Nakatsukasa and Higham, SIAM J.
+    Matrix Anal. Appl. 33 (2012). Here an ill-conditioned A (from 1e6 on) is multiplied by a random
+    unitary matrix instead: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). To an A that is
+    singular to working precision, random numbers of size eps are added first. Its U, which is not
+    unique, is the same on every grid but for rounding.
 
     Examples
     --------
@@ -181,9 +188,26 @@ def _qdwh(A: DistMatrix) -> DistMatrix:
     if m > n:
         Q, R = qr(X)
         return matmul(Q, _qdwh(R), layout=A.layout.summed)
-    # singular values from `least`, about, to 1
     size, inverse = estimated_extremes(X)
-    X, least = X * (1 / size), min(1.0, max(eps, 1 / (size * inverse)))
+    X, least = X * (1 / size), min(1.0, 1 / (size * inverse))
+    if least < sqrt(n) * eps:
+        # U of a neighbour: steps keep singular values of 0, and estimates of such small ones are rounding
+        X, least = X + _noise(X, 1) * (eps / sqrt(n)), eps / n**2
+    if least > ILL:
+        return _iterate(X, least)
+    # QR factorizations without pivoting lose what columns that depend on few others have; of random mixtures none do
+    V, _ = qr(_noise(X, 2), overwrite_a=True, check_finite=False)
+    return matmul(_iterate(matmul(X, V, layout=X.layout), least), V.H, layout=X.layout)
+
+
+def _noise(X: DistMatrix, seed: int) -> DistMatrix:
+    """Collective: a random matrix of X's shape, with elements from -1 to 1."""
+    return random(X.shape, X.grid, X.layout, dtype=X.dtype, seed=seed, low=-1)
+
+
+def _iterate(X: DistMatrix, least: float) -> DistMatrix:
+    """Collective: U of a square X that has singular values from `least`, about, to 1."""
+    eps = float(np.finfo(X.dtype).eps)
     tried = False
     for _ in range(MOST):
         # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
@@ -191,8 +215,10 @@ def _qdwh(A: DistMatrix) -> DistMatrix:
         X, tried = _product_step(X) if near else _step(X, a, b, c), tried or near
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
         if 1 - least < sqrt(eps) and norm(X - last) < (5 * eps) ** (1 / 2 if near else 1 / 3):
-            return X
-    raise LinAlgError(f"polar: no convergence in {MOST} steps")
+            if norm(X) ** 2 > X.shape[1] - 0.5:  # else steps keep a singular value of 0
+                return X
+            break
+    raise LinAlgError("polar: no convergence: A is too near a singular matrix; add small random numbers to it")
 
 
 def _weights(least: float) -> tuple[float, float, float]:

@@ -45,6 +45,56 @@ def test_polar_factors(shape, condition, dtype):
     everywhere(program, WAYS if condition in (1e3, 1e15) else WAYS[2:3])
 
 
+def kernel(n, width):
+    """sin(2 pi width (i - j)) / pi (i - j): of its eigenvalues a share of 2 width is near 1, the others near 0."""
+    apart = np.arange(1, n)
+    return scipy.linalg.toeplitz(np.r_[2 * width, np.sin(2 * np.pi * width * apart) / (np.pi * apart)])
+
+
+SINGULAR = {
+    "hilbert": scipy.linalg.hilbert(60), "kernel, 6e11": kernel(80, 0.44), "kernel, 8e15": kernel(80, 0.42),
+    "kernel": kernel(60, 0.25), "chebyshev": np.polynomial.chebyshev.chebvander(np.linspace(0, 1, 60), 59),
+    "tiny": np.diag([1.0] * 9 + [1e-20, 1e-40, 0]), "ones": np.ones((40, 40)), "shift": np.diag(np.ones(29), 1),
+    "one element": np.pad(np.ones((1, 1)), (0, 30)), "blocks": np.tile(np.pad(np.ones((5, 5)) + np.eye(5), (0, 5)), (2, 2)),
+    "product": drawn((30, 9), "float64") @ drawn((9, 30), "float64", 1),
+    "tall": drawn((50, 9), "float64") @ drawn((9, 20), "float64", 1),
+    "complex": drawn((30, 9), "complex128") @ drawn((9, 30), "complex128", 1),
+    "single": scipy.linalg.hilbert(40).astype("float32"),
+    "graded": drawn((40, 40), "float64") * np.geomspace(1, 1e-300, 40)[:, None],
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_polar_factors_of_matrices_that_are_singular_to_working_precision(name):
+    """Of these columns depend on few others, so that QR steps without pivoting would lose ten digits."""
+    a = SINGULAR[name]
+    n = a.shape[1]
+    near = 2 * n * np.finfo(a.dtype).eps
+
+    def program(on):
+        U, H = (X.gather() for X in polar(on(a)))
+        wide = np.result_type(a.dtype, "float64")
+        assert np.linalg.norm(U.conj().T.astype(wide) @ U - np.eye(n)) < near
+        assert np.linalg.norm(a - U.astype(wide) @ H) < near * np.linalg.norm(a)
+        assert np.array_equal(H, H.conj().T) and np.linalg.eigvalsh(H.astype(wide)).min() > -near * np.linalg.norm(a, 2)
+
+    everywhere(program, WAYS if name in ("hilbert", "tiny") else WAYS[2:3])
+
+
+def test_a_polar_factor_of_a_singular_matrix_is_the_same_in_every_layout():
+    a = scipy.linalg.hilbert(12)  # of condition 2e16, to which rounding adds little before columns are mixed
+    found = []
+    for grid, layout, idle in WAYS:
+        found += pdla.run(grid[0] * grid[1] + idle, lambda comm, g=grid, to=layout: polar(on(g, a, to, comm))[1].gather())[:1]
+    assert all(np.allclose(H, found[0], rtol=0, atol=1e-14) for H in found[1:])
+
+
+def test_where_steps_keep_a_singular_value_of_0_all_ranks_are_told(monkeypatch):
+    monkeypatch.setattr("pdla.linalg.functions.polar._noise", lambda X, seed: pdla.eye(X.shape[0], X.grid, X.layout) * (seed - 1))
+    kind, said = raised(lambda comm: polar(on((2, 1), np.diag([1.0, 1, 0]), BLOCKS, comm)), 3)
+    assert kind is LinAlgError and "too near a singular matrix" in said
+
+
 @pytest.mark.parametrize("power", [1e-300, 1e300])
 def test_a_polar_factor_near_the_ends_of_the_range(power):
     a = of_condition((16, 16), 1e3, "float64")

@@ -40,5 +40,8 @@ def test_functions():
     S = S @ S.T + pdla.eye(20)
     U, H = polar(S)
     assert (U - pdla.eye(20)).norm() < 1e-10 and (H - S).norm() < 1e-10 * S.norm()
+    D = pdla.from_global(np.diag([1.0] * 9 + [1e-20, 0]))
+    U, H = polar(D)
+    assert (U.H @ U - pdla.eye(11)).norm() < 1e-14 and (U @ H - D).norm() < 1e-14
     root = sqrtm(S)
     assert (root @ root - S).norm() < 1e-10 * S.norm()
