@@ -95,6 +95,10 @@ def test_where_steps_keep_a_singular_value_of_0_all_ranks_are_told(monkeypatch):
     assert kind is LinAlgError and "too near a singular matrix" in said
 
 
+def test_polar_factors_without_data():
+    assert pdla.dry_run(4, lambda comm: polar(pdla.zeros((9, 6)))[1].shape)[0] == (6, 6)
+
+
 @pytest.mark.parametrize("power", [1e-300, 1e300])
 def test_a_polar_factor_near_the_ends_of_the_range(power):
     a = of_condition((16, 16), 1e3, "float64")
