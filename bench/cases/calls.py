@@ -13,7 +13,7 @@ from pdla import nn
 from pdla.bench.arguments import positive
 
 FOLDER = str(Path(pdla.__file__).parent)
-WAITS = {("communicator.py", "MPIComm._until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
+WAITS = {("communicator.py", "MPIComm._wait_until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
 LAYOUTS = {
     "2-D blocks": pdla.Layout("row", "col"),
     "block-cyclic": pdla.Layout(pdla.Cyclic("row", 64), pdla.Cyclic("col", 64)),

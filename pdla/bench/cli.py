@@ -90,7 +90,7 @@ def _is_first() -> bool:
     except DeviceError:
         from pdla.comm.mpi import libmpi
 
-        return libmpi.first()
+        return libmpi.is_first()
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:

@@ -48,8 +48,8 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     differ raise AgreementError.
     """
     if not config.settings.check:
-        comm.met()
-        comm.in_step(call)
+        comm.count_meeting()
+        comm.check_in_step(call)
         if error is not None:
             raise error
         return
@@ -228,7 +228,7 @@ class collective_section:
         self.comm, self.what = comm, what
 
     def __enter__(self) -> None:
-        self.comm.in_step(self.what)
+        self.comm.check_in_step(self.what)
         self.before = self.comm.enter(self.what)
         self.meetings = self.verbs = 0
         self.token = sections.set((*sections.get(), self))

@@ -82,18 +82,18 @@ class Clock:
         self.computed += seconds
         self.lag += (1 - self.machine.overlap) * seconds
 
-    def received(self, size: int, sharing: int, messages: int = 1) -> float:
+    def receive(self, size: int, sharing: int, messages: int = 1) -> float:
         """The links' time at which messages sent to this rank now, of `size` bytes in all, have arrived.
 
         sharing  how many ranks of this node receive from other nodes meanwhile; 0: the messages are from this node
         """
-        return self._through(self.inbound[sharing > 0], size, sharing, messages)
+        return self._transfer(self.inbound[sharing > 0], size, sharing, messages)
 
-    def sent(self, size: int, sharing: int, messages: int = 1) -> float:
+    def send(self, size: int, sharing: int, messages: int = 1) -> float:
         """The links' time at which messages that this rank sends now, `size` bytes in all, have left; sharing: as in `received`."""
-        return self._through(self.outbound[sharing > 0], size, sharing, messages)
+        return self._transfer(self.outbound[sharing > 0], size, sharing, messages)
 
-    def _through(self, link: Link, size: int, sharing: int, messages: int) -> float:
+    def _transfer(self, link: Link, size: int, sharing: int, messages: int) -> float:
         gap, delay, bytes_ = self.machine.gap, self.machine.delay(sharing > 0), size / self.machine.rate(sharing)
         start = max(self.time - self.lag, link.handled)
         link.handled = start + messages * gap

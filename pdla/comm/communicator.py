@@ -82,7 +82,7 @@ class Communicator(Group):
 
     def _number(self) -> int:
         """The number of the verb that begins now: the next one, or the one that was set aside for it."""
-        self.in_step()
+        self.check_in_step()
         for section in sections.get():
             if section.comm is self:
                 section.meetings, section.verbs = section.meetings + 1, 0
@@ -90,14 +90,14 @@ class Communicator(Group):
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 
-    def _no_rank(self, verb: str, name: str, rank: int) -> GridError:
+    def _rank_error(self, verb: str, name: str, rank: int) -> GridError:
         """The error for a rank that is none of this communicator's: some negative numbers mean any rank, or none, to MPI."""
         return GridError(f"{verb} on {self.axis!r}: {name}={rank}: the communicator has ranks 0 to {self.size - 1}")
 
-    def _not_one_each(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
+    def _count_error(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
         return ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
 
-    def _arrays(self, verb: str, *given: Any) -> None:
+    def _check_arrays(self, verb: str, *given: Any) -> None:
         """ShapeError unless all are arrays. NumPy's numbers have an array's attributes, but nothing can be written to them."""
         for x in given:
             if isinstance(x, np.generic) or not hasattr(x, "nbytes"):
@@ -106,7 +106,7 @@ class Communicator(Group):
                     "share(x) takes any small object, and gives every rank's"
                 )
 
-    def _pending(
+    def _make_pending(
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Any, way: str = "", owners: Sequence[int] = (),
         finish: Callable[[], None] | None = None,
     ) -> Pending:
@@ -117,7 +117,7 @@ class Communicator(Group):
         whose = owners or [*map(_RANK, recvs)]
         event = None
         if current() is not None:
-            received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
+            received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._is_far(source))
             event = verb, self.axis, received, len(recvs), way, far
         return Pending(map(whose.__getitem__, arrivals), result, event, finish)
 
@@ -141,13 +141,13 @@ class Communicator(Group):
         GridError
             For a root that is no rank, on this rank.
         """
-        self._arrays("bcast", x)
+        self._check_arrays("bcast", x)
         if not 0 <= root < self.size:
-            raise self._no_rank("bcast", "root", root)
+            raise self._rank_error("bcast", "root", root)
         way = broadcast.best(x.nbytes, self.size, self.nodes, self.tree)
         m = broadcast.messages(way, x, self.rank, self.size, root)
         arrivals = self._exchange("bcast", *m) if way != "mpi" else self._broadcast(x, root, m)
-        return self._pending("bcast", arrivals, m.recvs, x, way)
+        return self._make_pending("bcast", arrivals, m.recvs, x, way)
 
     def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
         """Start a broadcast in the world's own way, where it has one; else by the messages `m`."""
@@ -175,11 +175,11 @@ class Communicator(Group):
         GridError
             For a root that is no rank, on this rank.
         """
-        self._arrays("reduce", x)
+        self._check_arrays("reduce", x)
         if not 0 <= root < self.size:
-            raise self._no_rank("reduce", "root", root)
+            raise self._rank_error("reduce", "root", root)
         if self.rank != root:
-            return self._pending("reduce", self._exchange("reduce", [(root, x)] if x.size else [], [], {}), [], None)
+            return self._make_pending("reduce", self._exchange("reduce", [(root, x)] if x.size else [], [], {}), [], None)
         return self._sum("reduce", [], x, x if out is None else out)
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
@@ -209,7 +209,7 @@ class Communicator(Group):
         directly, a rank receives size - 1 times its own part of x, and then the other parts.
         """
         out = x if out is None else out
-        self._arrays("allreduce", x, out)
+        self._check_arrays("allreduce", x, out)
         halves = self.halves(x, out)
         first, second = next(halves), next(self._calls)
 
@@ -244,11 +244,11 @@ class Communicator(Group):
         ShapeError
             For an `out` with gaps, on this rank.
         """
-        self._gapless(out)
+        self._check_gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
         if self.stepwise(x.nbytes):
-            for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
-                yield self._in_steps("allreduce", row, out)
+            for row in circulant.allreduce(self.xp, self.rank, self.size, flat, target, op):
+                yield self._start_stepwise("allreduce", row, out)
             return
         bounds = bounds_of_blocks(flat.size, self.size)
         parts = [flat[lo:hi] for lo, hi in bounds]
@@ -256,7 +256,7 @@ class Communicator(Group):
         yield self.reduce_scatter(parts, mine, "allreduce", op)
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
-    def _in_steps(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
+    def _start_stepwise(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
         """A verb by steps along a row, which is waited for as a whole: then the pieces of `owners` are there."""
         number = self._number()
 
@@ -267,11 +267,11 @@ class Communicator(Group):
                     pass
             yield from owners
 
-        sizes = row.coming
-        received, far = sum(size for _, size in sizes), sum(size for source, size in sizes if self._far(source))
+        sizes = row.receives
+        received, far = sum(size for _, size in sizes), sum(size for source, size in sizes if self._is_far(source))
         return Pending(arrivals(), result, (verb, self.axis, received, len(sizes), "circulant", far))
 
-    def _gapless(self, out: Array) -> None:
+    def _check_gapless(self, out: Array) -> None:
         if not self.xp.contiguous(out):
             raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
 
@@ -311,7 +311,7 @@ class Communicator(Group):
         must wait for such verbs in the same order.
         """
         if len(outs) != self.size and not isinstance(outs, Mapping):
-            raise self._not_one_each(verb, outs)
+            raise self._count_error(verb, outs)
         into = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
         own = into.get(self.rank)
         if own is not None and own is not x:
@@ -321,20 +321,22 @@ class Communicator(Group):
             if r != self.rank and out.size:  # type: ignore[union-attr]
                 coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
         if self.stepwise(size):
-            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, [*coming])
-        if self.nodes > 1 and self._around(size):
+            return self._start_stepwise(verb, circulant.allgather(self.xp, self.rank, self.size, x, coming), outs, [*coming])
+        if self.nodes > 1 and self._goes_around(size):
             route = self._route
             hops = [hop for hop in route.hops if hop.owner in coming]
             recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
             if gather_buffer is None:
                 arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
             else:
-                arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, gather_buffer)
-            return self._pending(verb, arrivals, recvs, outs, "ring", owners)
+                arrivals = self._receive_shared(verb, x, ring.messages_between_nodes(route, x, hops, coming), hops, gather_buffer)
+            return self._make_pending(verb, arrivals, recvs, outs, "ring", owners)
         sends, recvs = [*zip(self._others, repeat(x))] if x.size else [], sorted(coming.items(), key=_RANK)
-        return self._pending(verb, self._exchange(verb, sends, recvs, {}), recvs, outs)
+        return self._make_pending(verb, self._exchange(verb, sends, recvs, {}), recvs, outs)
 
-    def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
+    def _receive_shared(
+        self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer
+    ) -> Iterator[int]:
         """The numbers of the hops whose pieces have come.
 
         Pieces that other ranks of this node bring come without a message: they are waited for in
@@ -342,8 +344,8 @@ class Communicator(Group):
         """
         own = 1 if x.size else 0
         gather_buffer.publish(own)
-        ours = self._exchange(verb, *m, lambda landed: gather_buffer.publish(own + landed))
-        return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
+        ours = self._exchange(verb, *m, lambda on_arrival: gather_buffer.publish(own + on_arrival))
+        return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._wait_until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """Add up parts[r] of all ranks on rank r, in rank order. Collective.
@@ -378,18 +380,18 @@ class Communicator(Group):
         order.
         """
         if len(parts) != self.size:
-            raise self._not_one_each(verb, parts)
+            raise self._count_error(verb, parts)
         size = sum(map(_NBYTES, parts))
         if self.stepwise(size):
-            return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
+            return self._start_stepwise(verb, circulant.reduce_scatter(self.xp, self.rank, parts, out, op), out)
         wide = summed_in(out.dtype, op)
-        if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
-            addends = [self._widened(part, wide) for part in parts]
+        if self.nodes > 1 and self._goes_by_pipeline(size, wide.itemsize // parts[0].itemsize):
+            addends = [self._widen(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
             mine = Pipeline(self._circle, self.rank, addends, total, self.xp, op)
-            arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
+            arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.forwards, mine.add_up)
             finish = None if total is out else partial(self.xp.copy, out, total)
-            return self._pending(verb, arrivals, mine.recvs, out, "pipeline", finish=finish)
+            return self._make_pending(verb, arrivals, mine.recvs, out, "pipeline", finish=finish)
         sends = [(r, parts[r]) for r in self._others if parts[r].size]
         return self._sum(verb, sends, parts[self.rank], out, op)
 
@@ -413,9 +415,9 @@ class Communicator(Group):
             if sum_ is not out:
                 self.xp.copy(out, sum_)
 
-        return self._pending(verb, self._exchange(verb, sends, recvs, {}), recvs, out, finish=add_up)
+        return self._make_pending(verb, self._exchange(verb, sends, recvs, {}), recvs, out, finish=add_up)
 
-    def _widened(self, x: Array, dtype: Any) -> Array:
+    def _widen(self, x: Array, dtype: Any) -> Array:
         """`x` itself, or a copy in another dtype."""
         if x.dtype == dtype:
             return x
@@ -440,7 +442,7 @@ class Communicator(Group):
             Of `recvs`.
         """
         coming = [*recvs.items()]
-        return self._pending("alltoall", self._exchange("alltoall", [*sends.items()], coming, {}), coming, recvs)
+        return self._make_pending("alltoall", self._exchange("alltoall", [*sends.items()], coming, {}), coming, recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
         """Send an array around the ring, and receive one. Collective.
@@ -464,7 +466,7 @@ class Communicator(Group):
         ShapeError
             Where `x` and `out` share memory, on this rank.
         """
-        self._arrays("shift", x, out)
+        self._check_arrays("shift", x, out)
         if namespace(out).overlap(out, x):
             raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: what comes would overwrite x")
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
@@ -472,7 +474,7 @@ class Communicator(Group):
             namespace(out).copy(out, x)
             return to_pending(out)
         recvs = [(back, out)] if out.size else []
-        return self._pending("shift", self._exchange("shift", [(ahead, x)] if x.size else [], recvs, {}), recvs, out)
+        return self._make_pending("shift", self._exchange("shift", [(ahead, x)] if x.size else [], recvs, {}), recvs, out)
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send an array to one rank, which calls `recv`. Not collective.
@@ -498,10 +500,10 @@ class Communicator(Group):
         PdlaError
             For another tag, on this rank.
         """
-        self._arrays("send", x)
+        self._check_arrays("send", x)
         if not 0 <= to < self.size:
-            raise self._no_rank("send", "to", to)
-        return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], x)
+            raise self._rank_error("send", "to", to)
+        return self._make_pending("send", self._exchange_tagged("send", _check_tag(tag), [(to, x)], []), [], x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive an array from one rank, which calls `send`. Not collective.
@@ -527,11 +529,11 @@ class Communicator(Group):
         PdlaError
             For another tag, on this rank.
         """
-        self._arrays("recv", out)
+        self._check_arrays("recv", out)
         if not 0 <= source < self.size:
-            raise self._no_rank("recv", "source", source)
+            raise self._rank_error("recv", "source", source)
         coming = [(source, out)]
-        return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, out)
+        return self._make_pending("recv", self._exchange_tagged("recv", _check_tag(tag), [], coming), coming, out)
 
     def barrier(self) -> None:
         """Wait until all ranks have called it. Collective, blocking.
@@ -545,7 +547,7 @@ class Communicator(Group):
             raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
 
 
-def _checked(tag: int) -> int:
+def _check_tag(tag: int) -> int:
     if not 0 <= tag < VERB_TAGS:
         raise PdlaError(f"tag={tag}: give one from 0 to {VERB_TAGS - 1}")
     return tag

@@ -15,9 +15,9 @@ from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
-from pdla.comm.collectives.pipeline import Figures, received
+from pdla.comm.collectives.pipeline import Figures, count_received
 from pdla.comm.communicator import Communicator
-from pdla.comm.group import Array, Landed, Onward, Pieces, Step
+from pdla.comm.group import Array, Forwards, OnArrival, Pieces, Step
 from pdla.comm.ledger import Ledger, buffer, current, record
 from pdla.comm.pending import Pending
 from pdla.comm.shared_buffer import SharedBuffer
@@ -39,14 +39,14 @@ class DryBuffer(SharedBuffer):
     def publish(self, pieces: int, lane: int = 0) -> None:
         pass
 
-    def published(self, rank: int, lane: int = 0) -> int:
+    def count_published(self, rank: int, lane: int = 0) -> int:
         """More than any number of pieces that could be waited for."""
         return maxsize
 
-    def left(self, lane: int = 0) -> bool:
+    def may_have_left(self, lane: int = 0) -> bool:
         return False
 
-    def until(self, call: str, ready: Callable[[], bool]) -> None:
+    def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         ready()
 
     def leave(self) -> None:
@@ -89,7 +89,7 @@ class DryComm(Communicator):
             raise GridError(ENDED)
 
     def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         self._check_open()
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
@@ -97,10 +97,10 @@ class DryComm(Communicator):
         held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the round has ended
         clock = self.clock
         if clock is None:
-            return _keeping(held, iter(range(len(recvs))))
-        left = max((clock.sent(x.nbytes, self._sharing(to, clock.machine.node)) for to, x in sends), default=0.0)
-        due = [clock.received(x.nbytes, self._sharing(source, clock.machine.node)) for source, x in recvs]
-        return _keeping(held, self._arrivals(clock, due, left))
+            return _hold_until_end(held, iter(range(len(recvs))))
+        left = max((clock.send(x.nbytes, self._count_sharing(to, clock.machine.node)) for to, x in sends), default=0.0)
+        due = [clock.receive(x.nbytes, self._count_sharing(source, clock.machine.node)) for source, x in recvs]
+        return _hold_until_end(held, self._arrivals(clock, due, left))
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):
@@ -114,7 +114,7 @@ class DryComm(Communicator):
         if self.stepwise(x.nbytes):
             yield from super().halves(x, out, op)
             return
-        self._gapless(out)
+        self._check_gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
         first, nbytes, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
         addends = [buffer(meta, (nbytes // x.itemsize,), x.dtype)]
@@ -126,9 +126,9 @@ class DryComm(Communicator):
             addends.clear()
 
         yield self._half(first, add, way)
-        around = self._around(x.nbytes)
+        around = self._goes_around(x.nbytes)
         size, messages = (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0)
-        outside = self._circle.carried(self.rank) if around else self._outside
+        outside = self._circle.count_carried(self.rank) if around else self._outside
         yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
@@ -137,9 +137,9 @@ class DryComm(Communicator):
         Addends are added up in `wide` bytes each.
         """
         growth, peers = wide // x.itemsize, self.size - 1
-        if self._pipelined(x.nbytes, growth):
+        if self._goes_by_pipeline(x.nbytes, growth):
             lengths = [hi - lo for lo, hi in bounds_of_blocks(x.size, self.size)]
-            figures, nbytes = received(self._circle, self.rank, lengths, wide)
+            figures, nbytes = count_received(self._circle, self.rank, lengths, wide)
             return figures, nbytes + (wide * (x.size + own) if growth > 1 else 0), "pipeline"
         size = own * x.itemsize * peers
         return self._spread(size, peers if own else 0, self._outside), size + (wide * own if growth > 1 else 0), ""
@@ -155,7 +155,7 @@ class DryComm(Communicator):
         size, messages, far, far_messages = come
         if clock is not None and size:
             parts = (size - far, 0, messages - far_messages), (far, clock.machine.node, far_messages)
-            due = max(passed(*part) for part in parts if part[0] for passed in (clock.received, clock.sent))
+            due = max(passed(*part) for part in parts if part[0] for passed in (clock.receive, clock.send))
 
         def wait() -> Iterator[int]:
             if clock is not None:
@@ -170,7 +170,7 @@ class DryComm(Communicator):
         """How many ranks are on other nodes."""
         return sum(home != self.homes[self.rank] for home in self.homes)
 
-    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+    def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         return self._exchange(verb, sends, recvs, {})
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
@@ -189,7 +189,7 @@ class DryComm(Communicator):
     def common(self, size: int) -> meta.Meta | None:
         return meta.Meta((size,), "uint8") if self.nodes == 1 else None
 
-    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+    def _wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         pass
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
@@ -214,7 +214,7 @@ class DryComm(Communicator):
         return True
 
 
-def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
+def _hold_until_end(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
     """The same arrivals; `held` is emptied at their end."""
     yield from arrivals
     held.clear()

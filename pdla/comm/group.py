@@ -25,9 +25,9 @@ from pdla.errors import AgreementError
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
-Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
+Forwards = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
 _RANK = itemgetter(0)
-Landed = Callable[[int], None]  # called with how many of those pieces have come
+OnArrival = Callable[[int], None]  # called with how many of those pieces have come
 
 Step = TypeVar("Step")
 
@@ -96,14 +96,14 @@ class Group(ABC):
         """By rank: how far it is ahead of this one around the ring."""
         return [(rank - self.rank) % self.size for rank in range(self.size)]
 
-    def _in_turn(self, pieces: Pieces, onward: Onward | None = None) -> list[int]:
+    def _order_by_ring(self, pieces: Pieces, forwards: Forwards | None = None) -> list[int]:
         """The numbers of these pieces by their ranks around the ring, from this one on, so that not all ranks begin with rank 0.
 
         Those to be sent on come first.
         """
         ahead = [*map(self._ahead.__getitem__, map(_RANK, pieces))]
         turns = sorted(range(len(ahead)), key=ahead.__getitem__)
-        return [*onward, *filterfalse(onward.__contains__, turns)] if onward else turns
+        return [*forwards, *filterfalse(forwards.__contains__, turns)] if forwards else turns
 
     @cached_property
     def _circle(self) -> ring.Nodes:
@@ -113,16 +113,16 @@ class Group(ABC):
     def _route(self) -> ring.Route:
         return self._circle.route(self.rank)
 
-    def _around(self, nbytes: int) -> bool:
+    def _goes_around(self, nbytes: int) -> bool:
         """Whether pieces of `nbytes` in all are gathered around the nodes (ring.py)."""
         return ring.pays(nbytes, self.size, self.nodes)
 
-    def _pipelined(self, nbytes: int, growth: int) -> bool:
+    def _goes_by_pipeline(self, nbytes: int, growth: int) -> bool:
         """Whether a sum of pieces of `nbytes` in all goes from node to node (collectives/pipeline.py).
 
         growth  so many times as many bytes a piece has there, as 16-bit floats are widened
         """
-        if not (self.adds and self._around(nbytes)):
+        if not (self.adds and self._goes_around(nbytes)):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
 
@@ -141,7 +141,7 @@ class Group(ABC):
         """
         return circulant.pays(nbytes, self.size)
 
-    def _far(self, rank: int) -> bool:
+    def _is_far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
@@ -150,18 +150,18 @@ class Group(ABC):
         """The ranks on this rank's node, itself among them."""
         return [rank for rank, home in enumerate(self.homes) if home == self.homes[self.rank]]
 
-    def _sharing(self, rank: int, node: int) -> int:
+    def _count_sharing(self, rank: int, node: int) -> int:
         """How many of a node's `node` ranks use its links while this one exchanges with `rank`; 0: it is on this node.
 
         Each rank of the group is taken to exchange with the one as far ahead of it, and other groups to do alike.
         """
-        if not self._far(rank):
+        if not self._is_far(rank):
             return 0
         ahead, here = rank - self.rank, self.homes[self.rank]
         abroad = sum(self.homes[(each + ahead) % self.size] != here for each in self._beside)
         return abroad * max(1, node // len(self._beside))
 
-    def in_step(self, call: str = "a verb") -> None:
+    def check_in_step(self, call: str = "a verb") -> None:
         """Check, before an agreement or a message, that this rank may go on.
 
         If it has gone on after an error amid messages (agreement.py), ask whether all ranks have;
@@ -183,12 +183,12 @@ class Group(ABC):
         comm: Group | None = self
         while comm is not None:
             if comm.clash or (comm.user is not None and comm.user[0] != get_ident()):
-                comm.alone(call)
+                comm.check_one_thread(call)
             if comm.failed is not None:
-                self._ask()
+                self._check_failures()
             comm = comm.above
 
-    def met(self) -> None:
+    def count_meeting(self) -> None:
         """Count verbs of open sections from here on, as all ranks of this communicator come here."""
         for section in sections.get():
             if section.comm is self:
@@ -214,11 +214,11 @@ class Group(ABC):
         """
         before = self.user
         if before is not None or self.clash:
-            self.alone(call)
+            self.check_one_thread(call)
         self.user = get_ident(), call
         return before
 
-    def alone(self, call: str) -> None:
+    def check_one_thread(self, call: str) -> None:
         """Refuse this call, and any further one, if another thread is in a collective call.
 
         Ranks would mistake messages of the one for those of the other.
@@ -246,9 +246,9 @@ class Group(ABC):
     def _end_waits(self) -> None:  # noqa: B027 - a default
         """The communicator has a clash: end what another thread of this rank waits in."""
 
-    def _ask(self) -> None:
+    def _check_failures(self) -> None:
         if self.above is not None:
-            self.above._ask()  # open or not, as this one may outlive it
+            self.above._check_failures()  # open or not, as this one may outlive it
         if (asks := self.failed) is not None:
             self.failed = None
             try:
@@ -264,22 +264,22 @@ class Group(ABC):
 
     @abstractmethod
     def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
-        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to
-        the ranks onward[i], once all pieces that come before it in `onward` have been. Before that,
-        `landed` is called with the number of pieces of `onward` that have come so far, this one
+        The iterator yields i when recvs[i] is there. If `forwards` has i, recvs[i] is then sent on to
+        the ranks forwards[i], once all pieces that come before it in `forwards` have been. Before that,
+        `on_arrival` is called with the number of pieces of `forwards` that have come so far, this one
         included.
         """
 
     @abstractmethod
-    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+    def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         """As `_exchange`, for the one message of a send or a recv, which is matched by its tag, not by the number of the call."""
 
     @abstractmethod
-    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+    def _wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` is true, which depends on memory that other ranks write to."""
 
     @abstractmethod
@@ -392,7 +392,7 @@ class Group(ABC):
         GatherBuffer or None
             None where that does not pay or is not possible: then each rank needs memory of its own.
         """
-        if self.nodes in (1, self.size) or not self._around(nbytes):
+        if self.nodes in (1, self.size) or not self._goes_around(nbytes):
             return None
         size = nbytes + align(1) * pieces
         most = max(map(len, self._circle.ranks))

@@ -198,7 +198,7 @@ class Ledger:
         rows = [
             (key if first else "", name or "without one", show.with_unit(size, "B"), f"{size / total:.0%}", show.bar(size / total))
             for key, sums in (("tag", self.by_tag()), ("verb", self.by_verb()), ("axis", self.by_axis())) if any(sums)
-            for first, (name, size) in _ordered(sums)
+            for first, (name, size) in _sort(sums)
         ]  # fmt: skip
         received, flops, peak = (show.with_unit(*pair) for pair in ((total, "B"), (self.flops, "flop"), (self.peak_workspace, "B")))
         timed = f", {self.seconds:.3g} s, {self.computed:.3g} of them computing" if self.seconds else ""
@@ -252,7 +252,7 @@ class Ledger:
         ranks, fault = comm.share((now(), self.events)), ""
         if comm.rank == 0:
             try:
-                trace.write(path, {rank: trace.shifted(events, ranks[0][0] - mark) for rank, (mark, events) in enumerate(ranks)})
+                trace.write(path, {rank: trace.shift(events, ranks[0][0] - mark) for rank, (mark, events) in enumerate(ranks)})
             except Exception as error:  # any at all, as for a path or a tag that is no text: the other ranks wait below
                 fault = f"{path!r}: {error or type(error).__name__}" if not isinstance(error, OSError) else str(error)
         if fault := comm.share(fault)[0]:
@@ -268,7 +268,7 @@ class Ledger:
         self.peak_workspace = max(self.peak_workspace, self.workspace)
 
 
-def _ordered(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
+def _sort(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
     """The sums, the largest first; and whether it is the first."""
     for i, name in enumerate(sorted(sums, key=sums.__getitem__, reverse=True)):
         yield i == 0, (name, sums[name])
@@ -276,7 +276,7 @@ def _ordered(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
 
 def _largest(sums: dict[str, int]) -> str:
     """The largest of some sums, by name."""
-    found = [f"{name or 'without one'}: {size}" for _, (name, size) in _ordered(sums)]
+    found = [f"{name or 'without one'}: {size}" for _, (name, size) in _sort(sums)]
     return ", ".join(found[:_NAMED]) + (f", and {len(found) - _NAMED} others" if len(found) > _NAMED else "")
 
 

@@ -33,7 +33,7 @@ class Pending:
         finish: Callable[[], None] | None = None,
     ) -> None:
         ledger = None if event is None else current()
-        self._arrivals = arrivals if ledger is None else _recorded(arrivals, ledger, event, tag(), now())  # type: ignore[arg-type]
+        self._arrivals = arrivals if ledger is None else _record(arrivals, ledger, event, tag(), now())  # type: ignore[arg-type]
         self._result, self._finish = result, finish
 
     def __iter__(self) -> Iterator[int]:
@@ -54,7 +54,7 @@ class Pending:
         return self._result
 
 
-def _recorded(
+def _record(
     arrivals: Iterator[int], ledger: Ledger, event: tuple[str, str, int, int, str, int], tag: str, start: float
 ) -> Iterator[int]:
     """The same arrivals; at their end the ledger gets the event, which began at `start`."""

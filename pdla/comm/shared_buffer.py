@@ -4,8 +4,8 @@ memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ra
 ...                          each rank writes its own part
 buffer.seal()                collective: waits until all have written; then all may read
 buffer.publish(3)            or, instead of `seal`: the first 3 pieces that this rank writes can be read
-buffer.published(1)          how many of its pieces rank 1 has published
-buffer.until(call, ready)    waits for what others tell
+buffer.count_published(1)    how many of its pieces rank 1 has published
+buffer.wait_until(call, ready)  waits for what others tell
 buffer.leave()               ends this rank's reading, without waiting
 buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
 buffer.trim(most)            collective: frees the memory if it is more than `most` bytes a rank
@@ -45,15 +45,15 @@ class SharedBuffer(ABC):
         """The first `pieces` of this rank's pieces of this turn can be read; the number only grows."""
 
     @abstractmethod
-    def published(self, rank: int, lane: int = 0) -> int:
+    def count_published(self, rank: int, lane: int = 0) -> int:
         """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
 
     @abstractmethod
-    def left(self, lane: int = 0) -> bool:
-        """Whether some rank may have left this turn by an error (GONE), or is in a later one: then ask `published`."""
+    def may_have_left(self, lane: int = 0) -> bool:
+        """Whether some rank may have left this turn by an error (GONE), or is in a later one: then ask `count_published`."""
 
     @abstractmethod
-    def until(self, call: str, ready: Callable[[], bool]) -> None:
+    def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` is true, which depends on what others tell. call: what for, in words."""
 
     @abstractmethod

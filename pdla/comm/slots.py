@@ -99,7 +99,7 @@ class Slots:
         if self.seen is None:
             return self.own[number % COUNT][:n]
         if writes:
-            self._until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
+            self._wait_until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
         return self.xp.look(self.memory, number % COUNT * self.size, (n,), self.dtype)
 
     def bcast(self, x: Any, parts: Parts) -> Pending:
@@ -107,7 +107,7 @@ class Slots:
         if self.comm is None or not x.size:
             return to_pending(x)
         if self.seen is None:
-            return self._sent(x, parts)
+            return self._send_parts(x, parts)
         self.bcasts += 1
         if self.comm.rank in parts:
             self.seen.publish(self.bcasts, WRITTEN)
@@ -140,15 +140,15 @@ class Slots:
         rows = [row[: x.size] for row in self.rows[number % TURNS]]
         self.xp.copy(rows[comm.rank], flat)
         seen.publish(number, ADDED)
-        with self._counted(x):
-            self._until("allreduce", ADDED, range(comm.size), number)
+        with self._record_sum(x):
+            self._wait_until("allreduce", ADDED, range(comm.size), number)
         if comm.rank > 1:
             self.xp.copy(flat, rows[0])
         add(flat, rows[0 if comm.rank == 1 else 1])  # the first two in either order
         for row in rows[2:]:
             add(flat, row)
 
-    def _counted(self, x: Any) -> AbstractContextManager[object]:
+    def _record_sum(self, x: Any) -> AbstractContextManager[object]:
         """An event of the ledger, if one is open: the bytes that an all-reduce of x brings to this rank."""
         if current() is None:
             return nullcontext()
@@ -159,35 +159,35 @@ class Slots:
         return timed("allreduce", comm.axis, bytes=size, messages=2 * (comm.size - 1))
 
     def _arrivals(self, ranks: Sequence[int], number: int) -> Iterator[int]:
-        self._until("bcast", WRITTEN, ranks, number)
+        self._wait_until("bcast", WRITTEN, ranks, number)
         yield from ranks
 
-    def _until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
+    def _wait_until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
         """Wait until these ranks have told of so many; PdlaError where one has left by an error instead."""
         seen, known = self.seen, self.known[lane]
         assert seen is not None
-        behind = [*ranks] if seen.left(lane) else [rank for rank in ranks if known[rank] < count]
+        behind = [*ranks] if seen.may_have_left(lane) else [rank for rank in ranks if known[rank] < count]
         if not behind:
             return
 
         def ready() -> bool:
-            while behind and (told := seen.published(behind[-1], lane)) >= count:
+            while behind and (told := seen.count_published(behind[-1], lane)) >= count:
                 if told == GONE:
                     return True
                 known[behind.pop()] = told
             return not behind
 
-        seen.until(call, ready)
+        seen.wait_until(call, ready)
         if behind:
             assert self.comm is not None
             raise PdlaError(f"{call} on {self.comm.axis!r}: rank {behind[-1]} of {self.comm.size} has left this call by an error")
 
-    def _sent(self, x: Any, parts: Parts) -> Pending:
+    def _send_parts(self, x: Any, parts: Parts) -> Pending:
         """The same by broadcasts, of what each rank has written in one piece."""
         assert self.comm is not None
         coming = []
         for root, rows in parts.items():
-            piece, pairs = (x[rows[0]], []) if len(rows) == 1 else self._packing(x, rows)
+            piece, pairs = (x[rows[0]], []) if len(rows) == 1 else self._plan_packing(x, rows)
             mine = root == self.comm.rank
             if pairs and mine:
                 self.xp.copies(pairs)
@@ -201,7 +201,7 @@ class Slots:
 
         return Pending(arrivals(), x)
 
-    def _packing(self, x: Any, rows: Sequence[slice]) -> tuple[Any, list[tuple[Any, Any]]]:
+    def _plan_packing(self, x: Any, rows: Sequence[slice]) -> tuple[Any, list[tuple[Any, Any]]]:
         """An array without gaps for rows of x, and what is copied to it: (its part, the rows) of each slice."""
         ends = [0]
         for each in rows:

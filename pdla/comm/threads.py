@@ -31,7 +31,7 @@ from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
-from pdla.comm.group import Array, Landed, Onward, Pieces, sections
+from pdla.comm.group import Array, Forwards, OnArrival, Pieces, sections
 from pdla.comm.shared_buffer import GONE, LANES, SharedBuffer
 from pdla.errors import AgreementError, ArgumentError, DeadlockError, GridError, PdlaError, RemoteError
 
@@ -179,14 +179,14 @@ class ThreadComm(Communicator):
         return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){whom}"
 
     def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
-        return self._post(call, ("verb", self._number()), sends, recvs, onward, landed)
+        return self._post(call, ("verb", self._number()), sends, recvs, forwards, on_arrival)
 
     def _post(
-        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
-        return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends) if sends else [])
+        return self._complete(call, key, recvs, forwards, on_arrival, self._send(call, key, sends) if sends else [])
 
     def _send(self, call: str, key: tuple[Any, ...], sends: Pieces) -> list[tuple[int, Message]]:
         """Messages that set out now. While one is delayed neither its sender waits nor a core works."""
@@ -202,16 +202,17 @@ class ThreadComm(Communicator):
         return sent
 
     def _complete(
-        self, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
+        self, call: str, key: tuple[Any, ...], recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None,
+        sent: list[tuple[int, Message]],
     ) -> Iterator[int]:
-        for number, i in enumerate(self._in_turn(recvs, onward), 1):
+        for number, i in enumerate(self._order_by_ring(recvs, forwards), 1):
             source, out = recvs[i]
             self._copy(out, call, key, source)
-            if i in onward:
-                if landed is not None:
-                    landed(number)
-                if onward[i]:
-                    sent += self._send(call, key, [*zip(onward[i], repeat(out))])
+            if i in forwards:
+                if on_arrival is not None:
+                    on_arrival(number)
+                if forwards[i]:
+                    sent += self._send(call, key, [*zip(forwards[i], repeat(out))])
             yield i
         with self.world.lock:
             for to, message in sent:
@@ -260,7 +261,7 @@ class ThreadComm(Communicator):
                 f"rank {self.ranks[to]} expects {out.dtype} {out.shape}"
             )
 
-    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+    def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
         self._check_open()
         ((peer, _),) = [*sends, *recvs]
@@ -271,9 +272,9 @@ class ThreadComm(Communicator):
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
-        self.in_step()
+        self.check_in_step()
         if sections.get():
-            self.met()
+            self.count_meeting()
         if self.xp is not numpy:
             self.xp.finish()
         key, world = (self.name, verb, next(self._calls)), self.world
@@ -287,10 +288,10 @@ class ThreadComm(Communicator):
                 world.notify(self.ranks)
             else:
                 ready = partial(getattr, slot, "copied")
-                world.wait_until(self.me, ready, lambda: self._describe(call, key[-1], self._missing(slot.value)))
+                world.wait_until(self.me, ready, lambda: self._describe(call, key[-1], self._find_missing(slot.value)))
         return [*slot.value]
 
-    def _missing(self, come: Mapping[int, Any]) -> list[int]:
+    def _find_missing(self, come: Mapping[int, Any]) -> list[int]:
         """The ranks, by the world's numbers, that have not come yet."""
         return [r for i, r in enumerate(self.ranks) if i not in come]
 
@@ -298,7 +299,7 @@ class ThreadComm(Communicator):
         with self.world.lock:
             self.world.fail(self.me, AgreementError(self.clash))
 
-    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+    def _wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         with self.world.lock:
             self.world.wait_until(self.me, ready, lambda: f"{call} on {self.axis!r}, {self.size} ranks")
 
@@ -314,7 +315,7 @@ class ThreadComm(Communicator):
         return len(set(self._shared("same", text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
-        self.in_step()
+        self.check_in_step()
         number = next(self._calls)
         if ranks is None:
             return None
@@ -346,14 +347,14 @@ class ThreadBuffer(SharedBuffer):
             self.counts[lane][self.comm.rank] = pieces
             self.comm.world.notify(self.comm.ranks)
 
-    def published(self, rank: int, lane: int = 0) -> int:
+    def count_published(self, rank: int, lane: int = 0) -> int:
         return self.counts[lane][rank]
 
-    def left(self, lane: int = 0) -> bool:
+    def may_have_left(self, lane: int = 0) -> bool:
         return GONE in self.counts[lane]
 
-    def until(self, call: str, ready: Callable[[], bool]) -> None:
-        self.comm._until(call, ready)
+    def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
+        self.comm._wait_until(call, ready)
 
     def leave(self) -> None:
         self.comm.xp.finish()  # the memory may be freed now, and used again by another thread

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 
-def shifted(events: Sequence[Any], seconds: float) -> list[Any]:
+def shift(events: Sequence[Any], seconds: float) -> list[Any]:
     """The events with so many seconds added to their times."""
     return [replace(event, start=event.start + seconds, end=event.end + seconds) for event in events]
 

@@ -21,7 +21,7 @@ from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import check_room, from_local, whole_shape
 from pdla.matrix.redistribute import converted, local_shape
-from pdla.native.number import number
+from pdla.native.number import read_number
 from pdla.scalapack.pblas import DTYPES, TURNS
 
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
@@ -55,7 +55,7 @@ class Handles:
             raise HandleError(f"handle {handle} is nothing: freed already?")
 
 
-def layout_of(text: str) -> Layout:
+def read_layout(text: str) -> Layout:
     """A layout from a text: the arguments of Layout as in Python, without `Layout(` and `)`."""
     names = {"__builtins__": {}, "Layout": Layout, "Cyclic": Cyclic, "Cuts": Cuts, "Balanced": Balanced}
     try:
@@ -70,21 +70,21 @@ def layout_of(text: str) -> Layout:
         raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
 
 
-def pointed(**pointers: Any) -> None:
+def check_pointers(**pointers: Any) -> None:
     """PdlaError if one of these pointers is NULL, where cffi would read an array, or fail, for a result, only after the work."""
     for name, pointer in pointers.items():
         if not pointer:
             raise PdlaError(f"{name} is NULL: it is read or written on every process")
 
 
-def together(**matrices: DistMatrix) -> None:
+def check_one_communicator(**matrices: DistMatrix) -> None:
     """GridError if these matrices are on different communicators."""
     first, A = next(iter(matrices.items()))
     for name, X in matrices.items():
         check_same_communicator(A.grid, X.grid, name, first)
 
 
-def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
+def make_block(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
     """The block of this process as an array over the caller's memory, or ShapeError. down, across: in elements."""
     rows, cols = shape
     if min(shape) and not address:
@@ -108,7 +108,7 @@ class Interface:
         self.ffi = ffi
         self.handles: Handles = Handles()
 
-    def answering(self, function: Callable[..., None]) -> Callable[..., None]:
+    def return_errors(self, function: Callable[..., None]) -> Callable[..., None]:
         """The function with two more arguments at the end, to which its errors are written."""
 
         def call(*arguments: Any) -> None:
@@ -126,10 +126,10 @@ class Interface:
 
         return call
 
-    def _words(self, pointer: Any) -> str:
+    def _read_text(self, pointer: Any) -> str:
         return self.ffi.string(pointer).decode(errors="backslashreplace")
 
-    def _matrix(self, name: str, handle: int, opname: str = "", op: bytes = b"N") -> DistMatrix:
+    def _find_matrix(self, name: str, handle: int, opname: str = "", op: bytes = b"N") -> DistMatrix:
         """`op` of a matrix. name, opname: of the arguments."""
         word = op.decode("latin-1")
         if word.upper() not in TURNS:
@@ -137,7 +137,7 @@ class Interface:
         return TURNS[word.upper()](self.handles.get(name, handle, DistMatrix))
 
     @contextmanager
-    def _announced(self, *handles: int) -> Iterator[None]:
+    def _raise_on_all(self, *handles: int) -> Iterator[None]:
         """A with-block of checks.
 
         An error in it, perhaps on this process alone, becomes one of the other processes, too,
@@ -155,14 +155,14 @@ class Interface:
     def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
         everyone = from_fortran(comm)
         with agreed(everyone, "pdla_grid"):  # ProcessGrid compares the shapes
-            pointed(shape=shape, grid=made)
+            check_pointers(shape=shape, grid=made)
             if not 1 <= axes <= len(NAMES):
                 raise GridError(f"axes={axes}: a grid has one to three of pdla.h's axes, {', '.join(NAMES)}")
         made[0] = self.handles.new(ProcessGrid(list(shape[0:axes]), comm=everyone))
 
     def local_shape(self, grid: int, m: int, n: int, layout: Any, rows: Any, cols: Any) -> None:
-        pointed(layout=layout, rows=rows, cols=cols)
-        there, how = self.handles.get("grid", grid, ProcessGrid), layout_of(self._words(layout))
+        check_pointers(layout=layout, rows=rows, cols=cols)
+        there, how = self.handles.get("grid", grid, ProcessGrid), read_layout(self._read_text(layout))
         whole_shape("pdla_local_shape", (m, n))
         how.check((m, n), there.sizes)
         rows[0], cols[0] = local_shape((m, n), how, there)
@@ -171,36 +171,36 @@ class Interface:
         there, given = self.handles.get("grid", grid, ProcessGrid), type.decode("latin-1")
         kind = given.lower()
         with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {there!r})"):  # from_local compares the layouts
-            pointed(layout=layout, matrix=made)
+            check_pointers(layout=layout, matrix=made)
             if kind not in DTYPES:
                 raise ShapeError(f"type={given!r}: s, d, c or z")
             whole_shape("pdla_matrix", (m, n))
-            how, dtype = layout_of(self._words(layout)), np.dtype(DTYPES[kind])
+            how, dtype = read_layout(self._read_text(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
             address, shape = int(self.ffi.cast("uintptr_t", local)), local_shape((m, n), how, there)
             check_room("pdla_matrix", shape, dtype)
-            block = block_at(address, shape, dtype, down, across)
+            block = make_block(address, shape, dtype, down, across)
         made[0] = self.handles.new(from_local(block, (m, n), there, how))
 
     def part(self, matrix: int, i0: int, i1: int, j0: int, j1: int, made: Any) -> None:
-        pointed(part=made)
-        whole = self._matrix("matrix", matrix)
+        check_pointers(part=made)
+        whole = self._find_matrix("matrix", matrix)
         if not (0 <= i0 <= i1 <= whole.shape[0] and 0 <= j0 <= j1 <= whole.shape[1]):
             raise ShapeError(f"rows {i0} to {i1}, columns {j0} to {j1} of a matrix of shape {whole.shape}")
         made[0] = self.handles.new(whole[i0:i1, j0:j1])
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
-        with self._announced(c, a, b):
-            pointed(alpha=alpha, beta=beta)
-            A, B, C = self._matrix("A", a, "opa", opa), self._matrix("B", b, "opb", opb), self._matrix("C", c)
-            together(A=A, B=B, C=C)
-            first, second = (number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
+        with self._raise_on_all(c, a, b):
+            check_pointers(alpha=alpha, beta=beta)
+            A, B, C = self._find_matrix("A", a, "opa", opa), self._find_matrix("B", b, "opb", opb), self._find_matrix("C", c)
+            check_one_communicator(A=A, B=B, C=C)
+            first, second = (read_number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
         matmul(A, B, alpha=first, beta=second, out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
-        with self._announced(c, a):
-            A, C = self._matrix("A", a, "op", op), self._matrix("C", c)
-            together(A=A, C=C)
+        with self._raise_on_all(c, a):
+            A, C = self._find_matrix("A", a, "op", op), self._find_matrix("C", c)
+            check_one_communicator(A=A, C=C)
         with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
             if A.shape != C.shape or A.dtype != C.dtype:
                 raise ShapeError(f"pdla_copy: op(A) is {A.shape} {A.dtype}, C {C.shape} {C.dtype}")
@@ -212,7 +212,7 @@ class Interface:
         self.handles.free(handle)
 
 
-def under_mpi(function: Callable[..., None]) -> Callable[..., None]:
+def check_mpi(function: Callable[..., None]) -> Callable[..., None]:
     """The function, with NoMPIError before MPI_Init and after MPI_Finalize, when MPI's own calls would end the process."""
 
     def call(*arguments: Any) -> None:
@@ -228,5 +228,5 @@ def serve(ffi: Any) -> None:
     """Define the functions that libpdla.so calls."""
     interface = Interface(ffi)
     for name in ("grid", "local_shape", "matrix", "part", "gemm", "copy"):
-        ffi.def_extern(name=f"py_{name}")(interface.answering(under_mpi(getattr(interface, name))))
-    ffi.def_extern(name="py_free")(interface.answering(interface.free))
+        ffi.def_extern(name=f"py_{name}")(interface.return_errors(check_mpi(getattr(interface, name))))
+    ffi.def_extern(name="py_free")(interface.return_errors(interface.free))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def number(ffi: Any, pointer: Any, dtype: np.dtype) -> complex:
+def read_number(ffi: Any, pointer: Any, dtype: np.dtype) -> complex:
     """The number as Python's; dtype: one of BLAS's four."""
     parts = ffi.cast("double *" if dtype.char in "dD" else "float *", pointer)
     return complex(parts[0], parts[1]) if dtype.kind == "c" else parts[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.comm.mpi import abort
 from pdla.errors import PdlaError
-from pdla.native.number import number
+from pdla.native.number import read_number
 from pdla.scalapack import pblas
 from pdla.scalapack.descriptor import Descriptor
 
@@ -38,7 +38,7 @@ def serve(ffi: Any) -> None:
             run = context.find(bytes(ffi.buffer(call, alike)), call.flops, lambda: read(call))
             if run is None:
                 return 0
-            first, second = (number(ffi, pointer, dtype(call.scalar)) for pointer in (alpha, beta))
+            first, second = (read_number(ffi, pointer, dtype(call.scalar)) for pointer in (alpha, beta))
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
             context.run(run, first, at[0], at[1], second, at[2])
             return 1

@@ -81,9 +81,9 @@ class Descriptor:
             For integers that describe no dense matrix. Types 501 and 502 leave out its other size:
             the error says which nine integers stand for them.
         """
-        words = _integers(desc)
+        words = _read_integers(desc)
         if words[:1] in ([ACROSS], [DOWN]):
-            raise LayoutError(f"desc={words}: {_instead(*words[:6])}")
+            raise LayoutError(f"desc={words}: {_describe_substitute(*words[:6])}")
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
             said = words or desc
             raise LayoutError(f"desc={said!r}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
@@ -126,7 +126,9 @@ class Descriptor:
         return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
 
 
-def _instead(kind: int, context: int = 0, n: Any = "n", block: Any = "nb", source: Any = "src", lld: Any = "lld") -> str:
+def _describe_substitute(
+    kind: int, context: int = 0, n: Any = "n", block: Any = "nb", source: Any = "src", lld: Any = "lld"
+) -> str:
     """What to give for a one-dimensional descriptor."""
     lies, left, grid = ("columns", "rows", "(1, P)") if kind == ACROSS else ("rows", "cols", "(P, 1)")
     sizes = (left, n, left, block, 0, source) if kind == ACROSS else (n, left, block, left, source, 0)
@@ -134,7 +136,7 @@ def _instead(kind: int, context: int = 0, n: Any = "n", block: Any = "nb", sourc
     return f"type {kind} cuts {lies} alone and does not say how many {left} there are; give [{nine}], on ProcessGrid({grid})"
 
 
-def _integers(desc: Any) -> list[int]:
+def _read_integers(desc: Any) -> list[int]:
     """The integers of a descriptor; empty if it is no sequence of integers."""
     try:
         given = list(desc)
@@ -184,18 +186,18 @@ def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMa
     if not isinstance(grid, ProcessGrid):
         made = ProcessGrid(1, comm=grid)
         grid = ProcessGrid(balanced_shape(made.comm.size), comm=made.comm)
-    words = _integers(desc)
+    words = _read_integers(desc)
     with agreed(grid.comm, f"from_descriptor({words[:1] + words[2:-1]} without context and lld, {grid!r})"):
         said = Descriptor.read(desc)
         if len(grid.axes) != 2:
             raise GridError(f"{grid!r}: a descriptor's grid has two axes, rows and columns")
         layout = said.layout(grid.axes)
         layout.check(said.shape, grid.sizes)
-        block = _block(local, said, local_shape(said.shape, layout, grid)) if grid.active else None
+        block = _cut_block(local, said, local_shape(said.shape, layout, grid)) if grid.active else None
     return from_local(block, said.shape, grid, layout)
 
 
-def _block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
+def _cut_block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
     """The rank's rows and columns of `local`, which may have more."""
     rows, cols = shape
     block = namespace(local).asarray(local)
@@ -250,7 +252,7 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
         raise LayoutError(f"{A!r}: a descriptor's grid has two axes, rows and columns")
     if A.layout.partial or A.conjugated:
         raise LayoutError(f"{A!r}: a descriptor can say neither partial sums nor conjugates")
-    row, col = (_dealt(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
+    row, col = (_find_cyclic(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
     rows, cols = A.stored.shape
     down, across = A.stored.strides
     size, apart = A.dtype.itemsize, cols > 1
@@ -262,7 +264,7 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     return Descriptor(context, *A.shape, imb, inb, row.block, col.block, row.source, col.source, lld).words
 
 
-def _dealt(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
+def _find_cyclic(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
     """How a dimension of n indices is dealt out along an axis, as Cyclic; LayoutError if it is not in equal blocks."""
     ranks = A.grid.sizes[axis]
     # Along an axis of one rank the cut has no effect, but tells the size of blocks.

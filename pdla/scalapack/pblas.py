@@ -144,7 +144,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 # ---------------------------------------------------------------------------------------------- the routines
 
 
-def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
+def _make_plan(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
     return planner.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
 
 
@@ -152,7 +152,7 @@ def gemm(context: Context, windows: list[Window], call: Call) -> Run:
     """sub(C) = alpha op(sub(A)) op(sub(B)) + beta sub(C)."""
     A, B, C = windows
     turn_a, turn_b = (TURNS[word] for word in call.words)
-    plan = _planned(context, turn_a(A.like), turn_b(B.like), C.like)
+    plan = _make_plan(context, turn_a(A.like), turn_b(B.like), C.like)
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         checked = verify.run if config.settings.verify else Plan.run
@@ -166,7 +166,7 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
     A, B, C = windows
     left, lower = call.words[0] == "L", call.words[1] == "L"
     whole = DistMatrix(A.like.stored, A.like.shape, A.like.grid, A.like.layout)
-    plan = _planned(context, *((whole, B.like) if left else (B.like, whole)), C.like)
+    plan = _make_plan(context, *((whole, B.like) if left else (B.like, whole)), C.like)
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         whole, other = mirrored(A.at(a), lower, hermitian), B.at(b)

@@ -23,7 +23,7 @@ from typing import Any
 from pdla.array import meta
 from pdla.comm import trace
 from pdla.comm.dry import as_rank
-from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, OnArrival, Forwards, Pieces
 from pdla.comm.ledger import Ledger, tag
 from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError
@@ -167,18 +167,18 @@ class Round:
     call: str
     key: tuple[Any, ...]
     recvs: Pieces
-    onward: Onward
+    forwards: Forwards
     number: int
     tag: str
 
-    def __init__(self, comm: VirtualComm, call: str, key: tuple[Any, ...], recvs: Pieces, onward: Onward) -> None:
-        self.comm, self.call, self.key, self.recvs, self.onward = comm, call, key, recvs, onward
+    def __init__(self, comm: VirtualComm, call: str, key: tuple[Any, ...], recvs: Pieces, forwards: Forwards) -> None:
+        self.comm, self.call, self.key, self.recvs, self.forwards = comm, call, key, recvs, forwards
         self.number, self.tag = next(comm.world.rounds[comm.me]), tag()
         self.arrived: deque[tuple[int, Message]] = deque()
-        self.turns: deque[int] = deque(onward)
+        self.turns: deque[int] = deque(forwards)
         self.sent: list[Message] = []
         self.delivered: list[Message] = []
-        turns = comm._in_turn(recvs, onward)
+        turns = comm._order_by_ring(recvs, forwards)
         self.awaited: dict[int, tuple[int, Message]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in turns}
 
     def _ask(self, i: int, source: int, out: Array) -> Message:
@@ -208,7 +208,7 @@ class Round:
         mine, theirs = (comm.world.mail, comm.world.receives) if sending else (comm.world.receives, comm.world.mail)
         other = to if sending else source
         if slot not in theirs:
-            message = Message(self.call, x, comm.ranks[source], comm.ranks[to], comm._sharing(other, comm.world.machine.node))
+            message = Message(self.call, x, comm.ranks[source], comm.ranks[to], comm._count_sharing(other, comm.world.machine.node))
             mine[slot].append(message)
             return message, False
         message = theirs[slot].popleft()
@@ -226,7 +226,7 @@ class Round:
     def _send_on(self, i: int) -> None:
         """Send on what recvs[i] has brought. This may run in another rank's turn: so an error is recorded as this rank's."""
         try:
-            for to in self.onward[i]:
+            for to in self.forwards[i]:
                 self.send(to, self.recvs[i][1], i, self.awaited[i][1])
         except AgreementError as error:
             self.comm.world.fail(self.comm.me, error)
@@ -271,16 +271,16 @@ class VirtualComm(ThreadComm):
         self.homes = [world.machine.home(r) for r in self.ranks] if world.machine.node else ()
 
     def _post(
-        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, key: tuple[Any, ...], sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         if not sends and not recvs:
             return iter(())
         self.world.reach(self.me, self.lane.time)
-        round_, nth = Round(self, call, key, recvs, onward), Counter[int]()
+        round_, nth = Round(self, call, key, recvs, forwards), Counter[int]()
         for to, x in sends:
             round_.send(to, x, nth[to], self.me)
             nth[to] += 1
-        return round_.arrivals() if landed is None else _call_landed(round_.arrivals(), onward, landed)
+        return round_.arrivals() if on_arrival is None else _call_on_arrival(round_.arrivals(), forwards, on_arrival)
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """No rank goes on before the last has come; the exchange itself takes no time, as in a dry run of one rank."""
@@ -291,14 +291,14 @@ class VirtualComm(ThreadComm):
         return [theirs for _, theirs in gathered]
 
 
-def _call_landed(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
-    """The same arrivals. `landed` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
-    came, turns, number = set[int](), [*onward], 0
+def _call_on_arrival(arrivals: Iterator[int], forwards: Forwards, on_arrival: OnArrival) -> Iterator[int]:
+    """The same arrivals. `on_arrival` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
+    came, turns, number = set[int](), [*forwards], 0
     for i in arrivals:
         came.add(i)
         while number < len(turns) and turns[number] in came:
             number += 1
-            landed(number)
+            on_arrival(number)
         yield i
 
 

@@ -151,7 +151,7 @@ def test_ranks_of_a_node_share_its_link_where_they_receive_from_others_at_once(g
 
         def program(comm, axis=axis):
             line = pdla.ProcessGrid(grid, comm=comm)[("row", "col")[axis]]
-            return line._sharing((line.rank + ahead) % line.size, 4)
+            return line._count_sharing((line.rank + ahead) % line.size, 4)
 
         for rank in range(ranks):
             node = range(rank // 4 * 4, rank // 4 * 4 + 4)

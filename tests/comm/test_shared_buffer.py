@@ -24,13 +24,13 @@ class Counted(Turns):
     def publish(self, pieces, lane=0):
         raise NotImplementedError
 
-    def published(self, rank, lane=0):
+    def count_published(self, rank, lane=0):
         raise NotImplementedError
 
-    def left(self, lane=0):
+    def may_have_left(self, lane=0):
         raise NotImplementedError
 
-    def until(self, call, ready):
+    def wait_until(self, call, ready):
         raise NotImplementedError
 
     def trim(self, most):

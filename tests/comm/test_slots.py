@@ -155,7 +155,7 @@ def test_a_rank_that_left_is_noticed_also_where_it_has_told_enough_before():
         return str(error.value)
 
     def when_gone(slots):
-        slots.seen.until("an error", lambda: slots.seen.left(RELEASED))
+        slots.seen.wait_until("an error", lambda: slots.seen.may_have_left(RELEASED))
 
     assert pdla.run(2, program)[0] == "writing to a slot on 'all': rank 1 of 2 has left this call by an error"
 

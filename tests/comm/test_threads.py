@@ -457,7 +457,7 @@ def test_one_publication_wakes_all_who_wait_for_it(publisher, lane):
             shared_buffer.publish(3, lane)
             awaits(lambda: len(gone) == 3)
         else:
-            shared_buffer.until("one", lambda: shared_buffer.published(publisher, lane) >= 3)
+            shared_buffer.wait_until("one", lambda: shared_buffer.count_published(publisher, lane) >= 3)
             gone.append(comm.rank)
         shared_buffer.leave()
 
@@ -477,7 +477,7 @@ def test_ranks_that_publish_at_once_are_both_heard(sleepers):
                 shared_buffer.publish(1)
                 awaits(lambda gone=gone: len(gone) == len(sleepers))
             else:
-                shared_buffer.until("all", lambda: all(shared_buffer.published(rank) for rank in publishers))
+                shared_buffer.wait_until("all", lambda: all(shared_buffer.count_published(rank) for rank in publishers))
                 gone.append(comm.rank)
             shared_buffer.leave()
 

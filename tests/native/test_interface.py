@@ -21,7 +21,7 @@ class Client:
 
     def call(self, name, *arguments):
         status, said = self.ffi.new("int *"), self.ffi.new("char[5000]")
-        self.face.answering(getattr(self.face, name))(*arguments, status, said)
+        self.face.return_errors(getattr(self.face, name))(*arguments, status, said)
         return status[0], self.ffi.string(said).decode()
 
     def matrix(self, x, layout, strides=None, type=b"d"):

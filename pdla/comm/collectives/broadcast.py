@@ -27,12 +27,12 @@ def best(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
 class Messages(NamedTuple):
     """One rank's part: the pieces that it sends at once, as (to, piece), and those that it receives, as (from, piece).
 
-    recvs[i] is sent on to the ranks onward[i].
+    recvs[i] is sent on to the ranks forwards[i].
     """
 
     sends: Sequence[tuple[int, Any]]
     recvs: Sequence[tuple[int, Any]]
-    onward: Mapping[int, Sequence[int]]
+    forwards: Mapping[int, Sequence[int]]
 
 
 def messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:

@@ -80,7 +80,7 @@ class Step(NamedTuple):
     into: slice
 
 
-def summing(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
+def sum_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
     """The steps of a rank in a sum.
 
     ring: the ranks in the order in which they stand around it, this one at `here`. at(place): where
@@ -93,9 +93,9 @@ def summing(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[St
     ]
 
 
-def gathering(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
+def gather_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
     """A rank's steps of an all-gather."""
-    return [Step(source, into, to, sent) for to, sent, source, into in reversed(summing(ring, here, at))]
+    return [Step(source, into, to, sent) for to, sent, source, into in reversed(sum_steps(ring, here, at))]
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class Row:
         self.end()
 
     @property
-    def coming(self) -> list[tuple[int, int]]:
+    def receives(self) -> list[tuple[int, int]]:
         """For each message that will be received the rank that it comes from, and its bytes."""
         return [(source, self.row[into].nbytes) for _, _, source, into in self.parts if self.row[into].size]
 
 
-def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
+def allgather(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
     """`x` of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
     there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
     places = [0, *(place for place, _ in there)]
@@ -143,10 +143,10 @@ def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, A
         for (_, out), (lo, hi) in zip(there, pairwise(begins[1:]), strict=True):
             xp.copy(out, row[lo:hi].reshape(*out.shape))
 
-    return Row(xp, row, gathering(range(ranks), rank, at), end)
+    return Row(xp, row, gather_steps(range(ranks), rank, at), end)
 
 
-def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
+def reduce_scatter(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
     """The sum over ranks of parts[rank] goes to out."""
     ring = spread([part.size for part in parts])
     here = ring.index(rank)
@@ -155,11 +155,11 @@ def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -
     row = buffer(xp, (begins[-1],), summed_in(out.dtype, op))
     for part, (lo, hi) in zip(mine, pairwise(begins), strict=True):
         xp.copy(row[lo:hi].reshape(*part.shape), part)
-    steps = summing(ring, here, begins.__getitem__)
+    steps = sum_steps(ring, here, begins.__getitem__)
     return Row(xp, row, steps, lambda: xp.copy(out, row[: out.size].reshape(*out.shape)), op)
 
 
-def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
+def allreduce(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
     """The two rows of steps by which the sum over ranks of x, which is flat, goes to out of every rank.
 
     Both are of out's dtype where the dtypes are the same. Ask for the second when the first has
@@ -170,15 +170,15 @@ def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, o
     def at(place: int) -> int:
         return (rank + place) * x.size // ranks - before
 
-    row = _turned(xp, buffer(xp, x.shape, summed_in(x.dtype, op)), x, x.size - before)
-    yield Row(xp, row, summing(range(ranks), rank, at), lambda: None, op)
+    row = _rotate(xp, buffer(xp, x.shape, summed_in(x.dtype, op)), x, x.size - before)
+    yield Row(xp, row, sum_steps(range(ranks), rank, at), lambda: None, op)
     whole = row if row.dtype == out.dtype else buffer(xp, x.shape, out.dtype)
     if whole is not row:
         xp.copy(whole[: at(1)], row[: at(1)])
-    yield Row(xp, whole, gathering(range(ranks), rank, at), lambda: _turned(xp, out, whole, before))
+    yield Row(xp, whole, gather_steps(range(ranks), rank, at), lambda: _rotate(xp, out, whole, before))
 
 
-def _turned(xp: ModuleType, out: Any, x: Any, first: int) -> Any:
+def _rotate(xp: ModuleType, out: Any, x: Any, first: int) -> Any:
     """`out`, with the last `first` elements of x in front, and the others behind them."""
     xp.copy(out[:first], x[x.size - first :])
     xp.copy(out[first:], x[: x.size - first])

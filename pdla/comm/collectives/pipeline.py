@@ -32,7 +32,7 @@ def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
         return False
     size = growth * nbytes
     piece = size // (nodes * ranks)
-    chunk = min(piece, _chunk(piece))
+    chunk = min(piece, _chunk_size(piece))
     return ranks * (nodes - 1) * nbytes > (nodes + 1) * size + nodes * (nodes - 1) * (ranks * chunk + STEP)
 
 
@@ -40,11 +40,11 @@ def cut(rows: int, nbytes: int) -> list[slice]:
     """The rows of each chunk of a piece of `rows` rows and `nbytes` bytes."""
     if not nbytes:
         return []
-    step = -(-rows * _chunk(nbytes) // nbytes)
+    step = -(-rows * _chunk_size(nbytes) // nbytes)
     return [slice(lo, lo + step) for lo in range(0, rows, step)]
 
 
-def _chunk(nbytes: int) -> int:
+def _chunk_size(nbytes: int) -> int:
     """Bytes of each chunk of a piece of `nbytes` bytes."""
     return max(CHUNK, -(-nbytes // CHUNKS))
 
@@ -58,7 +58,7 @@ class Figures(NamedTuple):
     far_messages: int
 
 
-def received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) -> tuple[Figures, int]:
+def count_received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) -> tuple[Figures, int]:
     """What a rank receives for such a sum of vectors, of lengths[r] elements for rank r; and how many bytes of buffers it needs."""
     node, mates = circle.node[rank], len(circle.ranks[0]) - 1
     before, after = int(node > 0), int(node < len(circle.ranks) - 1)
@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
 class Pipeline:
     """A rank's part in summing parts[r] of all ranks into the `out` of rank r.
 
-    It is what to pass to `_exchange`, with `landed`, which adds.
+    It is what to pass to `_exchange`, with `add_up`, which adds.
     """
 
     out: Any
@@ -100,25 +100,25 @@ class Pipeline:
         self.out, self.xp, self.into = out, xp, getattr(xp, op)
         self.sends: list[tuple[int, Any]] = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
         self.recvs: list[tuple[int, Any]] = []
-        self.onward: dict[int, Sequence[int]] = {}
+        self.forwards: dict[int, Sequence[int]] = {}
         self.whole: dict[int, Chunk] = {}  # the chunk that can be added up once so many messages have come
         for owner, rows, mine in _chunks(parts, column):
-            here = {rank: mine} | {r: self._received(r, mine) for r in mates if r not in (rank, giver)}
-            total = self._received(giver, mine)
+            here = {rank: mine} | {r: self._add_receive(r, mine) for r in mates if r not in (rank, giver)}
+            total = self._add_receive(giver, mine)
             to = column[node + 1] if node < last else owner
-            self.onward[len(self.recvs) - 1] = [to] if to != rank else []
+            self.forwards[len(self.recvs) - 1] = [to] if to != rank else []
             self.whole[len(self.recvs)] = Chunk(rows, total, [here[r] for r in mates if r in here])
         if node < last:
             self.recvs += [(column[last], x) for *_, x in _chunks({rank: out}, [rank])]
 
-    def _received(self, source: int, like: Any) -> Any:
+    def _add_receive(self, source: int, like: Any) -> Any:
         made = buffer(self.xp, like.shape, like.dtype)
-        self.onward[len(self.recvs)] = []
+        self.forwards[len(self.recvs)] = []
         self.recvs.append((source, made))
         return made
 
-    def landed(self, come: int) -> None:
-        """`come` messages of `onward` are here, and the last of them is about to be sent on.
+    def add_up(self, come: int) -> None:
+        """`come` messages of `forwards` are here, and the last of them is about to be sent on.
 
         If it is a chunk's total, this node's addends are added to it first.
         """
@@ -127,7 +127,7 @@ class Pipeline:
         rows, total, addends = self.whole.pop(come)
         for addend in addends:
             self.into(total, addend)
-        if not self.onward[come - 1]:  # it is this rank's own
+        if not self.forwards[come - 1]:  # it is this rank's own
             self.xp.copy(self.out[rows], total)
 
 

@@ -33,7 +33,7 @@ class Hop(NamedTuple):
     owner: int
     source: int
     far: bool
-    onward: Sequence[int]
+    forwards: Sequence[int]
 
 
 class Route(NamedTuple):
@@ -82,7 +82,7 @@ class Nodes:
         ranks = self.ranks[node % len(self.ranks)]
         return ranks[self.place[owner] % len(ranks)]
 
-    def carried(self, rank: int) -> int:
+    def count_carried(self, rank: int) -> int:
         """How many pieces of other nodes' ranks have this rank as their carrier on its node."""
         own = self.node[rank]
         step = len(self.ranks[own])
@@ -102,8 +102,8 @@ class Nodes:
                 if carrier != rank:
                     hops.append(Hop(owner, carrier, False, ()))
                 elif owner != rank:
-                    onward = [self.carrier(owner, node + 1)] if steps < count - 1 else []
-                    hops.append(Hop(owner, self.carrier(owner, node - 1), True, onward))
+                    forwards = [self.carrier(owner, node + 1)] if steps < count - 1 else []
+                    hops.append(Hop(owner, self.carrier(owner, node - 1), True, forwards))
         return Route(self.carrier(rank, node + 1), [r for r in self.ranks[node] if r != rank], hops)
 
 
@@ -112,13 +112,13 @@ def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any])
 
     hops: those of the route whose pieces have elements.
     """
-    onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
+    forwards = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.forwards, *route.near])}
     sends = [(r, x) for r in (route.to, *route.near)] if x.size else []
-    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)
+    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], forwards)
 
 
-def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
+def messages_between_nodes(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
     """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
     far = [hop for hop in hops if hop.far]
     sends = [(route.to, x)] if x.size else []
-    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.onward for i, hop in enumerate(far)})
+    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.forwards for i, hop in enumerate(far)})

@@ -49,7 +49,7 @@ class GatherBuffer:
     def _has(self, place: int, pieces: int) -> bool:
         """Whether the rank at that place on the node has told of `pieces` pieces or more: then these may be read."""
         if self.counts[place] < pieces:
-            self.counts[place] = self.shared_buffer.published(place)
+            self.counts[place] = self.shared_buffer.count_published(place)
         return self.counts[place] >= pieces
 
     def arrivals(

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from pdla import config
-from pdla.comm.mpi import alike, libmpi
+from pdla.comm.mpi import failures, libmpi
 from pdla.comm.mpi.libmpi import MPI
 
 _HERE = str(Path(__file__).parents[2])  # pdla's own folder
@@ -58,7 +58,7 @@ def _abort() -> NoReturn:
 
 
 @contextmanager
-def watched(call: str) -> Iterator[None]:
+def watch(call: str) -> Iterator[None]:
     """A with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
     timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call, sys.exception()])
     if config.settings.timeout:
@@ -75,25 +75,25 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
     Only print it where MPI cannot end a job, as it is not running, and in a process that was forked
     from a rank, as that may go on.
     """
-    if libmpi.forked() or not libmpi.running():
+    if libmpi.is_forked() or not libmpi.is_running():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
         return
     try:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        if issubclass(kind, KeyboardInterrupt) and not libmpi.first():
+        if issubclass(kind, KeyboardInterrupt) and not libmpi.is_first():
             time.sleep(_PATIENCE)  # a launcher interrupts all ranks: the first one tells it, and ends the job meanwhile
         if issubclass(kind, KeyboardInterrupt):
-            say(f"{_place(trace)}: interrupted; the job ends")
-            time.sleep(alike.HEARD)
+            say(f"{_find_place(trace)}: interrupted; the job ends")
+            time.sleep(failures.HEARD)
         else:
-            key = f"{_place(trace)}: {''.join(traceback.format_exception_only(kind, error))}"
-            alike.tell_once(_printed(kind, error, trace), key, say)
+            key = f"{_find_place(trace)}: {''.join(traceback.format_exception_only(kind, error))}"
+            failures.report_once(_format_uncaught(kind, error, trace), key, say)
     finally:
         _abort()
 
 
-def _printed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
+def _format_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
     """What Python prints of an exception that nobody catches: also which name was probably meant. No trace: its last line alone."""
     if trace is None:
         return "".join(traceback.format_exception_only(kind, error)).rstrip("\n")
@@ -102,7 +102,7 @@ def _printed(kind: type[BaseException], error: BaseException | None, trace: Trac
     return (printed.getvalue() or "".join(traceback.format_exception(kind, error, trace))).rstrip("\n")
 
 
-def _place(trace: TracebackType | None) -> str:
+def _find_place(trace: TracebackType | None) -> str:
     """File and line of the program where an exception passed: where it called pdla, if it did.
 
     (Beyond that, other files than pdla's may be Python's, or NumPy's.)

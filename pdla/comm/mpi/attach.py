@@ -13,12 +13,12 @@ from typing import Any
 from pdla import config
 from pdla.array import blas, chosen, cores, numpy
 from pdla.comm.agreement import group_ranks, name_ranks
-from pdla.comm.mpi import alike, libmpi
-from pdla.comm.mpi.abort import end_when_interrupted, watched
+from pdla.comm.mpi import failures, libmpi
+from pdla.comm.mpi.abort import end_when_interrupted, watch
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import least_free_bytes, started, this_node
-from pdla.comm.mpi.transport import connected
+from pdla.comm.mpi.node import count_started, find_node, least_free_bytes
+from pdla.comm.mpi.transport import connect
 from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
 
@@ -43,18 +43,18 @@ def attach(comm: MPI.Comm) -> MPIComm:
         raise GridError("an intercommunicator: pdla needs one group of ranks; MPI_Intercomm_merge, comm.Merge(), makes one of both")
     ours: Any = comm.Get_attr(_key())
     if ours is None or ours.mpi == MPI.COMM_NULL:
-        with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
+        with watch(f"wrapping a communicator of {comm.Get_size()} ranks"):
             _agree_on_settings(comm)
-            here, homes = this_node(comm)
+            here, homes = find_node(comm)
             own = comm.Dup()
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             if comm == MPI.COMM_WORLD:
-                alike.use(own)
-            ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
-            ours = connected(ours)
+                failures.use(own)
+            ours = MPIComm(own, here, homes, xp=_choose_arrays(comm, homes))
+            ours = connect(ours)
             ours.shared_limit = least_free_bytes(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
-        _share_out(ours)
+        _divide_cores(ours)
         end_when_interrupted()
     return ours
 
@@ -77,7 +77,7 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
 _number: list[int] = []  # this process's, on its node, in the first communicator: in others, too, its arrays are on that device
 
 
-def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
+def _choose_arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
     """Collective: the array module that PDLA_ARRAY names; DeviceError, on every rank, where a rank cannot use it."""
     rank, xp, fault = comm.Get_rank(), numpy, ""
     if not _number:
@@ -99,21 +99,21 @@ def _key() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, ours: ours.close())
 
 
-_among = 0  # the number of ranks among which this node's cores have been shared out
+_ranks_counted = 0  # the number of ranks among which this node's cores have been shared out
 
 
-def _share_out(ours: MPIComm) -> None:
+def _divide_cores(ours: MPIComm) -> None:
     """Limit BLAS to this rank's share of the node's cores.
 
     That is done at the first communicator, and at each that has more ranks on this node than the
     launcher and those before told of. The first rank of a node warns if the node has fewer cores
     than BLAS threads.
     """
-    global _among
-    here, ranks = ours.node, max(ours.node.ranks, started())
-    if ranks <= _among:
+    global _ranks_counted
+    here, ranks = ours.node, max(ours.node.ranks, count_started())
+    if ranks <= _ranks_counted:
         return
-    _among = ranks
+    _ranks_counted = ranks
     threads = config.settings.threads or cores.share(ranks)
     blas.hold(threads)
     if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:

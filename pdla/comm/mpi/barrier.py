@@ -49,7 +49,7 @@ class NodeComm(Protocol):
 
     def barrier(self) -> None: ...
     def _describe(self, call: str) -> str: ...
-    def _until(self, call: str, ready: Any, pause: Any = None, round_: Any = None, awaited: Any = tuple) -> None: ...
+    def _wait_until(self, call: str, ready: Any, pause: Any = None, round_: Any = None, awaited: Any = tuple) -> None: ...
 
 
 class SharedBarrier:
@@ -84,7 +84,7 @@ class SharedBarrier:
         self.turn += 1
         self.window.Sync()
         self.turns[self.comm.rank] = self.turn
-        if self.comm.node.crowded:
+        if self.comm.node.is_crowded:
             self.window.Sync()
             if self._all_have_come():
                 self.word[0] = self.turn % 2**32
@@ -97,27 +97,27 @@ class SharedBarrier:
 
         sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
         """
-        self.comm._until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._missing)
+        self.comm._wait_until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._find_missing)
         self.window.Sync()
 
     def publish(self, lane: int, number: int) -> None:
         """Write one of this rank's spare words, after what it has written before, and wake those that sleep `until` then."""
         self.window.Sync()
         self.spare[lane][self.comm.rank] = number
-        if self.comm.node.crowded:
+        if self.comm.node.is_crowded:
             self.word[1] = (number * len(self.spare) + lane + self.comm.rank * 2**16) % 2**32  # not what another one writes
             self.window.Sync()
             if any(self.asleep):
                 futex.wake(self.address + _WORD)
 
-    def until(self, call: str, ready: Callable[[], bool]) -> None:
+    def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` is true, which depends on others' spare words."""
-        self.comm._until(call, ready, self._rest)
+        self.comm._wait_until(call, ready, self._rest)
         self.window.Sync()
 
     def _rest(self, polls: int) -> None:
         """Leave the core to another rank. A rank that sleeps sees what was told since its last poll, as the word has changed."""
-        if polls > _RESTLESS and self.comm.node.crowded:
+        if polls > _RESTLESS and self.comm.node.is_crowded:
             self._doze(self.address + _WORD, self.word_seen, _SLEEP)
         else:
             self._yield(polls)
@@ -126,7 +126,7 @@ class SharedBarrier:
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn
 
-    def _missing(self) -> list[int]:
+    def _find_missing(self) -> list[int]:
         return [rank for rank, turn in enumerate(self.turns) if turn < self.turn]
 
     def _pause(self, call: str, sends: bool, polls: int) -> None:
@@ -135,10 +135,10 @@ class SharedBarrier:
         A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
         each overlook the other.
         """
-        if polls % _POLLS == 0 and (others := self._elsewhere()):
+        if polls % _POLLS == 0 and (others := self._find_elsewhere()):
             raise_out_of_step(self.comm, f"{self.comm._describe(call)}: {name_ranks(others)} went into another call instead")  # type: ignore[arg-type]
-        if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
-            self._doze(self.address, word, NEAR.after(polls) if sends else _SLEEP)
+        if polls > _POLLS and self.comm.node.is_crowded and (word := self.word[0]) != self.turn % 2**32:
+            self._doze(self.address, word, NEAR.nap_after(polls) if sends else _SLEEP)
         else:
             self._yield(polls)
 
@@ -157,7 +157,7 @@ class SharedBarrier:
         if polls % _LETS_WORK == 0:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
-    def _elsewhere(self) -> list[int]:
+    def _find_elsewhere(self) -> list[int]:
         """The ranks that are in another call, as they have been at the other barrier without this rank, and not here."""
         beside = self.beside
         ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]

@@ -29,12 +29,12 @@ from pdla.array import numpy
 from pdla.comm.agreement import mark_out_of_step, name_ranks, raise_disagreement
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.communicator import VERB_TAGS, Communicator
-from pdla.comm.group import Array, Group, Landed, Onward, Pieces, sections
+from pdla.comm.group import Array, Forwards, Group, OnArrival, Pieces, sections
 from pdla.comm.mpi import libmpi, staging
-from pdla.comm.mpi.abort import give_up, watched
+from pdla.comm.mpi.abort import give_up, watch
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.mapped import mapped
-from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, owing, pieces, progress, send_on
+from pdla.comm.mpi.mapped import map_memory
+from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, progress, send_on, unsent
 from pdla.comm.mpi.node import FAR, NEAR, Node, Patience
 from pdla.comm.mpi.shared_buffer import WindowBuffer
 from pdla.comm.shared_buffer import SharedBuffer
@@ -63,7 +63,7 @@ class MPIComm(Communicator):
         self._progress = progress(here, xp) if self.nodes > 1 else None
         # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its
         # rank gets a core, and 8 ranks on 2 cores take 8 times as long.
-        self.tree: bool = self.nodes > 1 or not here.crowded
+        self.tree: bool = self.nodes > 1 or not here.is_crowded
         self._shared_buffer: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
         self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
@@ -84,16 +84,16 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ messages
 
     def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
-        return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
+        return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, forwards, on_arrival)
 
-    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+    def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         self._check_open()
         return self._post(f"{verb}(tag={tag})", tag, sends, recvs, {})
 
     def _post(
-        self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, tag: int, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0.
 
@@ -103,27 +103,27 @@ class MPIComm(Communicator):
         landings = staging.landings([*map(_ARRAY, recvs)], self.staged) if recvs else {}
         # Packed before anything is posted: if memory runs out here, MPI must not be left with
         # receives into memory that is freed.
-        packed = staging.packed([*map(_ARRAY, sends)], self.staged) if sends else {}
+        packed = staging.pack([*map(_ARRAY, sends)], self.staged) if sends else {}
         coming, going, expected = [], [], []
         cut = self.staged or self.nodes > 1
         for i, (source, out) in enumerate(recvs):
             box = landings[i].box if i in landings else out
-            for number, piece in enumerate(pieces(box, self._least(source) if cut else 0)):
+            for number, piece in enumerate(pieces(box, self._least_piece(source) if cut else 0)):
                 coming.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later: dict[int, list[Send]] = {}
-        for i in onward:
+        for i in forwards:
             box = landings[i].box if i in landings else recvs[i][1]
-            later[i] = [send for to in onward[i] for send in self._sends(pieces(box, self._least(to)), to, tag)]
-        turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
+            later[i] = [send for to in forwards[i] for send in self._sends(pieces(box, self._least_piece(to)), to, tag)]
+        turns = {} if forwards or self.nodes == 1 else self._turns(sends, recvs)
         if len(sends) > 1:
-            sends = [*map(sends.__getitem__, self._in_turn(sends))]
+            sends = [*map(sends.__getitem__, self._order_by_ring(sends))]
         before = None
         for to, x in sends:
             if cut or x is not before:  # else its pieces are those for the rank before
                 box, events = packed.get(id(x), (x, ()))
-                parts, before = pieces(box, self._least(to) if cut else 0), x
+                parts, before = pieces(box, self._least_piece(to) if cut else 0), x
             if events:
                 packing += zip(events, self._sends(parts, to, tag), strict=True)
             elif to in turns:
@@ -132,7 +132,7 @@ class MPIComm(Communicator):
                 for piece in parts:
                     going.append(self.mpi.Isend(piece, to, tag))
         by_piece = [i for i in landings if landings[i].by_piece] if landings else ()
-        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
+        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, on_arrival), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
         """For ranks that are sent to only after a message has come, the number of that message in `recvs`.
@@ -149,11 +149,11 @@ class MPIComm(Communicator):
     def _sends(self, parts: Sequence[Any], to: int, tag: int) -> list[Send]:
         return [partial(self.mpi.Isend, piece, to, tag) for piece in parts]
 
-    def _least(self, rank: int) -> int:
+    def _least_piece(self, rank: int) -> int:
         """The least bytes of a piece of a message from or to this rank; 0: it travels whole."""
         if self.staged:
             return staging.PIECE
-        return FAR_PIECE if self._far(rank) else 0
+        return FAR_PIECE if self._is_far(rank) else 0
 
     def _arrivals(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
         """Begin to wait for a round that has been posted; gives the numbers of its messages in order of arrival."""
@@ -180,7 +180,7 @@ class MPIComm(Communicator):
     def _complete(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
         left = True
         while left:
-            self._until(call, round_.advance, round_=round_)
+            self._wait_until(call, round_.advance, round_=round_)
             if round_.fault:
                 raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
             left = round_.left
@@ -202,13 +202,13 @@ class MPIComm(Communicator):
         self._number()
         mine = self.rank == root
         landings = {} if mine else staging.landings([x], self.staged)
-        packed = staging.packed([x], self.staged) if mine else {}
+        packed = staging.pack([x], self.staged) if mine else {}
         box, events = packed.get(id(x), (landings[0].box if landings else x, ()))
         parts = pieces(box, staging.PIECE if self.staged else 0)
         requests = []
         for number, part in enumerate(parts):
             if events:
-                self._until("bcast", partial(getattr, events[number], "done"))
+                self._wait_until("bcast", partial(getattr, events[number], "done"))
             requests.append(self.mpi.Ibcast(part, root))
         if mine:
             return self._arrivals("bcast", Round([], [], requests, {}), {})
@@ -218,7 +218,7 @@ class MPIComm(Communicator):
 
     # ------------------------------------------------------------------ waiting
 
-    def _until(
+    def _wait_until(
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
         awaited: Callable[[], Sequence[int]] = tuple,
     ) -> None:
@@ -238,12 +238,12 @@ class MPIComm(Communicator):
             self._progress.resting = True
         try:
             while True:
-                if owing:  # mostly not, and between two polls each microsecond is one that another rank on this core waits
+                if unsent:  # mostly not, and between two polls each microsecond is one that another rank on this core waits
                     send_on(but=round_)
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0:
-                    self._check_alone(call)
+                    self._check_threads(call)
                     waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
                     if 0 < config.settings.timeout < waited:
                         late = [*awaited()]
@@ -255,12 +255,12 @@ class MPIComm(Communicator):
             if self._progress is not None:
                 self._progress.resting = False
 
-    def _check_alone(self, call: str) -> None:
+    def _check_threads(self, call: str) -> None:
         """As `alone`, of the communicators above, too, whose rings this one's ranks are: while this thread waits."""
         comm: Group | None = self
         while comm is not None:
             if comm.clash:
-                comm.alone(call)
+                comm.check_one_thread(call)
             comm = comm.above
 
     @property
@@ -278,7 +278,7 @@ class MPIComm(Communicator):
         raises meanwhile; mpi4py's Iallreduce does not keep it.
         """
         self._waits[id(request)] = request, memory
-        self._until(call, request.Test, partial(self.node.pause, patience=self._patience))
+        self._wait_until(call, request.Test, partial(self.node.pause, patience=self._patience))
         del self._waits[id(request)]
 
     def _describe(self, call: str) -> str:
@@ -287,9 +287,9 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ agreement and groups
 
     def share(self, value: Any) -> list[Any]:
-        payload = _pickled(value)
+        payload = _pickle(value)
         try:
-            everyone = self._gathered(payload)
+            everyone = self._gather_bytes(payload)
         except PdlaError:
             raise
         except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
@@ -301,9 +301,9 @@ class MPIComm(Communicator):
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
 
-    def _gathered(self, payload: bytes) -> np.ndarray:
+    def _gather_bytes(self, payload: bytes) -> np.ndarray:
         """Collective: the bytes of every rank, by rank, with zeros behind those that are shorter than the longest."""
-        longest = self._together("share", len(payload))
+        longest = self._meet_in_verb("share", len(payload))
         mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
         mine[: len(payload)] = np.frombuffer(payload, np.uint8)
         self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]), mine, everyone)
@@ -313,9 +313,9 @@ class MPIComm(Communicator):
         return self._meet(text, text)[0]
 
     def barrier(self) -> None:
-        self._together("barrier")
+        self._meet_in_verb("barrier")
 
-    def _together(self, call: str, size: int = 0) -> int:
+    def _meet_in_verb(self, call: str, size: int = 0) -> int:
         """Collective: the largest of the ranks' sizes, once all have come to this verb.
 
         AgreementError if some are in another call, which compares as well.
@@ -333,9 +333,9 @@ class MPIComm(Communicator):
         By messages, the minimum of the digests is the complement of the minimum of their
         complements only if all are equal.
         """
-        self.in_step()
+        self.check_in_step()
         if sections.get():
-            self.met()
+            self.count_meeting()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         if self._shared_buffer is not None and self._shared_buffer.window is not None:
             *digests, sizes = self._shared_buffer.meet(call, (*digest.tolist(), size))
@@ -346,14 +346,14 @@ class MPIComm(Communicator):
         return bool((least[:2] == ~least[2:4]).all()), -int(least[4])
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
-        self._until(f"split({axis!r})", send_on)
+        self._wait_until(f"split({axis!r})", send_on)
         # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which
         # another may wait on its way here.
-        self._together(f"split({axis!r})")
+        self._meet_in_verb(f"split({axis!r})")
         node = self.node
-        if node.crowded and self.nodes == 1:  # ranks of no group wait, and leave their cores to the others
+        if node.is_crowded and self.nodes == 1:  # ranks of no group wait, and leave their cores to the others
             node = replace(node, ranks=node.ranks - self.share(ranks is None).count(True))
-        with watched(self._describe(f"split({axis!r})")):
+        with watch(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
             return None
@@ -368,7 +368,7 @@ class MPIComm(Communicator):
         return self._shared_buffer
 
     def common(self, size: int) -> Any:
-        return mapped(self, size) if self.shared_limit and self.nodes == 1 else None
+        return map_memory(self, size) if self.shared_limit and self.nodes == 1 else None
 
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
@@ -376,7 +376,7 @@ class MPIComm(Communicator):
             if "near" in vars(self):
                 self.near.close()
             if self._shared_buffer is not None:
-                with watched(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
+                with watch(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
                     self._shared_buffer.free()
             self.mpi.Free()
 
@@ -387,7 +387,7 @@ class _Fault(NamedTuple):
     text: str
 
 
-def _pickled(value: Any) -> bytes:
+def _pickle(value: Any) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickle's, and whatever an object's own methods raise

@@ -12,8 +12,8 @@ from pdla.errors import NoMPIError
 
 # The import starts MPI, which waits for all ranks, one of which may have ended already. No Python
 # thread runs meanwhile, so that faulthandler must watch it.
-_begins = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else a timer that the program has set keeps running
-if _begins:
+_starts_mpi = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else the program's own timer keeps running
+if _starts_mpi:
     faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
 try:
     import mpi4py
@@ -23,7 +23,7 @@ except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a
         f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
     ) from error
 finally:
-    if _begins:
+    if _starts_mpi:
         faulthandler.cancel_dump_traceback_later()
 
 _forked = False
@@ -37,12 +37,12 @@ def _fork() -> None:
 os.register_at_fork(after_in_child=_fork)
 
 
-def forked() -> bool:
+def is_forked() -> bool:
     """Whether this process was forked from a rank, and so is none."""
     return _forked
 
 
-def check_own() -> None:
+def check_not_forked() -> None:
     """NoMPIError in a process that was forked from a rank: it would take that rank's messages, and write to memory it shares."""
     if _forked:
         raise NoMPIError(
@@ -57,7 +57,7 @@ def version() -> dict[str, str]:
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
-def running() -> bool:
+def is_running() -> bool:
     """Whether MPI is initialised, and not finalised yet."""
     return MPI.Is_initialized() and not MPI.Is_finalized()
 
@@ -65,10 +65,10 @@ def running() -> bool:
 def check_running() -> None:
     """NoMPIError before MPI is initialised, after it is finalised, and where `check_own` raises it."""
     if _forked or not MPI.Is_initialized() or MPI.Is_finalized():
-        check_own()
+        check_not_forked()
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the first rank of the job."""
     return MPI.COMM_WORLD.Get_rank() == 0

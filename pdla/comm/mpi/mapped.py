@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
-def mapped(comm: Communicator, size: int) -> np.ndarray:
+def map_memory(comm: Communicator, size: int) -> np.ndarray:
     """Memory of `size` bytes that all ranks of comm, which are on one node, see. Collective.
 
     PdlaError, on every rank, if there is not enough memory.
@@ -35,16 +35,16 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
     with ExitStack() as ends:
         try:
-            _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
-            file = _together(comm, size, lambda: _opened(path, size, ends))
+            _run_on_all(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
+            file = _run_on_all(comm, size, lambda: _open(path, size, ends))
         finally:
             if first:  # by now every rank has opened it, or has failed, as this one may have before there was a file
                 Path(path).unlink(missing_ok=True)
-        _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
-        return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
+        _run_on_all(comm, size, lambda: _allocate(file, *block_bounds(size, comm.size, comm.rank)))
+        return _run_on_all(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 
 
-def _opened(path: str, size: int, ends: ExitStack) -> int:
+def _open(path: str, size: int, ends: ExitStack) -> int:
     """The file, opened, if there is room for all of it: else ranks would take what memory there is before they fail."""
     file = os.open(path, os.O_RDWR)
     ends.callback(os.close, file)
@@ -53,12 +53,12 @@ def _opened(path: str, size: int, ends: ExitStack) -> int:
     return file
 
 
-def _take(file: int, start: int, stop: int) -> None:
+def _allocate(file: int, start: int, stop: int) -> None:
     if start < stop:
         os.posix_fallocate(file, start, stop - start)
 
 
-def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
+def _run_on_all(comm: Communicator, size: int, step: Callable[[], T]) -> T:
     """Collective: the result of `step` on this rank; an OSError on one rank is a PdlaError on all."""
     fault, made = "", None
     try:

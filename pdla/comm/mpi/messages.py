@@ -26,14 +26,14 @@ Send = Callable[[], MPI.Request]
 
 
 @lru_cache(maxsize=64)
-def _large(size: int) -> MPI.Datatype:
+def _make_long_type(size: int) -> MPI.Datatype:
     """`size` bytes as one datatype, for MPIs whose counts have 32 bits."""
     chunks, rest = divmod(size, _CHUNK)
     parts = [MPI.BYTE.Create_contiguous(_CHUNK).Create_contiguous(chunks), MPI.BYTE.Create_contiguous(rest)]
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def step(nbytes: int, least: int) -> int:
+def piece_length(nbytes: int, least: int) -> int:
     """Bytes of each piece but the last, at least `least`, of a message of nbytes; 0: it travels whole."""
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
@@ -53,10 +53,10 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
     message of the other.
     """
     raw, made = x.reshape(-1).view(np.uint8), []
-    length = least and step(x.nbytes, least)
+    length = least and piece_length(x.nbytes, least)
     for part in [raw[lo : lo + length] for lo in range(0, raw.size + 1, length)] if length else [raw]:
         large = part.nbytes > _INT_MAX and MPI.Get_version() < (4, 0)
-        made.append([part, 1, _large(part.nbytes)] if large else [part, part.nbytes, MPI.BYTE])
+        made.append([part, 1, _make_long_type(part.nbytes)] if large else [part, part.nbytes, MPI.BYTE])
     return made
 
 
@@ -71,36 +71,36 @@ class Round:
     recvs: list[MPI.Request]
     expected: list[tuple[int, int, int]]
     sends: list[MPI.Request]
-    onward: deque[tuple[int, list[Send]]]
+    forwards: deque[tuple[int, list[Send]]]
     packing: deque[tuple[Any, Send]]
     by_piece: Collection[int]
-    landed: Callable[[int], None] | None
+    on_arrival: Callable[[int], None] | None
     landings: int
 
     def __init__(
         self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
-        onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
-        landed: Callable[[int], None] | None = None,
+        forwards: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
+        on_arrival: Callable[[int], None] | None = None,
     ) -> None:
         """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked), in order.
 
-        onward    number of a message -> the sends to be made when it has come, in this order
-        packing   (event of the device, the send to be made when it has passed), in this order, before all of onward
+        forwards  number of a message -> the sends to be made when it has come, in this order
+        packing   (event of the device, the send to be made when it has passed), in this order, before all of forwards
         by_piece  messages of which each piece is put into `come`; of the others only the last piece to come is
-        landed    called with the number of onward's messages that have come so far, in order, before each is sent on
+        on_arrival  called with the number of the forwarded messages that have come so far, in order, before each is sent on
         """
-        self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, deque(onward.items())
+        self.recvs, self.expected, self.sends, self.forwards = recvs, expected, sends, deque(forwards.items())
         self.missing: dict[int, int] = {}
         for message, number, _ in expected:
             self.missing[message] = number + 1  # as its last piece comes last: how many there are
         self.packing, self.by_piece = deque(packing), by_piece
-        self.landed, self.landings = landed, 0
+        self.on_arrival, self.landings = on_arrival, 0
         self.lock: threading.Lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and are not yet taken
         self.fault: str = ""
-        self.left: bool = bool(recvs or packing or onward or sends)  # whether anything is under way; else `come` has all that came
-        if packing or onward:
-            owing[id(self)] = self
+        self.left: bool = bool(recvs or packing or forwards or sends)  # whether messages are under way; else `come` has all
+        if packing or forwards:
+            unsent[id(self)] = self
 
     def advance(self) -> bool:
         """Let MPI work; whether there is something in `come`, or a fault (a rank sent another length), or all is done.
@@ -110,11 +110,11 @@ class Round:
         with self.lock:
             if self.recvs and not self.fault:
                 self._receive()
-            if self.packing or self.onward:
+            if self.packing or self.forwards:
                 self._go_on()
             if self.sends and not self.recvs and MPI.Request.Testall(self.sends):
                 self.sends = []
-            self.left = bool(self.recvs or self.packing or self.onward or self.sends)
+            self.left = bool(self.recvs or self.packing or self.forwards or self.sends)
             return bool(self.come or self.fault) or not self.left
 
     def _receive(self) -> None:
@@ -122,7 +122,7 @@ class Round:
         try:
             ended = MPI.Request.Testsome(self.recvs, statuses)
         except MPI.Exception:
-            self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
+            self.fault = next((f"rank {s.source} sends more" for s in statuses if _is_truncated(s)), "")
             if not self.fault:
                 raise
             return
@@ -140,25 +140,25 @@ class Round:
             del self.expected[i], self.recvs[i]
 
     def _go_on(self) -> None:
-        """Send what has been packed, then send on what has come, in onward's order.
+        """Send what has been packed, then send on what has come, in forwards's order.
 
-        An item is removed last, so that once onward is empty all has been sent on, and `landed`
+        An item is removed last, so that once forwards is empty all has been sent on, and `on_arrival`
         called.
         """
         while self.packing and self.packing[0][0].done:
             self.sends.append(self.packing[0][1]())
             self.packing.popleft()
-        while self.onward and not (self.packing or self.missing[self.onward[0][0]] or self.fault):
+        while self.forwards and not (self.packing or self.missing[self.forwards[0][0]] or self.fault):
             self.landings += 1
-            if self.landed is not None:
-                self.landed(self.landings)
-            self.sends += [send() for send in self.onward[0][1]]
-            self.onward.popleft()
-        if self.fault or not (self.packing or self.onward):
-            owing.pop(id(self), None)
+            if self.on_arrival is not None:
+                self.on_arrival(self.landings)
+            self.sends += [send() for send in self.forwards[0][1]]
+            self.forwards.popleft()
+        if self.fault or not (self.packing or self.forwards):
+            unsent.pop(id(self), None)
 
 
-owing: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
+unsent: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
 
 
 def send_on(but: Round | None = None) -> bool:
@@ -167,13 +167,13 @@ def send_on(but: Round | None = None) -> bool:
     It sends what a device has packed by now, or what has come and is to be sent on. Gives whether
     no device is packing any more.
     """
-    for round_ in [*owing.values()]:
+    for round_ in [*unsent.values()]:
         if round_ is not but:
             round_.advance()
-    return not any(round_.packing for round_ in owing.values())
+    return not any(round_.packing for round_ in unsent.values())
 
 
-def _truncated(status: MPI.Status) -> bool:
+def _is_truncated(status: MPI.Status) -> bool:
     return MPI.Get_error_class(status.error) == MPI.ERR_TRUNCATE
 
 

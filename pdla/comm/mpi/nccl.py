@@ -15,9 +15,9 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.comm.collectives.broadcast import Messages
-from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, Forwards, OnArrival, Pieces
 from pdla.comm.mpi import staging
-from pdla.comm.mpi.abort import watched
+from pdla.comm.mpi.abort import watch
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.pending import Pending
 
@@ -40,24 +40,24 @@ class NCCLComm(MPIComm):
         self._met: set[tuple[str, int]] = set()
         self._held: dict[int, Any] = {}
 
-    def _around(self, nbytes: int) -> bool:
+    def _goes_around(self, nbytes: int) -> bool:
         return False  # each rank's device has a way of its own to other nodes
 
     def stepwise(self, nbytes: int) -> bool:
         return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
 
     def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+        self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         if not _on_device(x for _, x in (*sends, *recvs)):
-            return super()._exchange(call, sends, recvs, onward, landed)
+            return super()._exchange(call, sends, recvs, forwards, on_arrival)
         self._number()  # counted as among MPI's verbs: so it is on a rank that has no messages in this one
         landings = [staging.Landing(self.xp, out) for _, out in recvs]
-        boxes = {id(x): (staging.gapless(self.xp, x), x) for _, x in sends}
+        boxes = {id(x): (staging.make_gapless(self.xp, x), x) for _, x in sends}
         self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
         going = [(to, boxes[id(x)][0]) for to, x in sends]
         coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
-        return self._launch(call, groups(going, coming, onward), landings)
+        return self._launch(call, groups(going, coming, forwards), landings)
 
     def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
         if not x.size or not _on_device([x]):
@@ -84,7 +84,7 @@ class NCCLComm(MPIComm):
     def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[staging.Landing]) -> Iterator[int]:
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
         self._met |= new
-        meeting = watched(self._describe(call)) if new else nullcontext()  # a first call with a rank blocks until that makes it
+        meeting = watch(self._describe(call)) if new else nullcontext()  # a first call with a rank blocks until that makes it
         with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
             for group in groups:
                 self._make(group.calls, stream)
@@ -103,7 +103,7 @@ class NCCLComm(MPIComm):
         self, call: str, events: Sequence[Any], groups: Sequence[Group], landings: Sequence[staging.Landing]
     ) -> Iterator[int]:
         for event, group in zip(events, groups, strict=True):
-            self._until(call, partial(getattr, event, "done"))
+            self._wait_until(call, partial(getattr, event, "done"))
             for i in group.there:
                 landings[i].land(0)
                 yield i
@@ -113,9 +113,9 @@ class NCCLComm(MPIComm):
         self._check_open()
         with self.xp.beside("messages", self.xp.mark()):
             idle = self.xp.mark()
-        self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # a NCCL communicator can be split only when it is idle
+        self._wait_until(f"split({axis!r})", partial(getattr, idle, "done"))  # NCCL splits only idle communicators
         made = super().split(ranks, axis)
-        with watched(self._describe(f"split({axis!r})")):
+        with watch(self._describe(f"split({axis!r})")):
             group = self.nccl.split(*((None, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if not isinstance(made, NCCLComm):
             return None
@@ -123,12 +123,12 @@ class NCCLComm(MPIComm):
         return made
 
     def close(self) -> None:
-        with watched(self._describe("freeing a communicator")):  # NCCL waits for the other ranks of the node
+        with watch(self._describe("freeing a communicator")):  # NCCL waits for the other ranks of the node
             self.nccl.destroy()
         super().close()
 
 
-def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
+def groups(sends: Pieces, recvs: Pieces, forwards: Forwards) -> list[Group]:
     """A round as groups that NCCL makes one after another: in each, at most one message to each rank and one from it.
 
     A message that is sent on is sent in the group after the one in which it is received, and what
@@ -153,8 +153,8 @@ def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
     for i, (source, box) in enumerate(recvs):
         came.append(put("recv", source, box, first))
         made[came[i]].there.append(i)
-        first = came[i] + 1 if i in onward else first
-    for i, ranks in onward.items():
+        first = came[i] + 1 if i in forwards else first
+    for i, ranks in forwards.items():
         for to in ranks:
             put("send", to, recvs[i][1], came[i] + 1)
     return [made[at] for at in sorted(made)]
@@ -173,21 +173,21 @@ def _core() -> Any:
     return core
 
 
-def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
+def make_communicator(comm: MPIComm) -> tuple[NCCLComm | None, str]:
     """Collective: a communicator over comm's ranks that uses NCCL, and ""; or None and why, the same on every rank."""
-    if fault := _unfit(comm):
+    if fault := _find_fault(comm):
         return None, fault
     made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
-    name, fault = comm.share(tried(comm, lambda: bytes(_core().get_unique_id()) if comm.rank == 0 else b""))[0]
+    name, fault = comm.share(try_call(comm, lambda: bytes(_core().get_unique_id()) if comm.rank == 0 else b""))[0]
     if not fault:
-        with watched("NCCL's first meeting"):
+        with watch("NCCL's first meeting"):
             init, named = _core().Communicator.init, _core().UniqueId.from_bytes
-            made.nccl, fault = tried(comm, lambda: init(comm.size, comm.rank, named(name)))
+            made.nccl, fault = try_call(comm, lambda: init(comm.size, comm.rank, named(name)))
         fault = next(filter(None, comm.share(fault)), "")
     return (None if fault else made), fault
 
 
-def tried(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
+def try_call(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
     """The result of call() and ""; if it raises, None and the error in words."""
     try:
         return call(), ""
@@ -195,16 +195,16 @@ def tried(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
         return None, f"NCCL on rank {comm.rank}: {error}"
 
 
-def _unfit(comm: MPIComm) -> str:
+def _find_fault(comm: MPIComm) -> str:
     """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: it can."""
     if comm.size == 1:
         return "there is one rank only"
-    places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _lacks())), strict=True)
+    places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _find_lack())), strict=True)
     twice = [(places.index(place), rank) for rank, place in enumerate(places) if places.index(place) < rank]
     return next(filter(None, lacks), "") or (f"ranks {twice[0][0]} and {twice[0][1]} share a GPU" if twice else "")
 
 
-def _lacks() -> str:
+def _find_lack() -> str:
     """What this rank lacks to run NCCL; empty: nothing."""
     try:
         found = _core().get_version().libnccl

@@ -24,7 +24,7 @@ class Patience(NamedTuple):
     nap: float
     longest: float
 
-    def after(self, polls: int) -> float:
+    def nap_after(self, polls: int) -> float:
         """How long the nap after so many polls is: the longer a rank has waited, the longer it naps."""
         return min(self.longest, self.nap * max(1.0, (polls - self.polls) / _GROWTH))
 
@@ -46,18 +46,18 @@ class Node:
         return max(self.ranks / self.cores, config.settings.crowded, 1.0)
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         return self.ranks > self.cores or config.settings.crowded > 1
 
     def pause(self, polls: int, patience: Patience) -> None:
         """Between two polls: let another rank that shares the core run. polls: how many there have been in this wait."""
-        if polls > patience.polls and self.crowded:
-            time.sleep(patience.after(polls))
+        if polls > patience.polls and self.is_crowded:
+            time.sleep(patience.nap_after(polls))
         else:
             os.sched_yield()
 
 
-def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
+def find_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     """Collective over comm: this rank's node, and by rank the lowest rank on the same node, which stands for the node.
 
     The node's cores are all those on which at least one of its ranks may run, as far as they can be
@@ -70,7 +70,7 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     return Node(len(bound), cores.usable(len(set().union(*bound)))), homes
 
 
-def started() -> int:
+def count_started() -> int:
     """How many of the job's ranks the launcher has started on this node, as its variables say.
 
     0 if they do not. (The ranks of a communicator over a part of the job cannot ask the others.)

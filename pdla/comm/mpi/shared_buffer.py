@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.mpi import barrier
-from pdla.comm.mpi.abort import watched
+from pdla.comm.mpi.abort import watch
 from pdla.comm.mpi.barrier import NodeComm, SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import SHARED, least_free_bytes
@@ -39,7 +39,7 @@ class WindowBuffer(Turns):
     def _grow(self, size: int) -> np.ndarray:
         apart = barrier.nbytes_for(self.comm.size)
         self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
-        with watched(self.comm._describe("sharing memory")):
+        with watch(self.comm._describe("sharing memory")):
             self.free()
             free = least_free_bytes(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
             wanted = 2 * apart + size
@@ -81,17 +81,17 @@ class WindowBuffer(Turns):
     def publish(self, pieces: int, lane: int = 0) -> None:
         self.barrier.publish(lane, self.opened * _MOST + pieces)
 
-    def published(self, rank: int, lane: int = 0) -> int:
+    def count_published(self, rank: int, lane: int = 0) -> int:
         """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
         count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()
         return count - self.opened * _MOST
 
-    def left(self, lane: int = 0) -> bool:
+    def may_have_left(self, lane: int = 0) -> bool:
         return max(self.barrier.spare[lane]) >= self.opened * _MOST + GONE
 
-    def until(self, call: str, ready: Callable[[], bool]) -> None:
-        self.barrier.until(call, ready)
+    def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
+        self.barrier.wait_until(call, ready)
 
     def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
         """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.
@@ -110,7 +110,7 @@ class WindowBuffer(Turns):
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:
             self.comm.barrier()  # pdla's own, as in `_grow`
-            with watched(self.comm._describe("giving back shared memory")):
+            with watch(self.comm._describe("giving back shared memory")):
                 self.free()
             self.size = 0
 

@@ -19,12 +19,12 @@ import numpy as np
 from pdla.array import namespace, numpy
 from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
-from pdla.comm.mpi.messages import step
+from pdla.comm.mpi.messages import piece_length
 
 PIECE = 8 << 20  # bytes of a piece through pinned memory, at least: each is a launch, and shorter ones take longer in all
 
 
-def gapless(xp: ModuleType, x: Array) -> Array:
+def make_gapless(xp: ModuleType, x: Array) -> Array:
     """`x` itself if it has no gaps, else a new array of its shape, contents undefined."""
     return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
 
@@ -42,7 +42,7 @@ class Landing:
     by_piece = False
 
     def __init__(self, xp: ModuleType, out: Array) -> None:
-        self.xp, self.out, self.box = xp, out, gapless(xp, out)
+        self.xp, self.out, self.box = xp, out, make_gapless(xp, out)
 
     def land(self, number: int) -> bool:
         """To be called when piece `number` is in the box (by_piece False: only for the last to come).
@@ -66,7 +66,7 @@ class Staged(Landing):
         """after: the event after which nothing on the device uses `out` any more."""
         self.xp, self.after = xp, after
         self.box: Any = self.xp.pinned(out.shape, out.dtype)
-        self.parts: list[tuple[Array, Array]] = _parts(out, self.box, whole=False)
+        self.parts: list[tuple[Array, Array]] = _cut_in_pieces(out, self.box, whole=False)
         self.come: set[int] = set()
         self.landed: int = 0
 
@@ -99,14 +99,14 @@ def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
     return found
 
 
-def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
+def _cut_in_pieces(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
     """Rows of x and of its box: for each piece of the message those that can be copied with it.
 
     These are complete when it has come or, if `whole`, must be packed before it can be sent.
     """
     if namespace(x).contiguous(x):
         x, box = x.reshape(-1), box.reshape(-1)
-    length = step(box.nbytes, PIECE)
+    length = piece_length(box.nbytes, PIECE)
     if not length:
         return [(x, box)]
     ends = [min(end, box.nbytes) * len(box) for end in range(length, box.nbytes + length + 1, length)]
@@ -121,7 +121,7 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 Packed = tuple[Array, Sequence[Any]]
 
 
-def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
+def pack(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
     """Those of the arrays, all the host's or all of one device, that MPI cannot read where they lie, packed, by their ids.
 
     An array that is sent to many ranks is packed once.
@@ -130,7 +130,7 @@ def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
         return {}
     xp, named = namespace(arrays[0]), dict(zip(map(id, arrays), arrays, strict=True))
     if staged and xp is not numpy:
-        return _through_host(xp, named)
+        return _pack_through_host(xp, named)
     boxes: dict[int, Packed] = {}
     for each, x in named.items():
         if not x.flags.c_contiguous:
@@ -142,10 +142,10 @@ def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
     return boxes
 
 
-def _through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
+def _pack_through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
     arrays = [*named.values()]
     boxes = [xp.pinned(x.shape, x.dtype) for x in arrays]
-    parts = [_parts(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
+    parts = [_cut_in_pieces(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
     xp.copies([(box, x) for first, *more in parts if not more for x, box in [first]])
     short = xp.mark()
 

@@ -34,39 +34,39 @@ class Transport(NamedTuple):
     """
 
     name: str
-    missing: str
-    over: Callable[[Any, bool], tuple[Any, str]]
+    absence: str
+    use: Callable[[Any, bool], tuple[Any, str]]
 
 
-def by_nccl(comm: Any, asked: bool) -> tuple[Any, str]:
+def by_nccl(comm: Any, required: bool) -> tuple[Any, str]:
     """NCCL, from device to device."""
-    made, fault = nccl.over(comm)
+    made, fault = nccl.make_communicator(comm)
     if made is not None:
-        wrong, fault = nccl.tried(comm, partial(_together, made))
+        wrong, fault = nccl.try_call(comm, partial(_find_wrong_verbs, made))
         fault = next(filter(None, comm.share(wrong or fault)), "")
     return (None, fault) if fault else (made, "arrays go by NCCL")
 
 
-def by_mpi(comm: Any, asked: bool) -> tuple[Any, str]:
+def by_mpi(comm: Any, required: bool) -> tuple[Any, str]:
     """An MPI that takes device memory, as a probe finds unless it is asked for.
 
     A new process on each node sends device arrays to itself: if it crashes nothing else does. Then
     all ranks broadcast, sum, gather and shift some, and check what has come: some MPIs bring zeros.
     """
     comm.staged = False
-    if asked:
+    if required:
         return comm, ""
     first = comm.homes.index(comm.homes[comm.rank]) == comm.rank
-    fault = next(filter(None, comm.share(_alone() if first else "")), "")
+    fault = next(filter(None, comm.share(_probe_alone() if first else "")), "")
     if not fault:
-        fault = next(filter(None, comm.share(_together(comm))), "")
+        fault = next(filter(None, comm.share(_find_wrong_verbs(comm))), "")
     return (None, fault) if fault else (comm, "this MPI takes device memory")
 
 
-def through_host(comm: Any, asked: bool) -> tuple[Any, str]:
+def through_host(comm: Any, required: bool) -> tuple[Any, str]:
     """Pinned memory of the host (staging.py)."""
     comm.staged = True
-    return comm, "" if asked else "arrays go through the host"
+    return comm, "" if required else "arrays go through the host"
 
 
 TRANSPORTS = (
@@ -76,7 +76,7 @@ TRANSPORTS = (
 )
 
 
-def connected(comm: Any) -> Any:
+def connect(comm: Any) -> Any:
     """The communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says.
 
     Collective. It is comm itself, or one over its ranks with another transport. DeviceError, on
@@ -84,21 +84,21 @@ def connected(comm: Any) -> Any:
     """
     if comm.xp.name != "cupy":
         return comm
-    asked = config.settings.gpu_mpi
+    chosen = config.settings.gpu_mpi
     for transport in TRANSPORTS:
-        if asked in ("auto", transport.name):
-            made, told = transport.over(comm, asked == transport.name)
-            if made is None and asked == transport.name:
-                raise DeviceError(f"PDLA_GPU_MPI={asked}, but {told}: auto goes without it where it must")
-            if told and comm.rank == 0:
-                logging.getLogger("pdla").info("%s", told if made is not None else f"{transport.missing} ({told})")
+        if chosen in ("auto", transport.name):
+            made, note = transport.use(comm, chosen == transport.name)
+            if made is None and chosen == transport.name:
+                raise DeviceError(f"PDLA_GPU_MPI={chosen}, but {note}: auto goes without it where it must")
+            if note and comm.rank == 0:
+                logging.getLogger("pdla").info("%s", note if made is not None else f"{transport.absence} ({note})")
             if made is not None:
                 return made
-    raise DeviceError(f"PDLA_GPU_MPI={asked}: no transport of this name")
+    raise DeviceError(f"PDLA_GPU_MPI={chosen}: no transport of this name")
 
 
 @cache
-def _alone() -> str:
+def _probe_alone() -> str:
     """Why a new process that sends device arrays to itself has failed; empty: it has not.
 
     Run once in a job's process, as it takes seconds.
@@ -113,7 +113,7 @@ def _alone() -> str:
     return f"the probe ended with {done.returncode}: {' '.join(done.stderr.split()[-8:])}" if done.returncode else ""
 
 
-def _together(comm: Any) -> str:
+def _find_wrong_verbs(comm: Any) -> str:
     """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
     wrong, rank, ranks = [], comm.rank, range(comm.size)
     for size in SIZES:
@@ -127,11 +127,11 @@ def _together(comm: Any) -> str:
         }
         found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
         found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
-        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _same(came, wanted)]
+        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _is_same(came, wanted)]
     return ", ".join(wrong)
 
 
-def _same(came: Any, wanted: np.ndarray) -> bool:
+def _is_same(came: Any, wanted: np.ndarray) -> bool:
     return bool((came == namespace(came).asarray(wanted)).all())
 
 
@@ -146,7 +146,7 @@ def _probe() -> int:
         coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
         coming.wait()
         going.wait()
-        if not _same(out, sent):
+        if not _is_same(out, sent):
             return 1
     return 0
 

@@ -65,7 +65,7 @@ def run(
     if (turn := last.turn) is None:
         with collective_section(comm, "a product"):
             return _run(plan, A, B, out, alpha, beta, workspace)
-    comm.in_step("a product")
+    comm.check_in_step("a product")
     before = comm.enter("a product")
     try:
         C = _new(plan, A) if out is None else out

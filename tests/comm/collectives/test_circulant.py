@@ -184,7 +184,7 @@ def test_messages_are_counted_in_steps_where_these_pay():
 
 @pytest.mark.parametrize("ranks", [2, 3, 31, 32, 33, 1000, 10**6])
 def test_steps_are_few_and_bring_each_piece_once(ranks):
-    steps = circulant.gathering(range(ranks), 0, lambda place: place)
+    steps = circulant.gather_steps(range(ranks), 0, lambda place: place)
     assert len(steps) == ceil(log2(ranks))
     there = 1
     for step in steps:  # the places that come follow those that are there

@@ -160,12 +160,12 @@ def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
         to, _, hops = nodes.route(rank)
         assert homes[to] != homes[rank]
         assert [hop.far for hop in hops] == [homes[hop.source] != homes[rank] for hop in hops]
-        assert nodes.carried(rank) == sum(hop.far for hop in hops)
+        assert nodes.count_carried(rank) == sum(hop.far for hop in hops)
     for there in nodes.ranks:
-        carried = [nodes.carried(rank) for rank in there]
+        carried = [nodes.count_carried(rank) for rank in there]
         assert sum(carried) == len(homes) - len(there)
     if len({len(there) for there in nodes.ranks}) == 1:
-        assert {nodes.carried(rank) for rank in range(len(homes))} == {len(nodes.ranks) - 1}
+        assert {nodes.count_carried(rank) for rank in range(len(homes))} == {len(nodes.ranks) - 1}
 
 
 @every_place

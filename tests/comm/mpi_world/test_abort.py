@@ -74,11 +74,11 @@ def test_an_error_that_no_other_rank_has_told_is_told():
     job = run_job(
         """
 import os, time
-from pdla.comm.mpi import alike
+from pdla.comm.mpi import failures
 if comm.rank == 0:
-    alike.Failure(alike._communicator(), alike.digest_of("the same"))
+    failures.Failure(failures._find_communicator(), failures.make_digest("the same"))
     time.sleep(60)
-alike.tell_once("told by 1", "the same", lambda text: os.write(1, text.encode()))
+failures.report_once("told by 1", "the same", lambda text: os.write(1, text.encode()))
 abort._abort()
 """,
         ranks=2,

@@ -72,7 +72,7 @@ def test_nobody_goes_on_in_new_memory_before_all_have_cleared_their_words(comm, 
 @pytest.fixture
 def pair():
     """Rank 0's pair of barriers, on a crowded node of two ranks."""
-    comm = SimpleNamespace(rank=0, node=SimpleNamespace(crowded=True))
+    comm = SimpleNamespace(rank=0, node=SimpleNamespace(is_crowded=True))
     memory = np.zeros((2, nbytes_for(2)), np.uint8)
     here, beside = (SharedBarrier(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
     here.beside, beside.beside = beside, here
@@ -142,9 +142,9 @@ def test_pieces_of_one_turn_are_none_of_the_next(at_board):
     shared_buffer = at_board.shared_buffer()
     for _ in range(2):
         shared_buffer.open(64)
-        assert shared_buffer.published(at_board.rank) < 0
+        assert shared_buffer.count_published(at_board.rank) < 0
         shared_buffer.publish(3)
-        assert shared_buffer.published(at_board.rank) == 3
+        assert shared_buffer.count_published(at_board.rank) == 3
         shared_buffer.leave()
 
 
@@ -258,7 +258,7 @@ def asleep_for_ever(at_board, monkeypatch):
 
     before = signal.signal(signal.SIGALRM, nobody_wakes)
     monkeypatch.setattr(barrier, "_SLEEP", 3600)
-    monkeypatch.setattr(barrier, "NEAR", SimpleNamespace(after=lambda polls: 3600))
+    monkeypatch.setattr(barrier, "NEAR", SimpleNamespace(nap_after=lambda polls: 3600))
     signal.alarm(8)
     with config.override(crowded=4.0):
         yield at_board
@@ -284,7 +284,7 @@ def test_one_publication_wakes_all_who_sleep(asleep_for_ever):
             while any(shared_buffer.barrier.asleep):
                 time.sleep(1e-3)
         else:
-            shared_buffer.until("one", lambda: shared_buffer.published(publisher, lane) >= 3)  # noqa: B023
+            shared_buffer.wait_until("one", lambda: shared_buffer.count_published(publisher, lane) >= 3)  # noqa: B023
         shared_buffer.leave()
         comm.mpi.Barrier()
 

@@ -131,7 +131,7 @@ def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apar
     if comm.xp.name == "numpy":
         going = sum(n > 0 for r, n in enumerate(sizes) if r != comm.rank)
         later = 0 if empty else max(0, going - 2)
-        assert all((len(round_.sends), len(round_.onward)) == (going - later, later) for round_, _ in comm._under_way.values())
+        assert all((len(round_.sends), len(round_.forwards)) == (going - later, later) for round_, _ in comm._under_way.values())
     if comm.rank == 0:
         comm.barrier()
     for one in reversed(pending):
@@ -197,5 +197,5 @@ def test_ranks_of_no_group_leave_their_cores_to_the_others(comm):
     some = world.split([*range(world.workers)] if world.rank < world.workers else None, "some")
     assert world.workers == min(world.size, world.node.cores)
     if some is not None:
-        assert some.node.ranks == (world.workers if world.node.crowded else world.node.ranks) and not some.node.crowded
+        assert some.node.ranks == (world.workers if world.node.is_crowded else world.node.ranks) and not some.node.is_crowded
         some.close()

@@ -161,7 +161,7 @@ def test_progress_rests_while_a_rank_waits(comm, progress):
         return len(seen) == 3
 
     pending = comm.shift(np.ones(5), np.empty(5))
-    comm._until("test", third_time)
+    comm._wait_until("test", third_time)
     assert seen == [False, True, True] and not progress.resting
     pending.wait()
     comm.barrier()
@@ -200,11 +200,11 @@ def test_what_came_while_own_data_was_packed_is_sent_on_then(comm):
     recvs, sends, packing = [mpi.Irecv(came, me, 1)], [mpi.Isend(np.ones(3), me, 1)], Packing()
     later = {0: [lambda: mpi.Isend(came, me, 2)]}
     round_ = Round(recvs, [(0, 0, came.nbytes)], sends, later, [(packing, lambda: mpi.Isend(came, me, 3))])
-    comm._until("test", lambda: round_.advance() and bool(round_.come))
+    comm._wait_until("test", lambda: round_.advance() and bool(round_.come))
     assert came.all() and not sent_on.Test() and round_.left
     packing.done = True
     round_.come.clear()
-    comm._until("test", round_.advance)
+    comm._wait_until("test", round_.advance)
     MPI.Request.Waitall([own, sent_on])
     assert after.all()
     comm.barrier()
@@ -222,7 +222,7 @@ def test_what_has_been_sent_on_is_let_go_of(comm):
         [mpi.Irecv(came, me, 1)], [(0, 0, came.nbytes)], [mpi.Isend(np.ones(3), me, 1)], {0: [partial(mpi.Isend, came, me, 2)]}
     )
     del came
-    comm._until("test", lambda: round_.advance() and not round_.left)
+    comm._wait_until("test", lambda: round_.advance() and not round_.left)
     MPI.Request.Wait(sent_on)
     assert after.all() and memory() is None
     ended, round_ = weakref.ref(round_), None

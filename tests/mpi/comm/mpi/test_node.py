@@ -13,7 +13,7 @@ def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_free_bytes_count
     monkeypatch.setattr(node.os, "sched_getaffinity", lambda _: {99, comm.rank})
     for quota, cores in ((inf, comm.size + 1), (1.5, 1)):
         monkeypatch.setattr(node.cores, "quota", lambda quota=quota: quota)
-        assert node.this_node(comm.mpi) == (node.Node(comm.size, cores), [0] * comm.size)
+        assert node.find_node(comm.mpi) == (node.Node(comm.size, cores), [0] * comm.size)
     monkeypatch.setattr(node, "free_bytes", lambda: 100 - comm.rank)
     assert node.least_free_bytes(comm.mpi) == 101 - comm.size
 
@@ -25,4 +25,4 @@ def test_of_a_launcher_that_says_more_ranks_than_there_are_no_more_are_believed(
     for other in node._STARTED:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, said)
-    assert node.started() == min(ranks, comm.size)
+    assert node.count_started() == min(ranks, comm.size)

@@ -40,34 +40,34 @@ def use(own: MPI.Comm) -> None:
     _own = own
 
 
-def tell_once(error: str, key: str, tell: Callable[[str], None]) -> None:
+def report_once(error: str, key: str, report: Callable[[str], None]) -> None:
     """Local: tell this rank's error unless another that fails alike, with the same key, has told it; then who else failed alike."""
-    told = False
+    reported = False
     try:
         with suppress(Exception):  # MPI may be in any state
-            comm = _communicator()
-            failure = comm and Failure(comm, digest_of(key))
-            if failure and failure.told_by_another():
-                told = True
+            comm = _find_communicator()
+            failure = comm and Failure(comm, make_digest(key))
+            if failure and failure.is_reported_by_another():
+                reported = True
                 time.sleep(2 * LONGEST + HEARD)  # until that rank has ended the job
                 return
-            tell(error)
-            told = True
+            report(error)
+            reported = True
             if failure and (others := failure.announce()):
-                tell(f"{spans(others)} failed alike")
+                report(f"{name_spans(others)} failed alike")
             if failure:
                 failure.await_others()
     finally:
-        if not told:
-            tell(error)
+        if not reported:
+            report(error)
         time.sleep(HEARD)
 
 
-def digest_of(key: str) -> bytes:
+def make_digest(key: str) -> bytes:
     return hashlib.blake2b(key.encode(errors="replace"), digest_size=16).digest()
 
 
-def _communicator() -> MPI.Comm | None:
+def _find_communicator() -> MPI.Comm | None:
     """One of all ranks, on which no program sends; None where there is none."""
     world, made = MPI.COMM_WORLD, []
     if world.Get_size() == 1 or not _alone.acquire(blocking=False):
@@ -96,22 +96,22 @@ class Failure:
             raise ValueError("MPI has no tags but those of pdla's messages")
         self.comm, self.rank, self.digest, self.tags = comm, comm.Get_rank(), digest, (most - 1, most)
         self.failed: defaultdict[bytes, set[int]] = defaultdict(set, {digest: {self.rank}})
-        self.told: set[bytes] = set()
+        self.reported: set[bytes] = set()
         self.speakers = range(min(SPEAKERS, comm.Get_size()))
         self._sends: list[MPI.Request] = []  # which hold what MPI reads
         self._send(self.tags[0], self.speakers)
 
-    def told_by_another(self) -> bool:
+    def is_reported_by_another(self) -> bool:
         """Whether another rank has told the error: this one waits for that while a lower one, which fails alike, may do so."""
         if self.rank in self.speakers:
-            self._listen(GRACE if self.rank else 0.0, lambda: self._told() or self._lower())
-        if self.rank not in self.speakers or self._lower():
-            self._listen(LONGEST, self._told)
-        return self._told()
+            self._listen(GRACE if self.rank else 0.0, lambda: self._is_reported() or self._has_lower())
+        if self.rank not in self.speakers or self._has_lower():
+            self._listen(LONGEST, self._is_reported)
+        return self._is_reported()
 
     def announce(self) -> list[int]:
         """Say to others that this rank has told the error. Gives the other ranks that have failed alike, after a moment."""
-        self.told.add(self.digest)
+        self.reported.add(self.digest)
         alike = self.failed[self.digest]
         self._send(self.tags[1], {*alike, *self.speakers})
         self._listen(GRACE, lambda: len(alike) == self.comm.Get_size())
@@ -119,12 +119,12 @@ class Failure:
 
     def await_others(self) -> None:
         """Wait a while for those that failed otherwise to tell their errors."""
-        self._listen(LONGEST, lambda: self.failed.keys() <= self.told)
+        self._listen(LONGEST, lambda: self.failed.keys() <= self.reported)
 
-    def _told(self) -> bool:
-        return self.digest in self.told
+    def _is_reported(self) -> bool:
+        return self.digest in self.reported
 
-    def _lower(self) -> bool:
+    def _has_lower(self) -> bool:
         return min(self.failed[self.digest]) < self.rank
 
     def _send(self, tag: int, ranks: Iterable[int]) -> None:
@@ -151,13 +151,13 @@ class Failure:
         rank, error = status.Get_source(), bytes(digest)
         self.failed[error].add(rank)
         if tag == self.tags[1]:
-            self.told.add(error)
-        elif error == self.digest and self._told():
+            self.reported.add(error)
+        elif error == self.digest and self._is_reported():
             self._send(self.tags[1], [rank])
         return True
 
 
-def spans(ranks: list[int]) -> str:
+def name_spans(ranks: list[int]) -> str:
     """Ranks in words, ascending ones as "ranks 1-3, 5"."""
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
     said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
