@@ -23,7 +23,7 @@ from typing import Any
 from pdla.array import meta
 from pdla.comm import trace
 from pdla.comm.dry import as_rank
-from pdla.comm.group import Array, OnArrival, Forwards, Pieces
+from pdla.comm.group import Array, Forwards, OnArrival, Pieces
 from pdla.comm.ledger import Ledger, tag
 from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError
@@ -292,7 +292,7 @@ class VirtualComm(ThreadComm):
 
 
 def _call_on_arrival(arrivals: Iterator[int], forwards: Forwards, on_arrival: OnArrival) -> Iterator[int]:
-    """The same arrivals. `on_arrival` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
+    """Yield the same arrivals; call `on_arrival` when this rank takes one, so that its work counts as this rank's."""
     came, turns, number = set[int](), [*forwards], 0
     for i in arrivals:
         came.add(i)
