@@ -14,10 +14,10 @@ PLAIN = Machine(flops=1e9, single=2.0, call=0.0, memory=1e30, bandwidth=1e6, lat
 
 def test_a_link_takes_one_message_after_another():
     clock = Clock(PLAIN)
-    assert clock.received(1000, 0) == pytest.approx(0.001 + 0.001)
-    assert clock.received(1000, 0) == pytest.approx(0.001 + 0.002)
-    assert clock.received(1000, 2) == pytest.approx(0.01 + 0.01)
-    assert clock.sent(1000, 0) == pytest.approx(0.002)  # sending is another link
+    assert clock.receive(1000, 0) == pytest.approx(0.001 + 0.001)
+    assert clock.receive(1000, 0) == pytest.approx(0.001 + 0.002)
+    assert clock.receive(1000, 2) == pytest.approx(0.01 + 0.01)
+    assert clock.send(1000, 0) == pytest.approx(0.002)  # sending is another link
     clock.wait(0.003)
     assert clock.time == 0.003 and clock.computed == 0
     clock.wait(0.002)
@@ -28,7 +28,7 @@ def test_a_link_takes_one_message_after_another():
 def test_messages_move_on_while_the_rank_computes_if_the_machine_lets_them(overlap, expected):
     """A message of 0.6 s and a product of 1 s."""
     clock = Clock(Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e6, latency=0.0, overlap=overlap))
-    due = clock.received(600_000, 0)
+    due = clock.receive(600_000, 0)
     clock.gemm(1000, 1000, 500, np.float64)
     clock.wait(due)
     assert clock.time == pytest.approx(expected) and clock.computed == pytest.approx(1.0)
@@ -83,13 +83,13 @@ def test_16_bits_are_multiplied_at_their_own_rate_though_they_are_summed_over_ra
 
 def test_messages_are_handled_one_after_another_while_bytes_move():
     clock = Clock(Machine(bandwidth=1e6, latency=1e-3, gap=0.5))
-    assert clock.received(0, 0) == pytest.approx(0.501)
-    assert clock.received(10**6, 0) == pytest.approx(1.001 + 1.0)  # its bytes, behind its own handling
-    assert clock.received(10**5, 0) == pytest.approx(2.001 + 0.1)  # handled meanwhile; behind the other's bytes
-    assert clock.received(10**5, 2) == pytest.approx(0.5 + 2e-5 + 1e5 / 1.25e9)  # another link
-    assert clock.sent(10**6, 0, messages=3) == pytest.approx(1.501 + 1 / 3)  # the last one's bytes, behind its handling
-    assert clock.sent(10**7, 0, messages=3) == pytest.approx(2.001 + 10.0)  # begun behind the first one's
-    assert clock.sent(10**5, 0, messages=3) == pytest.approx(2.001 + 10.1)
+    assert clock.receive(0, 0) == pytest.approx(0.501)
+    assert clock.receive(10**6, 0) == pytest.approx(1.001 + 1.0)  # its bytes, behind its own handling
+    assert clock.receive(10**5, 0) == pytest.approx(2.001 + 0.1)  # handled meanwhile; behind the other's bytes
+    assert clock.receive(10**5, 2) == pytest.approx(0.5 + 2e-5 + 1e5 / 1.25e9)  # another link
+    assert clock.send(10**6, 0, messages=3) == pytest.approx(1.501 + 1 / 3)  # the last one's bytes, behind its handling
+    assert clock.send(10**7, 0, messages=3) == pytest.approx(2.001 + 10.0)  # begun behind the first one's
+    assert clock.send(10**5, 0, messages=3) == pytest.approx(2.001 + 10.1)
 
 
 def gathered(comm):
