@@ -165,9 +165,9 @@ def test_the_probe_sends_a_device_s_arrays_where_a_program_has_chosen_them():
 def test_a_process_is_sent_to_find_out_once(monkeypatch):
     ran = []
     monkeypatch.setattr(subprocess, "run", lambda *args, **how: ran.append(args) or SimpleNamespace(returncode=3, stderr="no\nway"))
-    transport._alone.cache_clear()
-    assert [transport._alone() for _ in range(2)] == 2 * ["the probe ended with 3: no way"] and len(ran) == 1
-    transport._alone.cache_clear()
+    transport._probe_alone.cache_clear()
+    assert [transport._probe_alone() for _ in range(2)] == 2 * ["the probe ended with 3: no way"] and len(ran) == 1
+    transport._probe_alone.cache_clear()
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")

@@ -82,11 +82,11 @@ def pair():
 def test_who_has_come_here_and_gone_on_is_in_no_other_call(pair):
     here, beside = pair
     here.come()
-    assert here._elsewhere() == []
+    assert here._find_elsewhere() == []
     beside.turns[1] = 1
-    assert here._elsewhere() == [1]
+    assert here._find_elsewhere() == [1]
     here.turns[1] = 1
-    assert here._elsewhere() == []
+    assert here._find_elsewhere() == []
 
 
 @pytest.mark.parametrize(("come", "asleep", "word", "woken"), [(0, 1, 0, 0), (1, 0, 1, 0), (1, 1, 1, 1)])
