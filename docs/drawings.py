@@ -14,9 +14,9 @@ import numpy as np
 import pdla
 from pdla.layout import Layout
 from pdla.matmul.algorithms import tesseract
-from pdla.matmul.algorithms.table import boxed
+from pdla.matmul.algorithms.table import tabulate_box
 from pdla.matmul.schedules import fetch
-from pdla.matmul.schedules.cannon import schedule
+from pdla.matmul.schedules.cannon import list_part_pairs
 from pdla.show import COLOURS, COMING, OWN
 
 STATIC = Path(__file__).parent / "_static"
@@ -87,7 +87,7 @@ def draw_cannon(q=3):
         for i, j in product(range(q), range(q)):
             along_row = SimpleNamespace(parts=range(q), here=j, axes=("col",))
             along_col = SimpleNamespace(parts=range(q), here=i, axes=("row",))
-            part = schedule(along_row, along_col)[step][0]
+            part = list_part_pairs(along_row, along_col)[step][0]
             cell(axes, i, j, COLOURS[part], f"A{i}{part} B{part}{j}")
         frame(axes, (q, q), 1)
         axes.set_title(f"step {step}", fontsize=11)
@@ -101,7 +101,7 @@ def draw_fetch(here=11, n=12):
         grid = pdla.ProcessGrid((4, 4), comm=comm)
         A, B = (pdla.zeros((n, n), grid, Layout("row", "col")) for _ in "AB")
         plan = pdla.plan_matmul(A, B, box=(2, 2, 4), schedule="fetch", panel=1)
-        return A, plan.grid, plan.roles, len(list(fetch.script(A, B, plan.roles, plan.grid, 1)))
+        return A, plan.grid, plan.roles, len(list(fetch.list_steps(A, B, plan.roles, plan.grid, 1)))
 
     X, grid, roles, steps = pdla.run(16, program)[here]
     held = [part.indices() for part in X.indices]
@@ -198,9 +198,9 @@ def main():
     draw_fetch()
     draw_measured()
     middle = {"m": 1, "n": 0, "k": 1}
-    draw_table("box", boxed("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
-    draw_table("layers", boxed("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
-    draw_table("stationary", boxed("a-stationary", (3, 1, 3), "summa", "n"), (12, 12, 12), {"m": 1, "n": 0, "k": 1})
+    draw_table("box", tabulate_box("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
+    draw_table("layers", tabulate_box("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
+    draw_table("stationary", tabulate_box("a-stationary", (3, 1, 3), "summa", "n"), (12, 12, 12), {"m": 1, "n": 0, "k": 1})
     cut = list(tesseract.tables((2, 2, 2)))[1]
     row, square, cube = ("row",), ("row", "col"), ("row", "col", "depth")
     draw_scheme("megatron1d", pdla.nn.Megatron1D, (4,), row, 1)

@@ -54,14 +54,14 @@ EXCHANGES = (  # what is left out, the exchange, the bytes of a piece, and how i
 )
 
 PLAN = {  # how each part of a plan's choice is left out
-    "ranks placed by what they hold": lambda: [patch.object(candidates, "_relabelled", lambda *_: [])],
-    "nodes as tiles of the grid": lambda: [patch.object(candidates, "fillings", lambda shape, _: [usual_order(shape).ravel()])],
-    "C summed along two axes": lambda: [patch.object(each, "in_two", property(lambda _: False)) for each in (Sizes, Problem)],
-    "the same with some ranks idle": lambda: [patch.object(boxes.Search, "evened", lambda *_: None)],
+    "ranks placed by what they hold": lambda: [patch.object(candidates, "_relabel", lambda *_: [])],
+    "nodes as tiles of the grid": lambda: [patch.object(candidates, "list_orders", lambda shape, _: [usual_order(shape).ravel()])],
+    "C summed along two axes": lambda: [patch.object(each, "two_sums", property(lambda _: False)) for each in (Sizes, Problem)],
+    "the same with some ranks idle": lambda: [patch.object(boxes.Search, "find_even_box", lambda *_: None)],
     "a face's third cut along the other side": lambda: [patch.object(table, "LESS", 0)],
-    "the same, by what is held already": lambda: [patch.object(candidates, "_turned", lambda q, kept, table, order: table)],
-    "faces straight from any layout": lambda: [patch.object(candidates, "_straight", lambda _: [])],
-    "boxes of half the ranks along k": lambda: [patch.object(boxes, "_fewer", lambda pm, pn, pk, _: (pm[:0], pn[:0], pk[:0]))],
+    "the same, by what is held already": lambda: [patch.object(candidates, "_turn_faces", lambda q, kept, table, order: table)],
+    "faces straight from any layout": lambda: [patch.object(candidates, "_use_whole_faces", lambda _: [])],
+    "boxes of half the ranks along k": lambda: [patch.object(boxes, "_list_thinner", lambda *of: [sides[:0] for sides in of[:3]])],
 }
 PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native layouts, ranks, and how many of them to a node
     ("ranks placed by what they hold", (2000, 2000, 2000), "blocks", 64, 4),

@@ -171,12 +171,12 @@ def chosen(mnk, ranks, layouts):
         A, B, C = operands(Product(*mnk, "float64"), flat_grid(DryComm(0, ranks)), BLOCKS)
         plan = pdla.plan_matmul(A, B, out=C)
         return str(plan), lambda: [plan.predicted]
-    taken = of_boxes.cheapest(*mnk, ranks, Machine())[0]
-    cuts = [each.evened(*mnk) for each in BOX.tables(tuple(taken))]
+    taken = of_boxes.find_cheapest(*mnk, ranks, Machine())[0]
+    cuts = [each.even_faces(*mnk) for each in BOX.tables(tuple(taken))]
     return (taken, cuts), lambda: [planned(mnk, ranks, taken, machine) for machine in MACHINES]
 
 
 def forget():
     """What was chosen before, with another value, is looked for anew."""
-    for known in (candidates._ways, candidates._cheapest, of_boxes.split, of_boxes.messages, planned):
+    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.messages, planned):
         known.cache_clear()

@@ -147,9 +147,9 @@ def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
             machine = Machine.load(name)
             if what == "product":
                 builder = product(random, size, machine)
-                plan, others = planner.make(builder), [builder.plan(way) for way in builder.contenders(CANDIDATES)]
+                plan, others = planner.make(builder), [builder.plan(way) for way in builder.list_contenders(CANDIDATES)]
                 took, found = of_all(plan), min(map(of_all, others))
-                words = f"{'x'.join(map(str, plan.mnk))} on {size}, {name}: {plan.named}"
+                words = f"{'x'.join(map(str, plan.mnk))} on {size}, {name}: {plan.full_name}"
             else:
                 kind, n = FACTORIZATIONS[what], drawn(random)
                 candidates = price.cheapest(Task(kind.routine, n, n, np.dtype(float), machine), size)

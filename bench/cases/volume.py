@@ -14,8 +14,8 @@ from pdla.matmul import boxes, planner
 from pdla.matmul.algorithms import BOX
 from pdla.matmul.boxes import Box
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose.candidates import ways
-from pdla.matmul.choose.mapping import Kept, Place, Side
+from pdla.matmul.choose.candidates import list_ways
+from pdla.matmul.choose.mapping import Holding, Place, Side
 from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem, Sizes
 from pdla.matmul.options import Options
 from pdla.model.bounds import received_lower_bound
@@ -73,7 +73,7 @@ def study(mnk, to, every, convert, beneath):
 
 def ours(mnk, ranks):
     """Words over the bound in the box's own layouts, and the share of the ranks that work."""
-    box = boxes.cheapest(*mnk, ranks, Machine())[0]
+    box = boxes.find_cheapest(*mnk, ranks, Machine())[0]
     return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
 
 
@@ -91,7 +91,7 @@ def converted(mnk, ranks):
     place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
     A, B, C = (PlacedOperand(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
     asked = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
-    way = ways(asked, "auto", None, None)[0]
+    way = list_ways(asked, "auto", None, None)[0]
     bound = received_lower_bound(*mnk, ranks)
     return (way.words + way.moved) / bound, way.moved / bound
 
@@ -117,7 +117,7 @@ def least(mnk, ranks):
         for size, face in zip(((m, k), (k, n), (m, n)), faces, strict=True):
             there, here = Side(size, face, ("m", "n", "k"), box), Side(size, blocks, ("row", "col"), shape)
             wanted = box.k * here.elements[:, None] if face is faces[2] else there.elements
-            needed += wanted - Kept(here, there, order, ranks).elements
+            needed += wanted - Holding(here, there, order, ranks).elements
         best = min(best, np.sort(needed.min(axis=1))[: box.ranks].mean() / bound)
     return best
 
@@ -145,14 +145,14 @@ def far_out():
 def beside_fewest(mnk, ranks):
     """The box that is taken, its words over the bound, its messages, and its seconds over those of
     the box of fewest words, on each of MACHINES."""
-    taken, fewest = boxes.cheapest(*mnk, ranks, Machine(), rows_first=True)[0], fewest_words(mnk, ranks)
+    taken, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], fewest_words(mnk, ranks)
     ratios = [planned(mnk, ranks, taken, one).seconds / planned(mnk, ranks, fewest, one).seconds for one in MACHINES]
     cost = planned(mnk, ranks, taken, MACHINES[0])
     return taken, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
 
 
 def fewest_words(mnk, ranks):
-    pm, pn = boxes._sides(*mnk, ranks)
+    pm, pn = boxes._list_sides(*mnk, ranks)
     pm, pn = np.minimum(pm, mnk[0]), np.minimum(pn, mnk[1])
     pk = np.minimum(ranks // (pm * pn), mnk[2])
     words = np.where(pm * pn * pk >= 0.89 * ranks, boxes.Boxes.of(*mnk, pm, pn, pk).words, np.inf)
@@ -166,10 +166,10 @@ def planned(mnk, ranks, box, machine):
     (m, n, k), machine = mnk, Machine.load(machine)
     asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]
     suits = asked.schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
-    table = next(table for table in tables if table.schedule == suits).evened(m, n, k)
+    table = next(table for table in tables if table.schedule == suits).even_faces(m, n, k)
     grid = pdla.ProcessGrid.trust(table.shape, DryComm(0, ranks), None, table.axes)
     A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-    options = Options(table.algorithm, table.asked, table.schedule)
+    options = Options(table.algorithm, table.box_option, table.schedule)
     return planner.make(PlanBuilder(A, B, C, np.dtype(float), options, machine)).predicted
 
 

@@ -12,7 +12,7 @@ from pdla.checks import matrix, one_of, same_grid, takes, writeable
 from pdla.errors import LayoutError, LinAlgError, PlanError, ShapeError, list_choices
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matmul.images import Part, not_finite
+from pdla.matmul.images import Part, find_not_finite
 from pdla.matrix.core import DistMatrix
 
 FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
@@ -93,7 +93,7 @@ def finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:
 
 
 def _finite(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
-    if found := not_finite(x, held, part):
+    if found := find_not_finite(x, held, part):
         raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 

@@ -89,4 +89,4 @@ def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
         numbers, xp = whole_diagonal(A, images.wide)[:, None], namespace(x[0])
         return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
 
-    return replace(claim, steps=lambda X: (partial(images.whole, X), times), operands=((A, Part(True, "alone")),))
+    return replace(claim, steps=lambda X: (partial(images.multiply, X), times), operands=((A, Part(True, "alone")),))

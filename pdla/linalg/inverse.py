@@ -35,7 +35,7 @@ from pdla.linalg.routines import BY_STRUCTURE, LU
 from pdla.linalg.routines.triangular import Substitution, in_square_blocks
 from pdla.linalg.solutions import factor
 from pdla.linalg.verify import Claim, run_checked
-from pdla.matmul.images import Images, Pair, Part, scaled
+from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
@@ -151,8 +151,8 @@ def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         return as_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
-        L, U = (partial(images.whole, X, part=part) for part in (Part(True, "one"), Part(False)))
-        return _claim(X, lambda Y: (partial(images.whole, Y), U, L), rows, power)
+        L, U = (partial(images.multiply, X, part=part) for part in (Part(True, "one"), Part(False)))
+        return _claim(X, lambda Y: (partial(images.multiply, Y), U, L), rows, power)
 
     return run_checked(X.grid.comm, X.dtype, compute, claim)
 
@@ -174,11 +174,11 @@ def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMat
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
 
         def product(y: Pair) -> Pair:
-            return images.whole(L, images.whole(L.H, y, Part(False)), Part(True))
+            return images.multiply(L, images.multiply(L.H, y, Part(False)), Part(True))
 
         def inverse(Y: DistMatrix, x: Pair) -> Pair:
-            y = images.whole(Y, x)
-            return y[0], y[1] + images.whole(Y, product(y))[1]
+            y = images.multiply(Y, x)
+            return y[0], y[1] + images.multiply(Y, product(y))[1]
 
         return _claim(L, lambda Y: (partial(inverse, Y), product))
 
@@ -188,7 +188,7 @@ def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMat
 def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
     """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
     n = A.shape[0]
-    return Claim(n, 6 * n, lambda x: scaled(x, alpha), steps, rows=lambda Y: rows)
+    return Claim(n, 6 * n, lambda x: scale(x, alpha), steps, rows=lambda Y: rows)
 
 
 def _of_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
@@ -209,8 +209,8 @@ def _of_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> D
         return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
-        T = partial(images.whole, A, part=Part(True))
-        return replace(_claim(A, lambda Y: (partial(images.whole, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
+        T = partial(images.multiply, A, part=Part(True))
+        return replace(_claim(A, lambda Y: (partial(images.multiply, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
 
     return run_checked(A.grid.comm, dtype, compute, claim)
 

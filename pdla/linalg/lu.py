@@ -371,8 +371,8 @@ def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, Dis
 
     def claim(images: Images) -> Claim:
         return Claim(
-            n, 2 * (n + min(A.shape)), partial(images.whole, A),
-            lambda made: (partial(images.whole, made[2], part=Part(False)), partial(images.whole, made[1], part=Part(True))),
+            n, 2 * (n + min(A.shape)), partial(images.multiply, A),
+            lambda made: (partial(images.multiply, made[2], part=Part(False)), partial(images.multiply, made[1], part=Part(True))),
             matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
             rows=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=why_lost("A", overwrite),
         )

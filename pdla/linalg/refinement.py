@@ -99,7 +99,7 @@ def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> 
 
     def by_tops(X: DistMatrix, x: Pair) -> Pair:
         tops = of_columns(X, "maximum").sum()
-        return images.whole(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
+        return images.multiply(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
 
     def largest(x: Pair) -> Pair:
         y = image(images, A, part, x)

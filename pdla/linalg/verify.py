@@ -25,8 +25,8 @@ from pdla.comm.agreement import collective_section, group_ranks, name_ranks
 from pdla.comm.communicator import Communicator
 from pdla.errors import LinAlgError, PdlaError, VerificationError
 from pdla.layout import axes_of, effective
-from pdla.matmul.images import Images, Pair, Part, not_finite
-from pdla.matmul.verify import NotFinite, only, twice, warn
+from pdla.matmul.images import Images, Pair, Part, find_not_finite
+from pdla.matmul.verify import NotFinite, mask, recompute_if_wrong, warn
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
@@ -103,7 +103,7 @@ def run_checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any],
         if check.claim.lost:
             raise wrong
         made = _again(comm, compute, check.claim)
-    made = twice(comm, made, check.faults, lambda made: _again(comm, compute, check.claim), check.claim.lost)
+    made = recompute_if_wrong(comm, made, check.faults, lambda made: _again(comm, compute, check.claim), check.claim.lost)
     if wrong is not None:
         warn(comm, f"{wrong}")
     return made
@@ -213,7 +213,7 @@ class Check:
     def _named(self, made: Any, rows: np.ndarray, known: bool) -> str:
         """Collective: what is wrong, in words; nothing, if an operand is infinite or NaN."""
         comm, matrices = self.comm, self.claim.matrices(made)
-        odd = any(not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
+        odd = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
         given = bool(np.isfinite(self.expected[1]).all()) and not odd
         operands, results = zip(*comm.share((given, known or all(X.xp.finite(X.stored) for X in matrices))), strict=True)
         found = np.unique(np.concatenate(comm.share(rows)))
@@ -260,7 +260,7 @@ class Check:
         """Collective: the rows that any rank finds wrong for vectors that are 0 but from lo to hi."""
         kept = np.zeros((self.claim.n, 1), bool)
         kept[lo:hi] = True
-        x = only(kept, self.x)
+        x = mask(kept, self.x)
         return np.unique(np.concatenate(self.comm.share(self._wrong(made, x, self._expected(x))[0])))
 
 

@@ -81,11 +81,11 @@ def _check_options(options: Options, A: DistMatrix, B: DistMatrix, out: DistMatr
             )
     if options.schedule is not None and not checks.one_of(options.schedule, SCHEDULES):
         raise PlanError(f"schedule={options.schedule!r}: {list_choices(options.schedule, SCHEDULES)}")
-    if options.schedule is not None and (why := SCHEDULES[options.schedule].refused(A.grid.comm)):
+    if options.schedule is not None and (why := SCHEDULES[options.schedule].find_obstacle(A.grid.comm)):
         raise PlanError(f"schedule={options.schedule!r}: {why}")
     if options.schedule and options.algorithm in ON_GRID and options.schedule != options.algorithm:
         raise PlanError(f"schedule={options.schedule!r} with algorithm={options.algorithm!r}, which is a schedule itself")
-    if options.panel is not None and not _counts(options.panel):
+    if options.panel is not None and not _is_count(options.panel):
         raise misfit(PlanError, options.panel)(f"panel={options.panel!r}: a whole number of at least 1")
     checks.limit(options.memory_limit)
     if options.box is not None:
@@ -96,11 +96,11 @@ def _check_box(options: Options, ranks: int) -> None:
     box = options.box
     if options.algorithm in ON_GRID:
         raise PlanError(f"box={box} with algorithm={options.algorithm!r}, which works on the grid of A and B")
-    if not isinstance(box, tuple) or len(box) != 3 or not all(map(_counts, box)) or prod(box) > ranks:
+    if not isinstance(box, tuple) or len(box) != 3 or not all(map(_is_count, box)) or prod(box) > ranks:
         raise PlanError(f"box={box!r}: three sides of at least 1 in a tuple, of at most {ranks} ranks in all")
 
 
-def _counts(n: Any) -> bool:
+def _is_count(n: Any) -> bool:
     """Whether `n` is an integer of at least 1. 2.0 is none: as it equals 2, plans kept for 2 would be found by it."""
     return isinstance(n, (int, np.integer)) and bool(n >= 1)
 
@@ -171,7 +171,7 @@ def plan_matmul(
     (256, np.float64(512.0))
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
-    return _agreed(A, B, layout, out, alpha, beta, options)[0]
+    return _find_plan(A, B, layout, out, alpha, beta, options)[0]
 
 
 def matmul(
@@ -279,7 +279,7 @@ def matmul(
            [ 52.,  80., 108.]])
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
-    plan, kept = _agreed(A, B, layout, out, alpha, beta, options, verify)
+    plan, kept = _find_plan(A, B, layout, out, alpha, beta, options, verify)
     if config.settings.verify if verify is None else verify:
         C = verified.run(plan, A, B, out, alpha, beta, kept.workspace, keep=verify == "keep")
     else:
@@ -361,23 +361,23 @@ def plans_of(comm: Communicator) -> Plans:
     return comm._plans  # type: ignore[attr-defined]
 
 
-def _agreed(
+def _find_plan(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex,
     options: Options, verify: Any = None,
 ) -> tuple[Plan, Plans]:
     """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
-    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, options, verify)):
+    with agreed(checks.communicator((A, B, out)), _describe_call(A, B, layout, out, alpha, beta, options, verify)):
         _check(A, B, out, layout)
         _check_options(options, A, B, out)
         if verify is not None:
-            verified.check_asked(verify)
+            verified.check_option(verify)
         dtype = promoted(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.takes(out, (A.shape[0], B.shape[1]), dtype, layout, "product")
             checks.written_to(out, A, B)
         kept = plans_of(A.grid.comm)
-        a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
+        a, b, c = Operand.of(A), Operand.of(B), _describe_c(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, options, adds, config.settings.machine)
         plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
@@ -385,7 +385,7 @@ def _agreed(
     return plan, kept
 
 
-def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
+def _describe_c(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
     """C as the caller wants it; None: in whatever layout costs least."""
     shape = (A.shape[0], B.shape[1])
     if out is not None:
@@ -395,7 +395,7 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
-def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
+def _describe_call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
     """The call in words that are the same on every rank."""
     a, b, wanted, c = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
     asked = "" if verify is None else f"; verify={verify!r}"

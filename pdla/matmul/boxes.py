@@ -60,17 +60,17 @@ def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
 
 def words(m: int, n: int, k: int, box: Box) -> float:
     """Words that the rank with the largest box receives; exact where sizes divide."""
-    return float(_one(m, n, k, box).words)
+    return float(_evaluate(m, n, k, box).words)
 
 
 @lru_cache(maxsize=4096)
 def messages(m: int, n: int, k: int, box: Box) -> tuple[float, float, float]:
     """Messages of A, B and C that a rank receives, as they are priced."""
-    A, B, C = map(float, _one(m, n, k, box).messages)
+    A, B, C = map(float, _evaluate(m, n, k, box).messages)
     return A, B, C
 
 
-def _one(m: int, n: int, k: int, box: Box) -> Boxes:
+def _evaluate(m: int, n: int, k: int, box: Box) -> Boxes:
     return Boxes.of(m, n, k, *box, first=split(ceil(m / box.m), ceil(n / box.n), box.k)[0])
 
 
@@ -86,7 +86,8 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     fits = pk // small <= LONGEST
     small = small[fits] if fits.any() else small
     rows = np.concatenate([small, pk // small])
-    words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).in_two(rows, pk // rows)  # floats, as NumPy's integers end at 2^63
+    # Floats, as NumPy's integers end at 2^63.
+    words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).count_two_sums(rows, pk // rows)
     each = circulant.messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
     best = int(rows[np.lexsort((words, np.where(words <= ABOUT * words.min(), each, np.inf)))[0]])
     return best, pk // best
@@ -115,7 +116,7 @@ class Boxes:
     @staticmethod
     def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
         """first=None: as nearly as many along rows as along columns."""
-        first = _roots(int(np.max(pk, initial=1)).bit_length())[pk] if first is None else first
+        first = _find_roots(int(np.max(pk, initial=1)).bit_length())[pk] if first is None else first
         return Boxes(np.ceil(m / pm), np.ceil(n / pn), np.ceil(k / pk), pm, pn, pk, first)
 
     @property
@@ -132,7 +133,7 @@ class Boxes:
         return A, B, self._sums[1]
 
     @property
-    def summed(self) -> Any:
+    def addend_words(self) -> Any:
         """Words of C's addends."""
         return self._sums[0]
 
@@ -144,30 +145,30 @@ class Boxes:
         may cut it along both, with two sums (Table.evened).
         """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
-        once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
+        once = np.minimum(self._count_sum(bm, bn, pk), self._count_sum(bn, bm, pk))
         many = (pk >= circulant.MANY) & (size > 0)
         if not np.any(many):
             return once, pk - 1
         second = pk // self.first
-        twice = np.minimum(self.in_two(self.first, second), self.in_two(second, self.first))
-        in_two = many & self.twice_pays(once, twice)
+        twice = np.minimum(self.count_two_sums(self.first, second), self.count_two_sums(second, self.first))
+        two_sums = many & self.prefers_two_sums(once, twice)
         steps = circulant.messages(size, self.first) + circulant.messages(size, second)
-        return np.where(in_two, twice, once), np.where(in_two, steps, circulant.messages(size, pk))
+        return np.where(two_sums, twice, once), np.where(two_sums, steps, circulant.messages(size, pk))
 
-    def twice_pays(self, once: Any, twice: Any) -> Any:
+    def prefers_two_sums(self, once: Any, twice: Any) -> Any:
         """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come.
 
         A row of ranks that is longer than LONGEST is worth a few words more.
         """
         return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
-    def in_two(self, rows: Any, cols: Any) -> Any:
+    def count_two_sums(self, rows: Any, cols: Any) -> Any:
         """Words of two sums, which leave a rank some of its face's rows, and some of their columns, in the better order."""
         bm, bn = self.bm, self.bn
-        rows_first = self._along(bm, bn, rows) + self._along(bn, np.ceil(bm / rows), cols)
-        return np.minimum(rows_first, self._along(bn, bm, cols) + self._along(bm, np.ceil(bn / cols), rows))
+        rows_first = self._count_sum(bm, bn, rows) + self._count_sum(bn, np.ceil(bm / rows), cols)
+        return np.minimum(rows_first, self._count_sum(bn, bm, cols) + self._count_sum(bm, np.ceil(bn / cols), rows))
 
-    def _along(self, size: Any, across: Any, ranks: Any) -> Any:
+    def _count_sum(self, size: Any, across: Any, ranks: Any) -> Any:
         """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
         ranks, size = np.broadcast_arrays(ranks, size)
         addends = np.array(ranks - 1.0)
@@ -177,7 +178,7 @@ class Boxes:
 
 
 @lru_cache(maxsize=16)
-def _roots(bits: int) -> np.ndarray:
+def _find_roots(bits: int) -> np.ndarray:
     """Of each number of so many bits the largest divisor that is at most its square root."""
     found = np.ones(1 << bits, np.int64)
     for divisor in range(2, isqrt(1 << bits) + 1):
@@ -207,27 +208,27 @@ def weight(ranks: int) -> float:
     return max(WORK, FEW / ranks)
 
 
-def cheapest(
+def find_cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
-    in_two: bool = True,
+    two_sums: bool = True,
 ) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is
-    the one with most ranks along n; rows_first: along m.  in_two: whether C's faces may be cut, and
+    the one with most ranks along n; rows_first: along m.  two_sums: whether C's faces may be cut, and
     summed, along both dimensions
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
-    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _list_sides(*parts, ranks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
     sides = pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1))
     search = Search(m, n, k, ranks, machine, most is None or parts[2] == 1, parts[2] == 1)
-    prices = search.prices(*sides, None if in_two else sides[2])
-    fewer = _fewer(*sides, search.ranks_at(np.sort(prices)[:count][-1]))
+    prices = search.price_boxes(*sides, None if two_sums else sides[2])
+    fewer = _list_thinner(*sides, search.bound_ranks(np.sort(prices)[:count][-1]))
     sides = tuple(np.concatenate(both) for both in zip(sides, fewer, strict=True))  # type: ignore[assignment]
-    prices = np.append(prices, search.prices(*fewer, None if in_two else fewer[2]))
-    if in_two and (even := search.evened(sides, prices)):
+    prices = np.append(prices, search.price_boxes(*fewer, None if two_sums else fewer[2]))
+    if two_sums and (even := search.find_even_box(sides, prices)):
         sides = tuple(np.append(side, new) for side, new in zip(sides, even[0], strict=True))  # type: ignore[assignment]
         prices = np.append(prices, even[1])
     order = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
@@ -251,22 +252,22 @@ class Search:
     near: bool
     flat: bool
 
-    def ranks_at(self, price_: float) -> float:
+    def bound_ranks(self, price_: float) -> float:
         """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do, if anything."""
         return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
 
-    def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
+    def price_boxes(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
         """The prices of boxes; see Boxes.of."""
         boxes = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
-        return self._priced(boxes, boxes.words, sum(boxes.messages))
+        return self._price(boxes, boxes.words, sum(boxes.messages))
 
-    def _priced(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
+    def _price(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
         work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
         over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
         found = price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
-        return found * np.where(self._lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
+        return found * np.where(self._is_lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
 
-    def _lopsided(self, boxes: Boxes) -> np.ndarray:
+    def _is_lopsided(self, boxes: Boxes) -> np.ndarray:
         """Whether faces, not rounded, are larger than NEAR times the least of as many ranks (bounds.accessed_lower_bound)."""
         m, n, k, ranks = float(self.m), float(self.n), float(self.k), boxes.pm * boxes.pn * boxes.pk
         d3, d2, d1 = (k, *sorted((m, n))) if self.flat else sorted((m, n, k))
@@ -276,7 +277,7 @@ class Search:
         least = np.where(ranks * d2 <= d1, d1 * (d2 + d3) / ranks + d2 * d3, least)
         return (m * k * boxes.pn + k * n * boxes.pm + m * n * boxes.pk) / ranks > NEAR * least
 
-    def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> tuple[Box, float] | None:
+    def find_even_box(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> tuple[Box, float] | None:
         """The box that might be cheapest if C's faces were cut evenly, with some ranks less along k, and its price.
 
         A prime number of ranks, for instance, cuts faces along one dimension alone. None: no box
@@ -286,19 +287,19 @@ class Search:
         if not len(many):
             return None
         boxes = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
-        least = self._priced(boxes, boxes.words - boxes.summed + boxes.bm * boxes.bn, 0)  # without a message
+        least = self._price(boxes, boxes.words - boxes.addend_words + boxes.bm * boxes.bn, 0)  # without a message
         i = int(np.argmin(least))
         if least[i] >= prices.min():
             return None
         pm, pn, most = (int(side[many[i]]) for side in sides)
         rows = np.arange(1, min(most, LONGEST) + 1)
         pk = rows * (most // rows)
-        found = self.prices(pm, pn, pk, rows)
+        found = self.price_boxes(pm, pn, pk, rows)
         best = int(np.argmin(found))
         return Box(pm, pn, int(pk[best])), float(found[best])
 
 
-def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
+def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, two_sums: bool) -> list[Box]:
     """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on.
 
     The fewer ranks sum C, the less memory that needs.
@@ -307,11 +308,11 @@ def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: 
     return [
         box
         for c in layers
-        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, in_two)
+        for box in find_cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, two_sums)
     ]
 
 
-def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _list_thinner(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Those of these boxes with a half, a quarter and so on of the ranks along k that have at least so many ranks in all."""
     halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
     pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
@@ -319,17 +320,18 @@ def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tupl
     return pm[some], pn[some], pk[some]
 
 
-def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+def _list_sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
     if ranks <= EVERY:
-        return _pairs(ranks)
-    pm, pn = (_near(ideal, min(size, ranks), *LOOKS) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
+        return _list_pairs(ranks)
+    ideal = zip(_find_ideal(m, n, k, ranks), (m, n), strict=True)
+    pm, pn = (_sample_sides(side, min(size, ranks), *LOOKS) for side, size in ideal)
     all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
     fits = all_m * all_n <= ranks
     return all_m[fits], all_n[fits]
 
 
-def _near(ideal: float, size: int, near: int, far: int) -> np.ndarray:
+def _sample_sides(ideal: float, size: int, near: int, far: int) -> np.ndarray:
     """Some of the numbers 1 to `size`: `near` of them within a factor of two of the ideal one, and `far` of all."""
     most = max(size, 1)
     ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), near), (1, most, far)
@@ -337,14 +339,14 @@ def _near(ideal: float, size: int, near: int, far: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+def _list_pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """All (pm, pn) with pm pn <= ranks."""
     counts = ranks // np.arange(1, ranks + 1)
     ends = np.cumsum(counts)
     return np.repeat(np.arange(1, ranks + 1), counts), np.arange(ends[-1]) - np.repeat(ends - counts, counts) + 1
 
 
-def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
+def _find_ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
     """`pm` and `pn`, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}

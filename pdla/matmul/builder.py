@@ -41,35 +41,35 @@ class PlanBuilder:
 
     @cached_property
     def problem(self) -> Problem:
-        return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
+        return Problem.of(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether the caller leaves nothing to choose but roles."""
         return self.options.schedule is not None and (self.options.box is not None or self.options.algorithm in SCHEDULES)
 
-    def ways(self) -> list[Way]:
+    def list_ways(self) -> list[Way]:
         """All ways that the options allow, cheapest first."""
-        return candidates.ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
+        return candidates.list_ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
-    def contenders(self, most: int) -> list[Way]:
+    def list_contenders(self, most: int) -> list[Way]:
         """The cheapest of the ways that differ, up to so many, and every schedule on the matrices' own grid."""
-        own = candidates.on_own_grid(self.problem) if self.options == Options(panel=self.options.panel) else []
-        return candidates.different([*candidates.different(self.ways())[:most], *own])
+        own = candidates.list_own_grid_ways(self.problem) if self.options == Options(panel=self.options.panel) else []
+        return candidates.keep_distinct([*candidates.keep_distinct(self.list_ways())[:most], *own])
 
-    def cheapest(self) -> Way:
-        """The first of `ways`."""
-        return candidates.cheapest(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
+    def find_cheapest(self) -> Way:
+        """The first of `list_ways`."""
+        return candidates.find_cheapest(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
     def runners_up(self) -> tuple[str, ...]:
         """The next cheapest ways, in words."""
-        return candidates.runners_up(self.ways(), self.dtype.itemsize)
+        return candidates.describe_runners_up(self.list_ways(), self.dtype.itemsize)
 
     def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
         """The plan that goes this way."""
         q = self.problem
         if way.table is None:
-            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
+            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native_layout(way.roles.C)
             native = self.A.layout, self.B.layout, c
         else:
             grid = self._grid(way.table, way.order)
@@ -87,12 +87,12 @@ class PlanBuilder:
     def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
         """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""
         assert order is not None
-        if self.problem.A.place.filled_so(table.axes, table.shape, order):
+        if self.problem.A.place.has_order(table.axes, table.shape, order):
             return self.A.grid
         return ProcessGrid.trust(table.shape, self.A.grid.comm, order, table.axes)
 
 
-def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
+def plan_in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
     builder = PlanBuilder(A, B, C, dtype, Options(panel=panel), Machine.chosen())
     words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, builder.problem.mnk, A.grid.sizes)

@@ -70,11 +70,11 @@ class Images:
         signs = np.random.default_rng([0x5EED, self.seed]).integers(0, 2, (n, VECTORS))
         return (2 * signs - 1).astype(self.wide), np.ones((n, 1), self.real)
 
-    def whole(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
+    def multiply(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Collective: X x, or that of a part of X, whole on every rank."""
-        return everywhere(X, self.addends(X, pair, part))
+        return to_every_rank(X, self.addends(X, pair, part))
 
-    def reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
+    def multiply_reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
         """Collective: X x, of an X whose lower triangle says what is above; of each copy of X on its ranks."""
         made = tuple(np.zeros((X.shape[0], cols), kind) for cols, kind in ((VECTORS, self.wide), (1, self.real)))
         views = (X, Part(True, "real" if hermitian else "own")), (X.H if hermitian else X.T, Part(False, "none"))
@@ -82,7 +82,7 @@ class Images:
             for total, addends in zip(made, self.addends(view, pair, part), strict=True):
                 total[view.indices[0].indices()] += X.xp.host(addends)
         axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
-        return _told(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(made[0]), X.xp.asarray(made[1])))
+        return _sum_to_every_rank(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(made[0]), X.xp.asarray(made[1])))
 
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
         """Give this rank's addends of X x and |X| |x|, for its rows of X."""
@@ -93,7 +93,7 @@ class Images:
         held = cols.indices()
         x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
         ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
-        made, size = image(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
+        made, size = multiply_pieces(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         coords = X.grid.coords or {}
         first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
@@ -109,15 +109,16 @@ class Images:
         if part is None:
             yield from pieces
             return
-        counts = _before(X, part)
+        counts = _count_before(X, part)
         for down, across, strip in pieces:
-            for rows, cols, kept in _pieces(np.clip(counts[down] - across.start, 0, strip.shape[1]), strip.shape[1], part.lower):
+            width = strip.shape[1]
+            for rows, cols, kept in _list_pieces(np.clip(counts[down] - across.start, 0, width), width, part.lower):
                 piece = strip[rows, cols]
                 piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
-                yield _shifted(rows, down.start), _shifted(cols, across.start), piece
+                yield _shift(rows, down.start), _shift(cols, across.start), piece
 
 
-def not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
+def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
     """Local: of a block x of these rows and columns an element that is infinite or NaN, in this part, and its place; or None."""
     xp = namespace(x)
     if x.dtype.kind not in "fcV" or xp.finite(x):
@@ -141,7 +142,7 @@ def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Pie
         yield (whole, some, strip.T) if transposed else (some, whole, strip)
 
 
-def image(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
+def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
     """The images of x, and of sizes, by a matrix in pieces, or by a stack of them, whose rows are of this shape.
 
     ones: None where nobody asks for the sizes.
@@ -155,17 +156,17 @@ def image(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones
     return made, size
 
 
-def _shifted(part: slice, by: int) -> slice:
+def _shift(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
 
-def _before(X: DistMatrix, part: Part) -> np.ndarray:
+def _count_before(X: DistMatrix, part: Part) -> np.ndarray:
     """How many of this rank's columns of each row lie before the triangle's end, or its beginning."""
     i, j = (held.indices() for held in X.indices)
     return np.searchsorted(j, i, "right" if part.lower == (part.diagonal == "own") else "left")
 
 
-def _pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
+def _list_pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
     """The rectangles of a strip that a triangle has whole, and the one that it crosses, with what is kept of that.
 
     counts: of each row, the columns before the triangle's end (lower), or beginning; they ascend.
@@ -194,9 +195,9 @@ def _magnitudes(part: Any) -> Any:
     return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
 
 
-def summed(pair: Pair, comm: Communicator) -> Pair:
+def sum_over(pair: Pair, comm: Communicator) -> Pair:
     """Collective: both added up over the ranks."""
-    return _apart(_sum(_together(pair), comm))
+    return _split(_sum(_join(pair), comm))
 
 
 def _sum(x: Any, comm: Communicator | None) -> Any:
@@ -205,7 +206,7 @@ def _sum(x: Any, comm: Communicator | None) -> Any:
     return x
 
 
-def _together(pair: Pair) -> Any:
+def _join(pair: Pair) -> Any:
     """Both in one array, which travels in one message."""
     (x, size), xp = pair, namespace(pair[0])
     both = xp.empty((len(x), x.shape[1] + 1), x.dtype)
@@ -214,30 +215,30 @@ def _together(pair: Pair) -> Any:
     return both
 
 
-def _apart(both: Any) -> Pair:
+def _split(both: Any) -> Pair:
     return both[:, :-1], abs(both[:, -1:])
 
 
-def scaled(pair: Pair, factor: complex) -> Pair:
+def scale(pair: Pair, factor: complex) -> Pair:
     """The images by a multiple of the matrix."""
     return pair[0] * pair[0].dtype.type(factor), pair[1] * pair[1].dtype.type(abs(factor))
 
 
-def added(pair: Pair, other: Pair) -> Pair:
+def add(pair: Pair, other: Pair) -> Pair:
     """The images by the sum of two matrices."""
     return pair[0] + other[0], pair[1] + other[1]
 
 
-def everywhere(X: DistMatrix, addends: Pair) -> Pair:
+def to_every_rank(X: DistMatrix, addends: Pair) -> Pair:
     """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
-    return _told(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
+    return _sum_to_every_rank(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
 
 
-def _told(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
+def _sum_to_every_rank(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
     """Collective: what is added up along these axes, and lies so then, whole on every rank, idle ones too.
 
     A rank that has a copy keeps its own.
     """
     everyone = ProcessGrid.everyone(grid.comm)
-    both = _sum(_together(addends), grid[axes] if axes else None)
-    return _apart(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)
+    both = _sum(_join(addends), grid[axes] if axes else None)
+    return _split(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)

@@ -13,7 +13,7 @@ from pdla.errors import PlanError, ShapeError, list_choices, misfit
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul.algorithms import NAMED
-from pdla.matmul.choose.candidates import native_tables
+from pdla.matmul.choose.candidates import list_native_tables
 from pdla.matmul.choose.problem import Sizes
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
@@ -82,5 +82,5 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
             raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, (*NAMED, 'auto'))}")
         kind, machine = np.dtype(dtype), Machine.chosen()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
-    table, order = native_tables(q, algorithm)[0]
+    table, order = list_native_tables(q, algorithm)[0]
     return Native(ProcessGrid.trust(table.shape, world, order, table.axes), table.A, table.B, table.C)

@@ -11,7 +11,7 @@ from pdla.layout import Layout, Shape
 from pdla.matmul.builder import MOST_PANELS, PANEL, PlanBuilder
 from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import SCHEDULES, walk
-from pdla.matmul.schedules.base import AHEAD, evenly
+from pdla.matmul.schedules.base import AHEAD, even_width
 
 COSTED = 10  # ways, of least price, that are run dry where a machine is described
 
@@ -20,9 +20,9 @@ def make(builder: PlanBuilder) -> Plan:
     """The cheapest plan for a builder: by price and, where a machine is described, of the best few the fastest on it."""
     if builder.options.memory_limit is not None:
         return fitting(lean(builder), builder.options.memory_limit)
-    if builder.machine.described and not builder.decided:
-        return _fastest([builder.plan(way, builder.runners_up) for way in builder.contenders(COSTED)])
-    return builder.plan(builder.cheapest(), builder.runners_up)
+    if builder.machine.described and not builder.is_decided:
+        return _fastest([builder.plan(way, builder.runners_up) for way in builder.list_contenders(COSTED)])
+    return builder.plan(builder.find_cheapest(), builder.runners_up)
 
 
 def _fastest(plans: Iterable[Plan]) -> Plan:
@@ -42,7 +42,7 @@ def lean(builder: PlanBuilder) -> Iterator[Plan]:
     less memory.
     """
     options = builder.options
-    for way in builder.ways():
+    for way in builder.list_ways():
         yield (cheapest := builder.plan(way))
         how = SCHEDULES[way.schedule]
         if options.schedule is None and how.straight_in_panels and way.table is not None and way.table == way.table.straight:
@@ -68,7 +68,7 @@ def fitting(plans: Iterable[Plan], limit: int) -> Plan:
     peak, leanest = _leanest(above)
     if peak > limit:
         raise PlanError(
-            f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.named} "
+            f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.full_name} "
             f"on {leanest.grid!r}, needs {peak} bytes a rank"
         )
     return leanest
@@ -123,7 +123,7 @@ def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
     if not plan.how.walks:
         return plan
-    common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
+    common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
     pieces = max(1, MOST_PANELS * common // max(1, plan.walk.length(plan.mnk)))
     return replace(plan, panel=min(plan.panel, PANEL, max(1, -(-common // pieces))))
 
@@ -156,13 +156,13 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
-    width = evenly(walk.widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
+    width = even_width(walk.find_widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
     while peak > limit and width > thinnest:
         half = replace(plan, panel=max(-(-width // 2), thinnest))
         below = peak_of(half)
         bytes_an_index = (peak - below) / (width - half.panel)
         least = below - bytes_an_index * (half.panel - thinnest)
-        if least > limit and plan.how.panels(plan, width) > 1 + AHEAD:
+        if least > limit and plan.how.count_panels(plan, width) > 1 + AHEAD:
             return least, plan
         plan, width, peak = half, half.panel, below
     return peak, plan

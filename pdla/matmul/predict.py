@@ -15,14 +15,14 @@ from pdla.matmul import planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose.candidates import ALGORITHMS, native_tables
+from pdla.matmul.choose.candidates import ALGORITHMS, list_native_tables
 from pdla.matmul.choose.price import Order
 from pdla.matmul.choose.problem import Operand, Sizes
 from pdla.matmul.dry import imagined
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import SCHEDULES
-from pdla.matmul.search.products import Product, fastest
+from pdla.matmul.search.products import Product, find_fastest
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
 
@@ -120,9 +120,10 @@ def predict_matmul(
     checks.limit(memory_limit)
     kind = np.dtype(dtype)
     if machine is None or memory_limit is not None:
-        plan = _least(m, n, k, P, kind, algorithm, memory_limit, Machine.chosen() if machine is None else Machine.of(machine))
+        used = Machine.chosen() if machine is None else Machine.of(machine)
+        plan = _find_cheapest(m, n, k, P, kind, algorithm, memory_limit, used)
     else:
-        plan = fastest(Product(m, n, k, kind.name), P, Machine.of(machine), name=algorithm).best[0].plan
+        plan = find_fastest(Product(m, n, k, kind.name), P, Machine.of(machine), name=algorithm).best[0].plan
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
@@ -130,19 +131,19 @@ def predict_matmul(
     )
 
 
-def _least(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limit: int | None, machine: Machine) -> Plan:
+def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limit: int | None, machine: Machine) -> Plan:
     """Local: the plan of least price or, with a limit, the first that keeps it."""
     comm = imagined(P, machine)
 
     def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
         grid = ProcessGrid.trust(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.asked, schedule), machine)
+        return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.box_option, schedule), machine)
 
-    found = native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
+    found = list_native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
     if limit is None:
         builder = asked(*found[0], found[0][0].schedule)
-        return builder.plan(builder.cheapest())
+        return builder.plan(builder.find_cheapest())
     shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
     for table, order in found:  # each shape once: `lean` tries all of its schedules
         shapes.setdefault(table.shape, (table, order))
@@ -190,5 +191,5 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
         raise PlanError(f"{given}: sizes are 0 or more, and {algorithm} takes a grid of {axes} axes of 1 rank or more")
     (m, n, k), grid = exact(m, n, k), exact(*grid)
     if algorithm in NAMED:
-        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).evened(m, n, k).words(m, n, k)
+        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).even_faces(m, n, k).words(m, n, k)
     return SCHEDULES[algorithm].words(m, n, k, *grid)

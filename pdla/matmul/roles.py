@@ -62,13 +62,13 @@ def choose(
     shared  if given, A and B are read in shared memory, and the roles are those by which a rank copies the fewest words
     """
     size = dict(sizes)
-    A, B = (cutting(X, size) for X in (A, B))
-    C = None if C is None else cutting(C, size)
+    A, B = (simplify(X, size) for X in (A, B))
+    C = None if C is None else simplify(C, size)
     given, mnk = (A, B, C), (m, n, k)
     c_rows, c_cols = ((), ()) if C is None else (C.rows, C.cols)
-    nests = cache(partial(_nests, {"m": (A.rows, c_rows), "k": (A.cols, B.rows), "n": (B.cols, c_cols)}))
-    comes = cache(partial(_comes, given, mnk, size, shared))  # many roles ask for the same faces
-    goes = cache(partial(_goes, C, mnk, size, 1 if shared is None else 3, 1 if shared is None else 2))
+    nests = cache(partial(_list_nests, {"m": (A.rows, c_rows), "k": (A.cols, B.rows), "n": (B.cols, c_cols)}))
+    comes = cache(partial(_count_operand, given, mnk, size, shared))  # many roles ask for the same faces
+    goes = cache(partial(_count_product, C, mnk, size, 1 if shared is None else 3, 1 if shared is None else 2))
     best: tuple[float, Any, Any, Any, Any] | None = None
     axes = [axis for axis, p in sizes if p > 1]
     for carried in product("mnk-", repeat=len(axes)):
@@ -86,24 +86,24 @@ def choose(
     return Roles(tuple(zip(axes, carried, strict=True)), *layouts), price(given, layouts, mnk, size)
 
 
-def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
+def simplify(X: Layout, size: Mapping[str, int]) -> Layout:
     """The layout without the cuts along axes of one rank, and without partial sums; X itself where it has none of these."""
     rows, cols = effective(X.rows, size), effective(X.cols, size)
     return X if rows is X.rows and cols is X.cols and not X.partial else Layout.trust(rows, cols)
 
 
-def _comes(
+def _count_operand(
     given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest,
     cols: Nest,
 ) -> float:
     """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
-    words = moved(mnk[2] * mnk[which], given[which], Layout.trust(rows, cols), size)
+    words = count_moved(mnk[2] * mnk[which], given[which], Layout.trust(rows, cols), size)
     if shared is None:
         return words
-    return READ * words + (0 if shared[which] or not words else held(given, mnk, size)[which])
+    return READ * words + (0 if shared[which] or not words else count_held(given, mnk, size)[which])
 
 
-def _goes(
+def _count_product(
     C: Layout | None, mnk: tuple[int, int, int], size: Mapping[str, int], added: int, carried: int,
     rows: Nest, cols: Nest, partial: tuple[str, ...],
 ) -> float:
@@ -111,17 +111,17 @@ def _goes(
 
     added, carried: what an addend, and what another word that travels counts.
     """
-    going = _going(mnk[0] * mnk[1], Layout.trust(rows, cols, partial), C, size)
+    going = _move_product(mnk[0] * mnk[1], Layout.trust(rows, cols, partial), C, size)
     return sum([move.words * (added if move.addends else carried) for move in going])
 
 
-def _nests(sources: Mapping[str, tuple[Nest, Nest]], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
+def _list_nests(sources: Mapping[str, tuple[Nest, Nest]], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
     """The ways to cut a dimension along these axes that are tried: nested as those of one or of the other matrix that has it."""
     first, second = sources[dimension]
-    return [*dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))]
+    return [*dict.fromkeys((_arrange(axes, first, second), _arrange(axes, second, first)))]
 
 
-def _arranged(axes: tuple[str, ...], first: Nest, second: Nest) -> Nest:
+def _arrange(axes: tuple[str, ...], first: Nest, second: Nest) -> Nest:
     """Cuts along the axes: those of `first` in its order, then those of `second`, then plain blocks."""
     nest: list[Cut] = []
     left = {*axes}
@@ -140,39 +140,39 @@ class Move(NamedTuple):
     addends: bool = False
 
 
-def moves(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
+def list_moves(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
     """What a rank receives when A and B come in the layouts `given`, are multiplied in `layouts`, and C goes to its given one."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
-    return [_coming_to(m * k, A, a, size), _coming_to(k * n, B, b, size), *_going(m * n, c, C, size)]
+    return [_move_operand(m * k, A, a, size), _move_operand(k * n, B, b, size), *_move_product(m * n, c, C, size)]
 
 
-def _coming_to(elements: int, X: Layout, x: Layout, size: Mapping[str, int]) -> Move:
-    return Move(moved(elements, X, x, size), tuple(filterfalse(x.axes.__contains__, X.axes)))
+def _move_operand(elements: int, X: Layout, x: Layout, size: Mapping[str, int]) -> Move:
+    return Move(count_moved(elements, X, x, size), tuple(filterfalse(x.axes.__contains__, X.axes)))
 
 
-def _going(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) -> list[Move]:
+def _move_product(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) -> list[Move]:
     """What a rank receives on C's way from the layout in which it is computed to the one where it is wanted."""
-    scattered, reduced = after_sums(c, C)
+    scattered, reduced = plan_sums(c, C)
     block, found = elements / ranks_along(c.axes, size), []
     for axis in c.partial:
         p = size[axis]
         found.append(Move(block * (1 - 1 / p) * (1 if axis in scattered else 2), (axis,), True))
         block /= p if axis in scattered else 1
-    return found if C is None else [*found, Move(moved(elements, reduced, C, size), ())]
+    return found if C is None else [*found, Move(count_moved(elements, reduced, C, size), ())]
 
 
 def price(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
     """The words that a rank receives in all: see `moves`."""
-    return sum([move.words for move in moves(given, layouts, mnk, size)])
+    return sum([move.words for move in list_moves(given, layouts, mnk, size)])
 
 
-def held(given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+def count_held(given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
     """The words of A and of B that a rank holds in these layouts."""
     m, n, k = mnk
     return m * k / ranks_along(given[0].axes, size), k * n / ranks_along(given[1].axes, size)
 
 
-def copied(
+def count_copied(
     given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
 ) -> float:
     """Words that a rank copies.
@@ -181,18 +181,18 @@ def copied(
     added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied,
     unless all see them as they are, and a word that it reads counts as READ of a copy.
     """
-    coming = moves(given, layouts, mnk, size)
+    coming = list_moves(given, layouts, mnk, size)
     total = sum([move.words * (3 if move.addends else 2) for move in coming])
     if in_place is not None:
-        for move, seen, own in zip(coming, in_place, held(given, mnk, size), strict=False):
+        for move, seen, own in zip(coming, in_place, count_held(given, mnk, size), strict=False):
             total += (READ - 2) * move.words + (0 if seen or not move.words else own)
     return total
 
 
-def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:
+def plan_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:
     """The axes over which C's addends are reduce-scattered rather than all-reduced, outermost first, and C's layout afterwards."""
     if wanted is None:
-        return c.partial, native(c)
+        return c.partial, native_layout(c)
     rows, cols, scattered = c.rows, c.cols, []
     for cut in (*wanted.rows, *wanted.cols):
         if cut.axis in c.partial:
@@ -202,12 +202,12 @@ def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layou
     return tuple(scattered), Layout.trust(rows, cols)
 
 
-def native(c: Layout) -> Layout:
+def native_layout(c: Layout) -> Layout:
     """C's layout where none is asked for: each axis of its partial sums cuts its rows, innermost."""
     return Layout.trust((*c.rows, *map(Block, c.partial)), c.cols)
 
 
-def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
+def count_moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
     """Words received from one layout of a matrix to another, for balanced blocks, by the rank that holds least of what it needs.
 
     Where both layouts cut a dimension further than the cuts that they have in common, some rank's

@@ -27,11 +27,11 @@ from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.errors import PlanError, VerificationError, suggest
 from pdla.layout import axes_of, points, share
-from pdla.matmul.images import Images, Pair, summed
+from pdla.matmul.images import Images, Pair, sum_over
 from pdla.matrix.core import DistMatrix
 
 
-def check_asked(verify: Any) -> None:
+def check_option(verify: Any) -> None:
     """PlanError unless this is one of the values of matmul's argument."""
     if not any(verify is way for way in (True, False, None)) and not (isinstance(verify, str) and verify == "keep"):
         raise PlanError(f"verify={verify!r}: True, False, 'keep' or None{suggest(verify, ('keep',))}")
@@ -58,14 +58,14 @@ def run(
         return plan.run(A, B, C, alpha, beta, *rest)
 
     lost = "" if out is None or keep else "what was in out is lost: verify='keep' keeps it, and computes the product again"
-    return twice(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.faults, again, lost)
+    return recompute_if_wrong(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.find_faults, again, lost)
 
 
 class NotFinite(str):
     """What is wrong, where a right result may be infinite, too: it is, if it is so twice."""
 
 
-def twice(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Callable[[Any], Any], lost: str) -> Any:
+def recompute_if_wrong(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Callable[[Any], Any], lost: str) -> Any:
     """Collective: what was made, if it has no faults; else what is made again, with a warning; VerificationError if that has some.
 
     It is looked at a second time first: a message of the check may have been wrong. lost: why it
@@ -113,40 +113,41 @@ class Check:
     def _vectors(self) -> Pair:
         return self.images.vectors(self.B.shape[1])
 
-    def faults(self, C: DistMatrix) -> str:
+    def find_faults(self, C: DistMatrix) -> str:
         """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
         comm = C.grid.comm
         with collective_section(comm, "the check of a product"), np.errstate(all="ignore"):
-            expected, own = self._product(self._vectors), self._added(C)
+            expected, own = self._multiply(self._vectors), self._image_of_sum(C)
             along = C.grid[axes_of(C.layout.cols)] if C.layout.cols else None
-            rows = self._wrong(C, own if along is None else summed(own, along), expected)
+            rows = self._find_wrong(C, own if along is None else sum_over(own, along), expected)
             text = "" if rows is None else f"rank {comm.rank}"
             if comm.same(text) and not text:
                 return ""
-            return "; ".join([said for said in comm.share("; ".join(self._blocks(C))) if said]) or _in_rows(comm.share(rows))
+            blocks = [said for said in comm.share("; ".join(self._describe_blocks(C))) if said]
+            return "; ".join(blocks) or _describe_rows(comm.share(rows))
 
-    def _blocks(self, C: DistMatrix) -> Iterator[str]:
+    def _describe_blocks(self, C: DistMatrix) -> Iterator[str]:
         """Collective: whether this rank's block is wrong, and in which rows, in words; each block's columns are looked at alone."""
-        mine, own = C.indices[1], self._added(C)
+        mine, own = C.indices[1], self._image_of_sum(C)
         for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
             cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
             kept = np.zeros((C.shape[1], 1), bool)
             kept[cols.indices()] = True
-            expected = self._product(only(kept, self._vectors))
+            expected = self._multiply(mask(kept, self._vectors))
             if C.grid.coords is not None and all(C.grid.coords[axis] == place for axis, place in at.items()):
-                rows = self._wrong(C, own, expected)
+                rows = self._find_wrong(C, own, expected)
                 if rows is not None and len(mine):
                     place = f"rows {rows[0]} to {rows[1]}, columns {mine.starts[0]} to {mine.stops[-1] - 1}"
                     yield f"rank {C.grid.comm.rank} has wrong elements in {place}"
 
-    def _added(self, C: DistMatrix) -> Pair:
+    def _image_of_sum(self, C: DistMatrix) -> Pair:
         """Local: this rank's addends of the image by alpha A B: those of C's without what it was added to, whose sizes remain."""
         found, none = self.images.addends(C, (self._vectors[0], None))
         if self.before is None:
             return found, none
         return found - self.images.wide.type(self.beta) * self.before[0], np.abs(self.beta) * self.before[1]
 
-    def _wrong(self, C: DistMatrix, found: Pair, expected: Pair) -> tuple[int, int] | None:
+    def _find_wrong(self, C: DistMatrix, found: Pair, expected: Pair) -> tuple[int, int] | None:
         """The first and the last row of this rank's in which C x is too far from what it should be; None: there is none."""
         xp, wide = C.xp, self.images.wide
         if xp.name == "meta" or not C.stored.size:
@@ -156,15 +157,15 @@ class Check:
         want, most = want * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(found[1])
         n, k = self.B.shape[1], self.A.shape[1]
         factor = 1 + abs(self.alpha) + abs(self.beta)
-        rows = held[beyond(xp.host(found[0]), want, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
+        rows = held[find_wrong_rows(xp.host(found[0]), want, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
         return (int(rows[0]), int(rows[-1])) if len(rows) else None
 
-    def _product(self, x: Pair) -> Pair:
+    def _multiply(self, x: Pair) -> Pair:
         """Collective: A (B x) and |A| (|B| |x|), whole on every rank."""
-        return self.images.whole(self.A, self.images.whole(self.B, x))
+        return self.images.multiply(self.A, self.images.multiply(self.B, x))
 
 
-def beyond(
+def find_wrong_rows(
     found: Any, want: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
 ) -> np.ndarray:
     """In which rows the images of a product in this dtype are too far from what they should be, for their sizes `most`.
@@ -183,7 +184,7 @@ def beyond(
     return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 
 
-def only(kept: np.ndarray, x: Pair) -> Pair:
+def mask(kept: np.ndarray, x: Pair) -> Pair:
     """The vectors with zeros where nothing is kept."""
     return np.where(kept, x[0], x[0].dtype.type(0)), np.where(kept, x[1], x[1].dtype.type(0))
 
@@ -200,7 +201,7 @@ def _largest(dtype: np.dtype) -> Any:
     return _finfo(dtype).max
 
 
-def _in_rows(found: list[tuple[int, int] | None]) -> str:
+def _describe_rows(found: list[tuple[int, int] | None]) -> str:
     """Where blocks looked at alone are right: in words, for the rows that each rank found wrong."""
     rows = [rows for rows in found if rows is not None]
     return f"the product is wrong in rows {min(lo for lo, _ in rows)} to {max(hi for _, hi in rows)}"

@@ -19,9 +19,9 @@ from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.comm.communicator import Communicator
 from pdla.errors import VerificationError
-from pdla.matmul.images import VECTORS, Pair, image, strips
+from pdla.matmul.images import VECTORS, Pair, multiply_pieces, strips
 from pdla.matmul.schedules.streams import multiply
-from pdla.matmul.verify import beyond
+from pdla.matmul.verify import find_wrong_rows
 
 _pass: ContextVar[tuple[int, list[str]]] = ContextVar("pdla_nn_pass")  # the rank, and its products that were wrong twice
 _random = np.random.default_rng(0x5EED)
@@ -92,12 +92,12 @@ def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
             addend = _apply(xp, before, x)
             expected, magnitude = expected + addend[0], magnitude + addend[1]
         actual, expected, magnitude = map(xp.host, (_apply(xp, product, x)[0], expected, magnitude))
-        return bool(beyond(actual, expected, magnitude, product.dtype, n, k, xp=xp.name).any())
+        return bool(find_wrong_rows(actual, expected, magnitude, product.dtype, n, k, xp=xp.name).any())
 
 
 def _apply(xp: Any, y: Any, pair: Pair) -> Pair:
     """Apply a block, or each block of a stack, to vectors."""
     if y.ndim > 2:
-        return image(xp, y.shape[:-1], [(..., ..., y.astype(pair[0].dtype, copy=False))], *pair)
+        return multiply_pieces(xp, y.shape[:-1], [(..., ..., y.astype(pair[0].dtype, copy=False))], *pair)
     by_columns = abs(y.strides[0]) < abs(y.strides[1])
-    return image(xp, y.shape[:1], strips(xp, y.T if by_columns else y, by_columns, pair[0].dtype), *pair)
+    return multiply_pieces(xp, y.shape[:1], strips(xp, y.T if by_columns else y, by_columns, pair[0].dtype), *pair)

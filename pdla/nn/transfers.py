@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, places_of
-from pdla.matmul.schedules.streams import gathering
+from pdla.matmul.schedules.streams import start_gather
 from pdla.matrix.core import DistMatrix
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def gather(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
     """
     if not axes:
         return X
-    end = gathering(X, layout, axes)
+    end = start_gather(X, layout, axes)
     yield
     return end()
 

@@ -31,7 +31,7 @@ from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
-from pdla.matmul.schedules.streams import PlanCache, route
+from pdla.matmul.schedules.streams import PlanCache, find_route
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, start
 from pdla.model.machine import Machine
@@ -198,7 +198,7 @@ def add(context: Context, windows: list[Window], call: Call) -> Run:
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         X, Y = turn(A.at(a)), C.at(c)
         home = buffer(Y.xp, Y.stored.shape, Y.dtype)
-        start(X, route(X, Y.layout, Y.grid, memo), Y.grid.comm, home)()
+        start(X, find_route(X, Y.layout, Y.grid, memo), Y.grid.comm, home)()
         Y.xp.scale(home, alpha)
         Y.xp.combine(Y.stored, beta, home)
 

@@ -16,7 +16,7 @@ from pdla.errors import ShapeError, plural
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.matmul.search import checks
-from pdla.matmul.search.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
+from pdla.matmul.search.estimate import Move, Seconds, Sizes, allreduce, block, divisors, find_fastest, gather, length, settle
 from pdla.matmul.search.fastest import Candidate, Found, search
 from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
@@ -322,14 +322,14 @@ def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
 
 def _vector(n: int, lies: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
     """The gradient of a parameter (1, n), such as a bias: summed over the tokens of an activation laid out as `lies`."""
-    yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
+    yield from allreduce(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
 
 
 def _norm(lies: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
     """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
     tokens = length(net.tokens, lies.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
-        yield from reduced(words, axes_of(lies.cols), sizes, net.itemsize)
+        yield from allreduce(words, axes_of(lies.cols), sizes, net.itemsize)
     for _ in ("gain", "offset"):
         yield from _vector(net.hidden, lies, sizes, net.itemsize)
 
@@ -341,7 +341,7 @@ def estimate(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Ch
     """
     moved = tuple(moves(choice, net))
     work = sum(_predict_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
-    best, sizes = fastest(moved, work, choice.sizes, machine, net.itemsize)
+    best, sizes = find_fastest(moved, work, choice.sizes, machine, net.itemsize)
     whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
     return Candidate(choice.reorder(sizes), whole, net.layers * _count_memory(choice, net))
 

@@ -16,8 +16,8 @@ needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="dev
 
 def forget_ways():
     """Let ways be searched anew: those found before are kept."""
-    candidates._ways.cache_clear()
-    candidates._cheapest.cache_clear()
+    candidates._list_ways.cache_clear()
+    candidates._find_cheapest.cache_clear()
 
 
 def exact(shape, grid, layout, dtype=float, seed=0):

@@ -17,7 +17,7 @@ from pdla.model.machine import Machine
 def test_boxes_stay_near_the_lower_bound_for_every_rank_count():
     """The figures that the documentation quotes, on fewer rank counts."""
     for mnk in ((32768,) * 3, (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999)):
-        found = {ranks: boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in range(32, 1025, 7)}
+        found = {ranks: boxes.find_cheapest(*mnk, ranks, Machine())[0] for ranks in range(32, 1025, 7)}
         over = [boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks) for ranks, box in found.items()]
         assert np.percentile(over, 95) <= 1.12 and max(over) <= 1.25, mnk
         assert min(box.ranks / ranks for ranks, box in found.items()) >= 0.89, mnk
@@ -41,7 +41,7 @@ def test_search_is_exhaustive():
         most = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
         fewer = [box._replace(k=max(1, box.k >> i)) for box in most for i in range(1, 8)]
         best = min(price(box) for box in (*most, *fewer))
-        assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
+        assert price(boxes.find_cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
 @pytest.mark.parametrize("n", [8, 100, 1001, 32768])
@@ -49,12 +49,12 @@ def test_of_equal_words_no_box_that_sums_is_taken(n):
     """A cube on 2 ranks, whichever dimension is cut: half of one matrix comes from the other rank."""
     words = [boxes.words(n, n, n, Box(*cut)) for cut in ((2, 1, 1), (1, 2, 1), (1, 1, 2))]
     assert words == pytest.approx([n * n / 2] * 3, rel=0.02)
-    assert boxes.cheapest(n, n, n, 2, Machine())[0].k == 1
+    assert boxes.find_cheapest(n, n, n, 2, Machine())[0].k == 1
 
 
 def test_no_lopsided_box_is_taken_for_a_few_messages_less():
     """4 x 4 x 32 boxes of a small cube need 11 messages, 8 x 8 x 8 boxes 21, and half as many words."""
-    box = boxes.cheapest(400, 400, 400, 512, Machine())[0]
+    box = boxes.find_cheapest(400, 400, 400, 512, Machine())[0]
     assert boxes.words(400, 400, 400, box) < 1.1 * received_lower_bound(400, 400, 400, 512)
 
 
@@ -72,18 +72,18 @@ def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(monkeyp
         begun, words = sum(boxes.messages(*mnk, box)), boxes.words(*mnk, box)
         return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
-    found = boxes.by_layers(*mnk, ranks, machine, True, True)
+    found = boxes.find_by_layers(*mnk, ranks, machine, True, True)
     assert len(found) == min(ranks, mnk[2]).bit_length()
     monkeypatch.setattr(boxes, "LOOKS", (513, 256))
     for i, box in enumerate(found):
-        finer = boxes.cheapest(*mnk, ranks, machine, most=Box(ranks, ranks, 2**i), rows_first=True)[0]
+        finer = boxes.find_cheapest(*mnk, ranks, machine, most=Box(ranks, ranks, 2**i), rows_first=True)[0]
         assert box.k <= 2**i and price(box) <= 1.05 * price(finer), (box, finer)
 
 
 def test_of_a_small_product_ranks_along_k_may_be_idle():
     """Messages take longer than the product on one rank, or on two that do not sum C."""
-    assert boxes.cheapest(64, 100, 2, 24, Machine.load("laptop"))[0] == (1, 1, 1)
-    assert boxes.cheapest(10000, 7, 500, 6, Machine.load("a100x4"))[0] == (2, 1, 1)
+    assert boxes.find_cheapest(64, 100, 2, 24, Machine.load("laptop"))[0] == (1, 1, 1)
+    assert boxes.find_cheapest(10000, 7, 500, 6, Machine.load("a100x4"))[0] == (2, 1, 1)
     assert pdla.predict_matmul(10000, 7, 500, 6, machine="a100x4").grid == (4, 1, 1)  # by the seconds of dry runs
     untold = pdla.predict_matmul(10000, 7, 500, 6)
     assert untold.grid == (6, 1, 1) and untold.seconds is None
@@ -96,6 +96,6 @@ def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     assert pdla.predict_matmul(3, 3, 3, 10**6).grid == (3, 3, 3)
     assert pdla.predict_matmul(0, 5, 5, 4097).ranks_used == 1
     for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
-        few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
+        few, many = (boxes.find_cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
         assert np.allclose(few, many, rtol=0.02), mnk
-        assert sum(boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0])) < 10**4
+        assert sum(boxes.messages(*mnk, boxes.find_cheapest(*mnk, 10**6, Machine())[0])) < 10**4

@@ -96,7 +96,7 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
     runs, grids, program, trusted = [], [], costs._program, ProcessGrid.trust
-    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.named) or program(plan))
+    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.full_name) or program(plan))
     monkeypatch.setattr(ProcessGrid, "trust", lambda *args: grids.append(args[0]) or trusted(*args))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 3d by summa .* needs [0-9]+ bytes"):
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
@@ -108,7 +108,7 @@ def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whethe
     """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
     runs, asked, program = [], [], costs._program
     monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.grid.shape) or program(plan))
-    cannon.in_step.cache_clear()
+    cannon.is_in_step.cache_clear()
     monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by cannon .*m=28, n=28, k=1"):
         pdla.predict_matmul(2817, 4096, 10**6, 800, algorithm="2.5d", dtype="int8", memory_limit=100)
@@ -139,7 +139,7 @@ def test_each_plan_is_followed_by_panels_on_its_own_grid():
     def program(comm, options):
         side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
         builder = PlanBuilder(side, side, None, np.dtype(float), options, Machine())
-        return [(plan.named, plan.walk.dimension) for plan in planner.lean(builder)]
+        return [(plan.full_name, plan.walk.dimension) for plan in planner.lean(builder)]
 
     own = pdla.dry_run(4, program, Options(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]

@@ -311,7 +311,7 @@ def test_what_is_rounded_to_16_bits_is_no_fault(dtype):
 @pytest.mark.parametrize("beta", [0, 1])
 def test_a_message_of_the_check_that_errs_is_looked_at_again(monkeypatch, to, rank, beta):
     """Also where the product was added to what is lost: it was right, and is not computed again."""
-    mine, left, copy, right = threading.local(), [2], ThreadComm._copy, Check.faults
+    mine, left, copy, right = threading.local(), [2], ThreadComm._copy, Check.find_faults
 
     def copied(comm, out, *message):
         copy(comm, out, *message)
@@ -328,7 +328,7 @@ def test_a_message_of_the_check_that_errs_is_looked_at_again(monkeypatch, to, ra
             mine.rank = None
 
     monkeypatch.setattr(ThreadComm, "_copy", copied)
-    monkeypatch.setattr(Check, "faults", faults)
+    monkeypatch.setattr(Check, "find_faults", faults)
 
     def program(comm):
         A, B = factors(ProcessGrid((2, 2), comm=comm))

@@ -17,7 +17,7 @@ from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
 from pdla.bench.table import Column, Table
 from pdla.errors import plural
-from pdla.matmul.search.fastest import Found, watched
+from pdla.matmul.search.fastest import Found, watch
 from pdla.simulate.networks import STATES
 from pdla.simulate.scaling import Problem
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_path(getattr(arguments, option), f"--{option}")
     screen = Screen()
     screen.print_text(*problem.describe(of, on, f"on {ranks} {plural(ranks, 'rank')}"))
-    with watched(partial(screen.show_progress, "candidates run dry")):
+    with watch(partial(screen.show_progress, "candidates run dry")):
         found = of.fastest(ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""

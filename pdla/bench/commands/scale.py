@@ -15,7 +15,7 @@ from pdla.bench.screen import Screen
 from pdla.bench.stop import refuse
 from pdla.bench.table import Column, Table
 from pdla.errors import ShapeError, plural
-from pdla.matmul.search.fastest import watched
+from pdla.matmul.search.fastest import watch
 from pdla.simulate.networks import SCHEMES
 from pdla.simulate.scaling import Point, Problem, Result, scaling
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         count = counts[len(points)]
         screen.show_progress(f"{count} {plural(count, 'rank')}: {done} run dry", len(points), len(counts))
 
-    with watched(tell):
+    with watch(tell):
         for point in found:
             points.append(point)
             table.add(_cells(point, points))

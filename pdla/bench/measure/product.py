@@ -144,7 +144,7 @@ def plan_case(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
 def explain_plan(case: Case, plan: pdla.Plan) -> str:
     """The plan in words, and whether it has no use for the panel width that was given."""
     unused = case.panel is not None and not plan.how.walks
-    return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
+    return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.full_name} has no panels" if unused else "")
 
 
 def max_over_ranks(total: dict[str, int]) -> Cost:

@@ -24,10 +24,10 @@ def claim_of_vectors(A: DistMatrix, part: Part, images: Images, lost: str) -> Cl
 
         def image(x: Pair) -> Pair:
             rest, x = x[0][k:], (x[0][:k], x[1][:k])
-            y = images.whole(V, x)
-            left = images.reflected(A if part.lower else A.H, y, True)
-            right = images.whole(V, (w[:, None] * x[0], np.abs(w)[:, None] * x[1]))
-            back = images.whole(V.H, y)
+            y = images.multiply(V, x)
+            left = images.multiply_reflected(A if part.lower else A.H, y, True)
+            right = images.multiply(V, (w[:, None] * x[0], np.abs(w)[:, None] * x[1]))
+            back = images.multiply(V.H, y)
             found = (left[0] - right[0]) / size + np.concatenate([back[0], rest])
             sizes = (np.sqrt((y[1] ** 2).sum()) * (left[1].max(initial=0) + 2 * size)) / size
             return found, np.full((n, 1), sizes, images.real)

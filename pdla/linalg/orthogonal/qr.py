@@ -424,13 +424,13 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
 
     if mode == "r":
         def squared(x: Pair) -> Pair:
-            return images.whole(A.H, images.whole(A, x))
+            return images.multiply(A.H, images.multiply(A, x))
 
         def through(made: Any) -> Any:
             R, order = (made[0], made[1]) if plan.options.pivoting else (made, np.arange(n))
             back = np.argsort(order)
             return (
-                lambda x: _by_norm(images.whole(R, (x[0][order], x[1][order]))), partial(images.whole, R.H),
+                lambda x: _by_norm(images.multiply(R, (x[0][order], x[1][order]))), partial(images.multiply, R.H),
                 lambda x: (x[0][back], x[1][back]),
             )
 
@@ -440,14 +440,14 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
         )
 
     def given(x: Pair) -> Pair:
-        return _added(images.whole(A, x), (x[0][:k], x[1][:k]))
+        return _added(images.multiply(A, x), (x[0][:k], x[1][:k]))
 
     def steps(made: Any) -> Any:
         Q, R, order = made[0], made[1], columns(made)
 
         def product(x: Pair) -> Pair:
-            found = images.whole(Q, _by_norm(images.whole(R, (x[0][order], x[1][order]))))
-            return _added(_by_norm(found), _by_norm(images.whole(Q.H, images.whole(Q, (x[0][:k], x[1][:k])))))
+            found = images.multiply(Q, _by_norm(images.multiply(R, (x[0][order], x[1][order]))))
+            return _added(_by_norm(found), _by_norm(images.multiply(Q.H, images.multiply(Q, (x[0][:k], x[1][:k])))))
 
         return (product,)
 

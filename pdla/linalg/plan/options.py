@@ -8,7 +8,7 @@ from typing import Any
 from pdla.checks import flags, limit
 from pdla.linalg import checks
 from pdla.matmul.images import Part
-from pdla.matmul.verify import check_asked
+from pdla.matmul.verify import check_option
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Options:
 
     def check(self, name: str, given: dict[str, Any]) -> None:
         """Local: ShapeError or PlanError for an option that means nothing. given: those that the function has."""
-        check_asked(self.verify)
+        check_option(self.verify)
         limit(self.memory_limit)
         checks.check_assumption(name, self.assume_a)
         flags(**{flag: given[flag] for flag in FLAGS if flag in given})

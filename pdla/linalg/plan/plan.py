@@ -53,7 +53,7 @@ def kind_of(X: Any) -> Kind:
 def _like(kind: Kind | None, X: Any) -> bool:
     """Whether X is of this kind."""
     if isinstance(kind, Operand):
-        return isinstance(X, DistMatrix) and kind.like(X) and X.dtype == kind.dtype
+        return isinstance(X, DistMatrix) and kind.matches(X) and X.dtype == kind.dtype
     if kind is None or isinstance(X, DistMatrix):
         return X is None
     return (getattr(X, "shape", None), getattr(X, "dtype", None)) == (kind.shape, kind.dtype)

@@ -17,7 +17,7 @@ from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_copy
 from pdla.linalg.verify import Claim, why_lost
-from pdla.matmul.images import Images, Pair, Part, scaled
+from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
@@ -83,14 +83,14 @@ class RightSide:
 
         def given(images: Images, x: Pair) -> Pair:
             if isinstance(self.B, DistMatrix):
-                return scaled(images.whole(self.B, x), alpha)
+                return scale(images.multiply(self.B, x), alpha)
             b = namespace(self.B).host(self.B).reshape(-1, 1)
-            return scaled((b * x[0], np.abs(b) * x[1]), alpha)
+            return scale((b * x[0], np.abs(b) * x[1]), alpha)
 
         def claim(images: Images) -> Claim:
-            parts = [partial(images.whole, T, part=part) for T, part in reversed(factors)]
+            parts = [partial(images.multiply, T, part=part) for T, part in reversed(factors)]
             return Claim(
-                self.shape[1], terms, partial(given, images), lambda X: (partial(images.whole, X), *parts), rows=lambda X: rows,
+                self.shape[1], terms, partial(given, images), lambda X: (partial(images.multiply, X), *parts), rows=lambda X: rows,
                 operands=factors, lost=why_lost("B", self.overwrite),
                 again=None if solve is None else lambda b: solve(self._vectors(b)),
             )

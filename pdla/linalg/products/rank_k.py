@@ -32,7 +32,7 @@ from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
 from pdla.linalg.verify import Claim, run_checked
 from pdla.matmul.api import default_layout
-from pdla.matmul.images import Images, Pair, Part, added, scaled
+from pdla.matmul.images import Images, Pair, Part, add, scale
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, summed
@@ -213,10 +213,10 @@ def fill(
 
     def claim(images: Images) -> Claim:
         def given(x: Pair) -> Pair:
-            product = scaled(images.whole(A, images.whole(A.H if hermitian else A.T, x)), alpha)
-            return added(product, scaled(images.reflected(C, x, hermitian), beta)) if beta != 0 else product
+            product = scale(images.multiply(A, images.multiply(A.H if hermitian else A.T, x)), alpha)
+            return add(product, scale(images.multiply_reflected(C, x, hermitian), beta)) if beta != 0 else product
 
-        image = partial(images.whole, C) if mirror else partial(images.reflected, C, hermitian=hermitian)
+        image = partial(images.multiply, C) if mirror else partial(images.multiply_reflected, C, hermitian=hermitian)
         return Claim(
             n, 4 * (n + k), given, lambda C: (image,), zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
             lost="" if new else "what was in out is lost",

@@ -50,8 +50,10 @@ class CholeskyFactorization(HermitianFactorization):
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         n = A.shape[0]
         return Claim(
-            n, 4 * n, lambda x: images.reflected(A, x, True),
-            lambda made: (partial(images.whole, made[0].H, part=Part(False)), partial(images.whole, made[0], part=Part(True))),
+            n, 4 * n, lambda x: images.multiply_reflected(A, x, True),
+            lambda made: (
+                partial(images.multiply, made[0].H, part=Part(False)), partial(images.multiply, made[0], part=Part(True))
+            ),
             matrices=lambda made: made[:1], zeros=lambda made: ((made[0], Part(False, "none")),), lost=lost,
         )
 

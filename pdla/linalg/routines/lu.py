@@ -98,7 +98,7 @@ class LUFactorization(Factorization):
         triangles = ((slice(0, k), slice(None)), Part(False)), ((slice(None), slice(0, k)), Part(True, "one"))
         return Claim(
             n, 2 * (n + k), partial(image, images, A, part),
-            lambda made: tuple(partial(images.whole, made[0][where], part=part) for where, part in triangles),
+            lambda made: tuple(partial(images.multiply, made[0][where], part=part) for where, part in triangles),
             matrices=lambda made: made[:1], rows=lambda made: Permutation.of_pivots(made[1]).rows(m), lost=lost,
             control=lambda made: (made[1].tolist(), *made[2:]),
         )
@@ -125,9 +125,9 @@ def told(fault: int) -> str:
 def image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
     """Collective: A x, of an A of which this part is read, and the rest reflected; None: all of A is read."""
     if part is None:
-        return images.whole(A, x)
+        return images.multiply(A, x)
     view = A if part.lower else A.H if part.hermitian else A.T
-    return images.reflected(view, x, part.hermitian)
+    return images.multiply_reflected(view, x, part.hermitian)
 
 
 class LUPanel(Step):

@@ -92,8 +92,8 @@ class QRFactorization(Factorization):
         """A x is Q (R x)."""
         (m, n), k = A.shape, min(A.shape)
         return Claim(
-            n, 8 * (m + n), partial(images.whole, A),
-            lambda made: (partial(images.whole, made[0][:k, :], part=Part(False)), partial(reflect, made[0], made[1])),
+            n, 8 * (m + n), partial(images.multiply, A),
+            lambda made: (partial(images.multiply, made[0][:k, :], part=Part(False)), partial(reflect, made[0], made[1])),
             matrices=lambda made: made[:1], control=lambda made: made[1].tolist(), lost=lost,
         )
 

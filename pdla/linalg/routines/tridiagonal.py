@@ -121,7 +121,7 @@ class Tridiagonalization(Factorization):
             return partial(by_q, adjoint=True), partial(times_t, made), by_q
 
         return Claim(
-            n, 16 * n, lambda x: images.reflected(A.T, x, True), steps, matrices=lambda made: made[:1],
+            n, 16 * n, lambda x: images.multiply_reflected(A.T, x, True), steps, matrices=lambda made: made[:1],
             control=lambda made: [each.tolist() for each in made[1:4]], lost=lost,
         )
 

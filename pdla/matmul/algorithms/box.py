@@ -6,18 +6,18 @@ with any P.
 
 from __future__ import annotations
 
-from pdla.matmul.algorithms.table import Algorithm, Table, boxed
-from pdla.matmul.boxes import Box, cheapest
+from pdla.matmul.algorithms.table import Algorithm, Table, tabulate_box
+from pdla.matmul.boxes import Box, find_cheapest
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
 
 
 def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
-    return cheapest(m, n, k, ranks, machine, 4)
+    return find_cheapest(m, n, k, ranks, machine, 4)
 
 
 def tables(shape: tuple[int, int, int]) -> list[Table]:
-    each = [(boxed("3d", shape, name), schedule) for name, schedule in SCHEDULES.items()]
+    each = [(tabulate_box("3d", shape, name), schedule) for name, schedule in SCHEDULES.items()]
     return [table.straight if schedule.needs_box else table for table, schedule in each]
 
 

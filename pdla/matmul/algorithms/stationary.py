@@ -7,21 +7,21 @@ Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38 (2016).
 
 from __future__ import annotations
 
-from pdla.matmul.algorithms.table import Algorithm, Table, boxed
-from pdla.matmul.boxes import Box, cheapest
+from pdla.matmul.algorithms.table import Algorithm, Table, tabulate_box
+from pdla.matmul.boxes import Box, find_cheapest
 from pdla.model.machine import Machine
 
 
-def stationary(name: str, walked: str) -> Algorithm:
+def define_algorithm(name: str, walked: str) -> Algorithm:
     """The algorithm of this name, whose boxes have one rank along the walked dimension."""
 
     def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
-        return cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))
+        return find_cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))
 
     def tables(shape: tuple[int, int, int]) -> list[Table]:
-        return [boxed(name, shape, "summa", walked)]
+        return [tabulate_box(name, shape, "summa", walked)]
 
     return Algorithm(name, shapes, tables)
 
 
-ALGORITHMS = (stationary("a-stationary", "n"), stationary("b-stationary", "m"), stationary("c-stationary", "k"))
+ALGORITHMS = (define_algorithm("a-stationary", "n"), define_algorithm("b-stationary", "m"), define_algorithm("c-stationary", "k"))

@@ -30,7 +30,7 @@ LESS = 0.98  # so many times the words is less: shares of A and B along columns 
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
-class Further(NamedTuple):
+class FaceCut(NamedTuple):
     """Axes that cut one dimension of a matrix's faces, their sizes, and how many parts they make."""
 
     axes: tuple[str, ...]
@@ -72,7 +72,7 @@ class Table:
         return boxes.of(self.carries, self.sizes)
 
     @property
-    def asked(self) -> tuple[int, int, int]:
+    def box_option(self) -> tuple[int, int, int]:
         """The grid's shape as matmul's `box` names it: ranks along k that are split over two axes are one number."""
         first, second, *rest = self.shape
         return first, second, prod(rest)
@@ -89,34 +89,34 @@ class Table:
         """
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
-        return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
+        return self._count_gathered("A", bm, bk), self._count_gathered("B", bk, bn), self._count_addends(bm, bn)
 
-    def least_faces(self, m: int, n: int, k: int) -> list[float]:
+    def bound_faces(self, m: int, n: int, k: int) -> list[float]:
         """A lower bound on `faces`, whichever dimension each is cut along: they are not rounded."""
         bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
         words = []
-        for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._further.values(), strict=True):
+        for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._face_cuts.values(), strict=True):
             words.append(face * (1 - 1 / (rows.parts * cols.parts)))
         return words
 
-    def _gathered(self, name: str, rows: int, cols: int) -> int:
-        by_rows, by_cols = self._further[name]
+    def _count_gathered(self, name: str, rows: int, cols: int) -> int:
+        by_rows, by_cols = self._face_cuts[name]
         return rows * cols - (rows // by_rows.parts) * (cols // by_cols.parts)
 
-    def _summed(self, rows: int, cols: int) -> int:
+    def _count_addends(self, rows: int, cols: int) -> int:
         """Words of C's addends: they are summed along one axis after another, in the better of two orders (redistribute.sums)."""
-        by_rows, by_cols = self._further["C"]
+        by_rows, by_cols = self._face_cuts["C"]
         first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
         words = addends((rows, cols), (*first, *then))
         return min(words, addends((rows, cols), (*then, *first))) if first and then else words
 
     @cached_property
-    def _further(self) -> dict[str, tuple[Further, Further]]:
+    def _face_cuts(self) -> dict[str, tuple[FaceCut, FaceCut]]:
         """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
         found = []
-        for axes in _crossing(self.carries, *self.layouts):
+        for axes in _find_crossing_axes(self.carries, *self.layouts):
             sizes = tuple(map(self.sizes.__getitem__, axes))
-            found.append(Further(axes, sizes, prod(sizes)))
+            found.append(FaceCut(axes, sizes, prod(sizes)))
         return dict(zip("ABC", zip(found[::2], found[1::2], strict=True), strict=True))
 
     @cached_property
@@ -127,13 +127,13 @@ class Table:
         cut. LayoutError where an axis carries k and does not cut it, of A or of B: each rank along
         it would add the whole product.
         """
-        found = _multiplied(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
+        found = _find_roles(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
         for what, X in (("A's columns", found.A), ("B's rows", found.B)):
             if uncut := set(found.C.partial).difference(X.axes):
                 raise LayoutError(f"algorithm {self.algorithm!r}: axes {sorted(uncut)} carry k, and must cut {what}: {self}")
         return found
 
-    def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
+    def even_faces(self, m: int, n: int, k: int, two_sums: bool = True) -> Table:
         """A box's table, with the third cut of a face along its other dimension where a rank then receives less.
 
         Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces,
@@ -145,30 +145,30 @@ class Table:
         free = [X for X, dimensions in DIMENSIONS.items() if how.turns_faces or self.walked not in dimensions]
         enough = [LESS * words for words in self.faces(m, n, k)]
         best = self
-        if any(least < words for least, words in zip(self.least_faces(m, n, k), enough, strict=True)):
-            turned = zip(DIMENSIONS, self.turned(*free).faces(m, n, k), enough, strict=True)
-            best = self.turned(*[X for X, words, most in turned if words < most])
-        if not (in_two and how.splits_sums) or "C" not in free or self.box.k < circulant.MANY:
+        if any(least < words for least, words in zip(self.bound_faces(m, n, k), enough, strict=True)):
+            turned = zip(DIMENSIONS, self.turn_faces(*free).faces(m, n, k), enough, strict=True)
+            best = self.turn_faces(*[X for X, words, most in turned if words < most])
+        if not (two_sums and how.splits_sums) or "C" not in free or self.box.k < circulant.MANY:
             return best
         parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
         split = best if 1 in parts else best._split(*parts)
-        pays = boxes.Boxes.of(m, n, k, *self.box).twice_pays(best.words(m, n, k), split.words(m, n, k))
+        pays = boxes.Boxes.of(m, n, k, *self.box).prefers_two_sums(best.words(m, n, k), split.words(m, n, k))
         return split if pays else best
 
     def _split(self, rows: int, cols: int) -> Table:
         """The table of a box whose ranks along k are a grid of rows x cols: so C's faces are cut along both dimensions."""
         (pm, pn, _), k = self.shape, (Block("k"), Block("l"))
-        A, B = (Layout(*(_put(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
+        A, B = (Layout(*(_replace_cut(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
         C = Layout(("m", "k"), ("n", "l"))
         return replace(self, shape=(pm, pn, rows, cols), carries=(*BOXED, ("l", "k")), A=A, B=B, C=C)
 
-    def turned(self, *names: str) -> Table:
+    def turn_faces(self, *names: str) -> Table:
         """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
-        found = {name: self._turned(name) for name in names}
+        found = {name: self._turn(name) for name in names}
         return replace(self, **found) if found else self  # type: ignore[arg-type]
 
-    def _turned(self, name: str) -> Layout:
-        layout, further = getattr(self, name), self._further[name]
+    def _turn(self, name: str) -> Layout:
+        layout, further = getattr(self, name), self._face_cuts[name]
         if len(further[0].axes) + len(further[1].axes) != 1:
             return layout
         nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
@@ -184,7 +184,7 @@ class Table:
 
 
 @lru_cache(maxsize=1024)
-def _crossing(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[str, ...]]:
+def _find_crossing_axes(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[str, ...]]:
     """The axes that cut A's rows and carry another dimension than these; the same of A's columns, B's rows, and so on."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
@@ -192,7 +192,7 @@ def _crossing(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[s
 
 
 @lru_cache(maxsize=1024)
-def _multiplied(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
+def _find_roles(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
     """The roles of these axes, and A, B and C with the cuts along axes that carry the dimension that they cut, and no others."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
@@ -222,11 +222,11 @@ BOXES = {
 }
 
 
-def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
+def tabulate_box(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
     """The table of a box."""
     return Table(algorithm, tuple(box), BOXED, *BOXES[walked], schedule, walked)
 
 
-def _put(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+def _replace_cut(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
     """The nest with these cuts in place of the one along an axis."""
     return tuple(new for cut in nest for new in (cuts if cut.axis == axis else (cut,)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isqrt
 
-from pdla.matmul.algorithms.table import Algorithm, Table, boxed
+from pdla.matmul.algorithms.table import Algorithm, Table, tabulate_box
 from pdla.model.machine import Machine
 
 
@@ -27,7 +27,7 @@ def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> Iterator[tup
 
 
 def tables(shape: tuple[int, int, int]) -> list[Table]:
-    return [boxed("2.5d", shape, schedule) for schedule in ("summa", "cannon")]
+    return [tabulate_box("2.5d", shape, schedule) for schedule in ("summa", "cannon")]
 
 
 ALGORITHM = Algorithm("2.5d", shapes, tables)

@@ -20,19 +20,19 @@ from pdla.errors import PlanError
 from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import BOX, NAMED
 from pdla.matmul.algorithms.table import Algorithm, Table
-from pdla.matmul.choose.mapping import relabelled
-from pdla.matmul.choose.nodes import fillings
+from pdla.matmul.choose.mapping import relabel
+from pdla.matmul.choose.nodes import list_orders
 from pdla.matmul.choose.price import (
-    Hoped,
-    KeptOf,
+    Holdings,
     Order,
+    PriceBound,
     Way,
-    at_home,
-    least_price,
-    native_price,
-    priced_way,
-    redistributed,
-    weighed,
+    bound_price,
+    count_conversion_messages,
+    is_native,
+    price_native,
+    price_way,
+    weigh,
 )
 from pdla.matmul.choose.problem import Problem, Sizes
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
@@ -47,98 +47,99 @@ WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at 
 
 _price = attrgetter("price")
 
-def ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+def list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     """All ways that the arguments allow, cheapest first.
 
     Ranks that are threads of one process ask the same: only the first searches, the others wait and
     find the result kept.
     """
     with _one_at_a_time:
-        return _ways(q, algorithm, shape, schedule)
+        return _list_ways(q, algorithm, shape, schedule)
 
 
-def cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
-    """The first of `ways`, found without a price of those that cannot be it."""
+def find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+    """The first of `list_ways`, found without a price of those that cannot be it."""
     with _one_at_a_time:
-        return _cheapest(q, algorithm, shape, schedule)
+        return _find_cheapest(q, algorithm, shape, schedule)
 
 
 _one_at_a_time = Lock()
 
 
 @lru_cache(maxsize=256)
-def _ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    kept = KeptOf(q)
-    found = _on_own_grid(q, algorithm, shape, schedule)
-    found += [priced_way(q, kept, _turned(q, kept, *one), one[1]) for one in _candidates(q, algorithm, shape, schedule)]
-    found += _relabelled(q, kept, sorted(found, key=_price))
+def _list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+    kept = Holdings(q)
+    found = _try_own_grid(q, algorithm, shape, schedule)
+    found += [price_way(q, kept, _turn_faces(q, kept, *one), one[1]) for one in _list_candidates(q, algorithm, shape, schedule)]
+    found += _relabel(q, kept, sorted(found, key=_price))
     return sorted(found, key=_price)
 
 
 @lru_cache(maxsize=256)
-def _cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+def _find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
     """Candidates are priced in the order of the least price that each may have, until that is above a price that is known."""
-    kept = KeptOf(q)
-    found = dict(enumerate(_on_own_grid(q, algorithm, shape, schedule)))
+    kept = Holdings(q)
+    found = dict(enumerate(_try_own_grid(q, algorithm, shape, schedule)))
     best = min(map(_price, found.values()), default=inf)
-    candidates = list(enumerate(_candidates(q, algorithm, shape, schedule), len(found)))
-    hoped = [(least_price(q, kept, *one), number, one) for number, one in candidates]
+    candidates = list(enumerate(_list_candidates(q, algorithm, shape, schedule), len(found)))
+    hoped = [(bound_price(q, kept, *one), number, one) for number, one in candidates]
     for least, number, one in sorted(hoped, key=itemgetter(0, 1)):
         if least > best:
             break
-        found[number] = priced_way(q, kept, _turned(q, kept, *one), one[1])
+        found[number] = price_way(q, kept, _turn_faces(q, kept, *one), one[1])
         best = min(best, found[number].price)
     in_order = sorted([found[number] for number in sorted(found)], key=_price)
-    return min([*in_order[:1], *_relabelled(q, kept, in_order)], key=_price)
+    return min([*in_order[:1], *_relabel(q, kept, in_order)], key=_price)
 
 
-def _on_own_grid(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+def _try_own_grid(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     boxed = algorithm in NAMED or shape is not None or (schedule is not None and SCHEDULES[schedule].needs_box)
-    return direct(q, algorithm, schedule) if q.one_grid and not boxed else []
+    return apply_rule(q, algorithm, schedule) if q.has_one_grid and not boxed else []
 
 
-def _candidates(
+def _list_candidates(
     q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None
 ) -> list[tuple[Table, np.ndarray]]:
-    """The tables on grids of their own, each with ranks in each order of `_orders`."""
+    """The tables on grids of their own, each with ranks in each order of `_list_orders`."""
     if algorithm in ON_GRID:
         return []
-    tables = list(_tables(q, algorithm, shape, schedule))
+    tables = list(_list_tables(q, algorithm, shape, schedule))
     again = [] if schedule else [table for table in tables if table.algorithm == BOX.name]
-    return [(table, order) for table in (*tables, *_read_in_place(q, again), *_straight(again)) for order in _orders(q, table)]
+    tables += [*_read_in_place(q, again), *_use_whole_faces(again)]
+    return [(table, order) for table in tables for order in _list_orders(q, table)]
 
 
-def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
+def list_native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
     """The tables that are looked at, each with the rank at each place of its grid.
 
     Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along
     k, which need less memory as less of C is summed.
     """
-    tables = _tables(q, algorithm, None, None, lean)
-    ways = [(table, order) for table in tables for order in ([None] if q.homes is None else fillings(table.shape, q.homes))]
-    return sorted(ways, key=lambda way: native_price(q, *way))
+    tables = _list_tables(q, algorithm, None, None, lean)
+    ways = [(table, order) for table in tables for order in ([None] if q.homes is None else list_orders(table.shape, q.homes))]
+    return sorted(ways, key=lambda way: price_native(q, *way))
 
 
 # ---------------------------------------------------------------------------------------------- on the own grid
 
 
-def on_own_grid(q: Problem) -> list[Way]:
+def list_own_grid_ways(q: Problem) -> list[Way]:
     """The rule on the matrices' own grid by each schedule that suits it."""
     names = [name for name in ON_GRID if not SCHEDULES[name].reads_in_place or q.fits]
-    return [way for name in names for way in direct(q, name)] if q.one_grid else []
+    return [way for name in names for way in apply_rule(q, name)] if q.has_one_grid else []
 
 
-def direct(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
+def apply_rule(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
     asked = schedule or (algorithm if algorithm in ON_GRID else None)
-    first = _by_roles(q, asked, asked is not None and SCHEDULES[asked].reads_in_place)
+    first = _make_way(q, asked, asked is not None and SCHEDULES[asked].reads_in_place)
     if asked is not None or not q.readable:
         return [first]
-    second = _by_roles(q, asked, True)
+    second = _make_way(q, asked, True)
     return [first] if second.roles == first.roles else [first, second]
 
 
-def _by_roles(q: Problem, asked: str | None, shared: bool) -> Way:
+def _make_way(q: Problem, asked: str | None, shared: bool) -> Way:
     """The rule with the cheapest roles. asked: the schedule, if the caller names one; shared: words that are copied count."""
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
@@ -148,15 +149,15 @@ def _by_roles(q: Problem, asked: str | None, shared: bool) -> Way:
     if chosen.copies and not SCHEDULES[how].keeps_copies:
         how = SCHEDULES[how].in_panels
     used = boxes.of(chosen.carries, sizes)
-    more = 0 if q.large else redistributed(q, how, given, chosen, used)
-    price = q.priced(how, used, weighed(q, how, words, given, chosen, sizes, q.A.place.order), more)
+    more = 0 if q.is_large else count_conversion_messages(q, how, given, chosen, used)
+    price = q.price(how, used, weigh(q, how, words, given, chosen, sizes, q.A.place.order), more)
     return Way(name, how, chosen, None, None, words, 0.0, price)
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
 
 
-def _tables(
+def _list_tables(
     q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, lean: bool = False
 ) -> Iterator[Table]:
     """The tables with the cheapest products, each by the schedule that suits it."""
@@ -164,30 +165,30 @@ def _tables(
     known = {table.schedule for table in named.tables((1, 1, 1))}
     if schedule not in (None, *known):
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
-    for sides in _shapes(q, named, shape, lean):
+    for sides in _list_shapes(q, named, shape, lean):
         tables = [*named.tables(sides)]
-        suits = schedule or (_suited(q, tables[0]) if named is BOX else None)
+        suits = schedule or (_choose_schedule(q, tables[0]) if named is BOX else None)
         for table in tables:
             if suits in (None, table.schedule):
-                yield table.evened(*q.mnk, in_two=q.in_two)
+                yield table.even_faces(*q.mnk, two_sums=q.two_sums)
 
 
-def _suited(q: Sizes, table: Table) -> str:
+def _choose_schedule(q: Sizes, table: Table) -> str:
     return q.schedule(table.layouts, table.roles, table.sizes)
 
 
-def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
+def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is BOX:
         rows_first = q.itemsize == WIDE
-        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first, in_two=q.in_two)
-        thin = boxes.by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.in_two) if lean else ()
+        search = partial(boxes.find_cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first, two_sums=q.two_sums)
+        thin = boxes.find_by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.two_sums) if lean else ()
         flat = search(BOXES, boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ()
         return dict.fromkeys((*search(BOXES), *flat, *thin))
 
     def price(sides: tuple[int, int, int]) -> float:
-        return min(native_price(q, table) for table in named.tables(sides))
+        return min(price_native(q, table) for table in named.tables(sides))
 
     return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if lean else BOXES]
 
@@ -202,7 +203,7 @@ def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
     return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
 
 
-def _straight(tables: Iterable[Table]) -> list[Table]:
+def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
     """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them.
 
     Else they come in shares that are then gathered.
@@ -211,30 +212,30 @@ def _straight(tables: Iterable[Table]) -> list[Table]:
     return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
-def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
+def _turn_faces(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved.
 
     Where none have, nothing is counted: what thousands of ranks have in common takes a second, and
     much memory.
     """
-    if table.algorithm != BOX.name or q.large or at_home(q, table, order):
+    if table.algorithm != BOX.name or q.is_large or is_native(q, table, order):
         return table
-    other, better = table.turned(*"ABC"), {}
+    other, better = table.turn_faces(*"ABC"), {}
     for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
         back = name == "C"
-        if face is not turned_face and kept.words(turned_face, order, back).max() < kept.words(face, order, back).max():
+        if face is not turned_face and kept.count_words(turned_face, order, back).max() < kept.count_words(face, order, back).max():
             better[name] = getattr(other, name)
     return replace(table, **better) if better else table
 
 
-def _orders(q: Problem, table: Table) -> list[np.ndarray]:
+def _list_orders(q: Problem, table: Table) -> list[np.ndarray]:
     """The orders of ranks on the table's grid that are tried: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
         return [q.A.place.order]
-    return fillings(table.shape, q.homes)
+    return list_orders(table.shape, q.homes)
 
 
-def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
+def _relabel(q: Problem, kept: Holdings, found: list[Way]) -> list[Way]:
     """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way.
 
     Of many ranks that is the best that is known so far, of few, whose assignments take no time, the
@@ -245,16 +246,16 @@ def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
     again, best = [], found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
     few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:BOXES]
-    hoped = [Hoped.of(q, kept, *one) for one in few if native_price(q, *one) < best]
+    hoped = [PriceBound.of(q, kept, *one) for one in few if price_native(q, *one) < best]
     for one in sorted(hoped, key=_price):
         if one.price >= best and q.ranks > SWIFT:
             break
-        again.append(priced_way(q, kept, one.table, relabelled(one.total, one.order, q.homes)))
+        again.append(price_way(q, kept, one.table, relabel(one.total, one.order, q.homes)))
         best = min(best, again[-1].price)
     return again
 
 
-def different(found: Sequence[Way]) -> list[Way]:
+def keep_distinct(found: Sequence[Way]) -> list[Way]:
     """Of the ways with one algorithm, schedule and grid shape, the cheapest."""
     seen: dict[tuple[Any, ...], Way] = {}
     for way in found:
@@ -262,6 +263,6 @@ def different(found: Sequence[Way]) -> list[Way]:
     return [*seen.values()]
 
 
-def runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
+def describe_runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
     """The three next cheapest ways, in words."""
-    return tuple(way.in_words(itemsize) for way in different(found)[1:4])
+    return tuple(way.describe(itemsize) for way in keep_distinct(found)[1:4])

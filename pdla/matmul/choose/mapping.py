@@ -40,7 +40,7 @@ class Place:
     def of(grid: ProcessGrid) -> Place:
         return Place(grid.axes, grid.shape, grid.ranks.ravel(), grid.comm.size, grid.order_digest)
 
-    def filled_so(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
+    def has_order(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
         """Whether it is this grid, with its ranks in this order."""
         return self.axes == axes and self.shape == shape and (order is self.order or np.array_equal(self.order, order))
 
@@ -62,14 +62,14 @@ class Side:
     def nests(self) -> tuple[Nest, Nest]:
         """How rows and columns are cut, with axes named by their place in the nest: so equal cuts are equal whatever their axes."""
         sizes, (m, n) = dict(zip(self.axes, self.grid, strict=True)), self.shape
-        return _named_by_place(m, self.layout.rows, sizes), _named_by_place(n, self.layout.cols, sizes)
+        return _name_by_place(m, self.layout.rows, sizes), _name_by_place(n, self.layout.cols, sizes)
 
     @cached_property
     def numbers(self) -> tuple[np.ndarray, np.ndarray]:
         """For rows and for columns: the number of the share that each place of the grid holds, flat."""
-        return self._numbers(axes_of(self.layout.rows)), self._numbers(axes_of(self.layout.cols))
+        return self._number_shares(axes_of(self.layout.rows)), self._number_shares(axes_of(self.layout.cols))
 
-    def _numbers(self, along: tuple[str, ...]) -> np.ndarray:
+    def _number_shares(self, along: tuple[str, ...]) -> np.ndarray:
         number = np.zeros(self.grid, np.int64)
         for axis in along:
             i = self.axes.index(axis)
@@ -79,31 +79,31 @@ class Side:
     @cached_property
     def elements(self) -> np.ndarray:
         """Elements of the block at each place of the grid."""
-        return _lengths(self.nests[0])[self.numbers[0]] * _lengths(self.nests[1])[self.numbers[1]]
+        return _count_lengths(self.nests[0])[self.numbers[0]] * _count_lengths(self.nests[1])[self.numbers[1]]
 
 
-def _named_by_place(n: int, nest: tuple[Cut, ...], sizes: Mapping[str, int]) -> Nest:
+def _name_by_place(n: int, nest: tuple[Cut, ...], sizes: Mapping[str, int]) -> Nest:
     nest = effective(nest, sizes)
-    return n, _numbered(nest), tuple(map(sizes.__getitem__, axes_of(nest)))
+    return n, _number_cuts(nest), tuple(map(sizes.__getitem__, axes_of(nest)))
 
 
 @lru_cache(maxsize=1024)
-def _numbered(nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
+def _number_cuts(nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
     """The cuts, each along an axis that is named by its number."""
     return tuple([replace(cut, axis=str(i)) for i, cut in enumerate(nest)])
 
 
 @lru_cache(maxsize=1024)
-def _runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The runs of all shares of a dimension, as `indices.runs` gives them: starts, stops, and the number of each one's share."""
     n, cuts, parts = nest
     if n < MOST // 2 and all(isinstance(cut, Block) for cut in cuts):
-        return _runs_of_blocks(n, cuts, parts)  # type: ignore[arg-type]
+        return _find_runs_of_blocks(n, cuts, parts)  # type: ignore[arg-type]
     axes = axes_of(cuts)
     return runs(shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {}))
 
 
-def _runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same for blocks within blocks, all found at once: `Block._bounds` for arrays."""
     starts, sizes = np.zeros(1, np.int64), np.array([n])
     for cut, p in zip(cuts, parts, strict=True):
@@ -115,9 +115,9 @@ def _runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> 
 
 
 @lru_cache(maxsize=1024)
-def _lengths(nest: Nest) -> np.ndarray:
+def _count_lengths(nest: Nest) -> np.ndarray:
     """How many indices each share of a dimension has."""
-    starts, stops, number = _runs(nest)
+    starts, stops, number = _find_runs(nest)
     lengths = np.zeros(prod(nest[2]), np.int64)
     np.add.at(lengths, number, stops - starts)
     return lengths
@@ -141,7 +141,7 @@ class Overlap:
     @staticmethod
     @lru_cache(maxsize=1024)
     def of(user: Nest, native: Nest) -> Overlap:
-        (starts, stops, held), (begins, ends, needed) = _runs(user), _runs(native)
+        (starts, stops, held), (begins, ends, needed) = _find_runs(user), _find_runs(native)
         i, j, low, high = intersect(starts, stops, begins, ends)
         shape = prod(user[2]), prod(native[2])
         pairs, at = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
@@ -156,7 +156,7 @@ class Overlap:
         return np.where(self.pairs[at] == wanted, self.sizes[at], 0)
 
     @cached_property
-    def met(self) -> tuple[np.ndarray, np.ndarray]:
+    def partners(self) -> tuple[np.ndarray, np.ndarray]:
         """With how many native shares each of the user's has indices in common; and the other way round."""
         held, needed = np.divmod(self.pairs[:-1], self.shape[1])
         return np.bincount(held, minlength=self.shape[0]), np.bincount(needed, minlength=self.shape[1])
@@ -167,7 +167,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Holding:
     """How many elements each rank holds of what each place of the native grid needs.
 
     order  the rank at each place of the user's grid;  ranks: how many there are, idle ones too
@@ -200,7 +200,7 @@ class Kept:
         places[self.order] = np.arange(len(self.order))
         return places
 
-    def _held(self, ranks: np.ndarray) -> np.ndarray:
+    def _count_held(self, ranks: np.ndarray) -> np.ndarray:
         """Elements that given ranks hold of what the native grid's places need.
 
         For each place there is one rank, or a row of them; rank -1 is nobody, and holds none.
@@ -211,44 +211,44 @@ class Kept:
             both.append(overlap(held[at], needed[by_place]))
         return np.where(at < 0, 0, both[0] * both[1])
 
-    def arriving(self, order: np.ndarray) -> np.ndarray:
+    def count_received(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way to the native layout."""
         words = np.zeros(self.ranks, np.int64)
-        words[order] = self.native.elements - self._held(order)
+        words[order] = self.native.elements - self._count_held(order)
         return words
 
-    def leaving(self, order: np.ndarray) -> np.ndarray:
+    def count_sent(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank sends on the way to the native layout, if ranks that hold copies share that evenly."""
         words = np.zeros(self.ranks)
         words[self.order] = self.user.elements * (self.native.elements.sum() / max(1, self.user.elements.sum()))
-        words[order] -= self._held(order)
+        words[order] -= self._count_held(order)
         return np.maximum(words, 0)
 
-    def returning(self, order: np.ndarray) -> np.ndarray:
+    def count_returned(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
         words[self.order] = self.user.elements
-        words[order] -= self._held(order)
+        words[order] -= self._count_held(order)
         return words
 
-    def messages(self, order: np.ndarray, back: bool) -> np.ndarray:
+    def count_messages(self, order: np.ndarray, back: bool) -> np.ndarray:
         """Messages that each rank receives on the way to the native layout, or back from it.
 
         There is one for each share that its block has elements in common with, its own left out.
         """
         to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
         received, (by_rows, by_cols) = np.zeros(self.ranks, np.int64), self._overlaps
-        received[ranks] = by_rows.met[to][side.numbers[0]] * by_cols.met[to][side.numbers[1]]
-        received[order] -= self._held(order) > 0
+        received[ranks] = by_rows.partners[to][side.numbers[0]] * by_cols.partners[to][side.numbers[1]]
+        received[order] -= self._count_held(order) > 0
         return received
 
-    def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def count_far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Elements that each rank receives from other nodes on the way to the native layout, and on the way back.
 
         homes  the node of each rank, numbered from 0
         """
-        beside = _neighbours(homes)[homes[order]]
-        held = self._held(beside)
+        beside = _list_neighbours(homes)[homes[order]]
+        held = self._count_held(beside)
         there, back = np.zeros(self.ranks), np.zeros(self.ranks)
         there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 where several on a node hold copies
         back[self.order] = self.user.elements
@@ -256,7 +256,7 @@ class Kept:
         return there, np.maximum(back, 0)
 
 
-def _neighbours(homes: np.ndarray) -> np.ndarray:
+def _list_neighbours(homes: np.ndarray) -> np.ndarray:
     """The ranks of each node, one row for each; filled up with -1 where a node has fewer than others."""
     counts = np.bincount(homes)
     rows = np.full((len(counts), counts.max()), -1)
@@ -264,38 +264,38 @@ def _neighbours(homes: np.ndarray) -> np.ndarray:
     return rows
 
 
-def kept_in_all(kept: Sequence[Kept]) -> np.ndarray:
+def sum_held(kept: Sequence[Holding]) -> np.ndarray:
     """How many elements of several matrices each rank holds of what each place needs: ranks x places."""
     return np.add.reduce([matrix.elements for matrix in kept])
 
 
-def most_kept(total: np.ndarray) -> int:
-    """Elements of `kept_in_all` that stay on their rank at most, whichever rank is put where."""
+def bound_held(total: np.ndarray) -> int:
+    """Elements of `sum_held` that stay on their rank at most, whichever rank is put where."""
     return int(min(total.max(axis=0).sum(), total.max(axis=1).sum()))
 
 
-def relabelled(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
+def relabel(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
     """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better.
 
-    total  see `kept_in_all`
+    total  see `sum_held`
     homes  the node of each rank, numbered from 0; with it as many elements as possible stay on their node, then on their rank, and
            places that share a node in `order` share one again
     """
-    if total[order, np.arange(len(order))].sum() == most_kept(total):
+    if total[order, np.arange(len(order))].sum() == bound_held(total):
         return order
     if homes is None:
-        return _assigned(total)
+        return _assign(total)
     tiles = [np.flatnonzero(homes[order] == node) for node in np.unique(homes[order])]
     nodes = [np.flatnonzero(homes == node) for node in np.unique(homes)]
     never = -1 - total.sum()
     stay = [[total[np.ix_(ranks, tile)].sum() if len(ranks) >= len(tile) else never for tile in tiles] for ranks in nodes]
     placed = np.empty_like(order)
-    for tile, node in zip(tiles, _assigned(np.array(stay)), strict=True):
-        placed[tile] = nodes[node][_assigned(total[np.ix_(nodes[node], tile)])]
+    for tile, node in zip(tiles, _assign(np.array(stay)), strict=True):
+        placed[tile] = nodes[node][_assign(total[np.ix_(nodes[node], tile)])]
     return placed
 
 
-def _assigned(worth: np.ndarray) -> np.ndarray:
+def _assign(worth: np.ndarray) -> np.ndarray:
     """For each column of `worth` a row, no row twice, so that the sum of these elements is largest."""
     from scipy.optimize import linear_sum_assignment
 

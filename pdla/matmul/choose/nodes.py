@@ -12,7 +12,7 @@ from pdla.layout import usual_order
 from pdla.matmul.roles import Move
 
 
-def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
+def list_orders(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
     """Ways to fill a grid, each as the rank at each place in C order.
 
     The first is the usual order. Where there are several nodes, ranks are also taken node after
@@ -28,29 +28,29 @@ def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarra
     axes = range(len(shape))
     ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
     found += [by_node.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]
-    found += [by_node[list(tiled_order(shape, tile))] for tile in _tiles(shape, int(np.bincount(homes).max()))]
+    found += [by_node[list(tiled_order(shape, tile))] for tile in _list_tiles(shape, int(np.bincount(homes).max()))]
     return found
 
 
-def _tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
+def _list_tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
     """The shapes of tiles of `ranks` places whose sides divide the grid's."""
     if not shape:
         yield from [()] if ranks == 1 else []
         return
     for side in range(1, min(shape[0], ranks) + 1):
         if shape[0] % side == 0 and ranks % side == 0:
-            yield from ((side, *rest) for rest in _tiles(shape[1:], ranks // side))
+            yield from ((side, *rest) for rest in _list_tiles(shape[1:], ranks // side))
 
 
-def far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
+def weigh_far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
     """Words that come from other nodes to a rank: of each move, to one that has the fewest peers on its own node.
 
     where  the node at each place of the grid
     """
-    return sum(move.words * outside(where, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
+    return sum(move.words * share_from_outside(where, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
 
 
-def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
+def share_from_outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
     """Of the words that a rank receives from its peers along these axes of the grid, the share that comes over its node's link.
 
     Without axes, from all its ranks. It is that of the rank with the fewest peers on its own node.
@@ -62,11 +62,11 @@ def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
     lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])
     lines = lines.reshape(prod(where.shape[axis] for axis in rest), -1)
     p = lines.shape[1]
-    same = _fewest_alike(lines)
+    same = _count_fewest_equal(lines)
     return (p - same) / max(1, p - 1) / (1 if addends else same)
 
 
-def _fewest_alike(lines: np.ndarray) -> int:
+def _count_fewest_equal(lines: np.ndarray) -> int:
     """Over all lines, the least number of equal elements in one."""
     ordered = np.sort(lines, axis=1)
     begins = np.ones(ordered.shape, bool)

@@ -13,9 +13,9 @@ import numpy as np
 from pdla.layout import Layout, extra_axes, ranks_along, usual_order
 from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms.table import Table
-from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept
-from pdla.matmul.choose.nodes import far
-from pdla.matmul.choose.problem import Problem, Sizes, lying_so
+from pdla.matmul.choose.mapping import Holding, Side, bound_held, sum_held
+from pdla.matmul.choose.nodes import weigh_far
+from pdla.matmul.choose.problem import Problem, Sizes, simplify_all
 from pdla.matmul.schedules import SCHEDULES
 from pdla.matrix.redistribute import sums_to
 
@@ -41,7 +41,7 @@ class Way:
     price: float
     stays: tuple[bool, bool, bool] = (True, True, True)
 
-    def in_words(self, itemsize: int) -> str:
+    def describe(self, itemsize: int) -> str:
         """The way in words, with the bytes that a rank receives."""
         grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
         schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
@@ -49,7 +49,7 @@ class Way:
         return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
-def redistributed(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
+def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
     """Messages by which A and B come where they are needed, and by which C goes to its layout when it has been summed.
 
     Of A's and B's less those of the gathers that a box's price counts: other ones, where no
@@ -57,9 +57,9 @@ def redistributed(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Ro
     """
     place, received = q.A.place, np.zeros(q.ranks)
 
-    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
+    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Holding:
         lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
-        return Kept(lies, needed, place.order, q.ranks)
+        return Holding(lies, needed, place.order, q.ranks)
 
     each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
     for X, layout, needed, ranks, counted in each:
@@ -67,28 +67,28 @@ def redistributed(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Ro
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
-            received += kept(X.shape, layout, needed).messages(place.order, False) - counted
+            received += kept(X.shape, layout, needed).count_messages(place.order, False) - counted
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
         steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
-        received += kept(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
+        received += kept(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
     return float(received.max())
 
 
-def native_price(q: Sizes, table: Table, order: Order = None) -> float:
-    return q.priced(table.schedule, table.box, table_weighed(q, table, order, table.words(*q.mnk)))
+def price_native(q: Sizes, table: Table, order: Order = None) -> float:
+    return q.price(table.schedule, table.box, weigh_table(q, table, order, table.words(*q.mnk)))
 
 
-def table_weighed(q: Sizes, table: Table, order: Order, words: float) -> float:
-    """`weighed` for a table by which a rank receives so many words."""
+def weigh_table(q: Sizes, table: Table, order: Order, words: float) -> float:
+    """`weigh` for a table by which a rank receives so many words."""
     if not q.readable and q.homes is None:
         return words
-    return weighed(q, table.schedule, words, table.layouts, table.roles, table.sizes, order)
+    return weigh(q, table.schedule, words, table.layouts, table.roles, table.sizes, order)
 
 
-def weighed(
+def weigh(
     q: Sizes, schedule: str, words: float, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
     """The words by which a product is priced: those that a rank receives, of which those from other nodes count more.
@@ -98,142 +98,142 @@ def weighed(
     """
     if not q.readable and q.homes is None:
         return words
-    lying, layouts = lying_so(given, sizes), chosen.layouts
+    lying, layouts = simplify_all(given, sizes), chosen.layouts
     if q.readable:
-        return roles.copied(lying, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
+        return roles.count_copied(lying, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
-    return words + (q.machine.distance - 1) * far(roles.moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
+    return words + (q.machine.distance - 1) * weigh_far(roles.list_moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
 
 
-class KeptOf:
+class Holdings:
     """What ranks hold already of A, B and C in a table's layouts. Each pair of layouts is compared once."""
 
     def __init__(self, q: Problem) -> None:
         self.q = q
         self.sides: list[Side] = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
-        self.known: dict[tuple[Any, ...], Kept] = {}
+        self.known: dict[tuple[Any, ...], Holding] = {}
         self.found: dict[tuple[Any, ...], np.ndarray] = {}
 
     @cached_property
-    def most(self) -> list[int]:
+    def largest_blocks(self) -> list[int]:
         """The elements of the largest block of each operand."""
         return [int(side.elements.max(initial=0)) for side in self.sides]
 
-    def __call__(self, table: Table) -> list[Kept]:
+    def __call__(self, table: Table) -> list[Holding]:
         each = []
         for i, (X, layout) in enumerate(zip(self.q.operands, table.layouts, strict=False)):
             key = i, table.shape, table.axes, layout
             one = self.known.get(key)
             if one is None:
                 native = Side(X.shape, layout, table.axes, table.shape)
-                one = self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
+                one = self.known[key] = Holding(self.sides[i], native, X.place.order, self.q.ranks)
             each.append(one)
         return each
 
-    def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
+    def count_words(self, kept: Holding, order: np.ndarray, back: bool) -> np.ndarray:
         """Words each rank receives on the way to the table's layout, or back from it."""
         key = (id(kept), order.tobytes(), back)
         if key not in self.found:
-            self.found[key] = kept.returning(order) if back else kept.arriving(order)
+            self.found[key] = kept.count_returned(order) if back else kept.count_received(order)
         return self.found[key]
 
 
-def priced_way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+def price_way(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Way:
     """A table with ranks in this order, and its price."""
-    words, stay = table.words(*q.mnk), at_home(q, table, order)
+    words, stay = table.words(*q.mnk), is_native(q, table, order)
     if SCHEDULES[table.schedule].reads_in_place and not stay:
-        return _way_in_place(q, kept, table.straight, order)
+        return _price_in_place(q, kept, table.straight, order)
     if stay:
         moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
-    elif q.large:
-        (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
-        brought = q.anywhere(moved)
+    elif q.is_large:
+        (moved, more), stays = _estimate_by_sizes(q, table), (False, False, q.C is None)
+        brought = q.weigh_anywhere(moved)
     else:
         each = kept(table)
-        arriving, returning, stays = _moves(q, kept, each, order)
-        moved, more = float((arriving + returning).max()), _messages(each, order)
+        arriving, returning, stays = _count_moves(q, kept, each, order)
+        moved, more = float((arriving + returning).max()), _count_messages(each, order)
         # Where few ranks hold A or B, what these send takes longer than what any receives.
-        leaving = each[0].leaving(order) + each[1].leaving(order)
+        leaving = each[0].count_sent(order) + each[1].count_sent(order)
         brought = float((np.maximum(arriving, leaving) + returning).max())
         if q.homes is not None:
-            brought = max(brought, _by_node(q, each, order, arriving, returning))
-    price = q.priced(table.schedule, table.box, table_weighed(q, table, order, words) + brought, more)
+            brought = max(brought, _weigh_by_node(q, each, order, arriving, returning))
+    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
-def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+def _price_in_place(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there.
 
     A rank copies its blocks once, unless they need not move or all ranks see the matrix as it is.
     """
     each, words = kept(table), table.words(*q.mnk)
-    arriving, returning, stays = _moves(q, kept, each, order)
+    arriving, returning, stays = _count_moves(q, kept, each, order)
     read, moved = float(arriving.max()), float(returning.max())
-    written = sum([most for most, stay, seen in zip(kept.most, stays, q.seen, strict=False) if not (stay or seen)])
+    written = sum([most for most, stay, seen in zip(kept.largest_blocks, stays, q.seen, strict=False) if not (stay or seen)])
     copied = (written + roles.READ * read) / 2 + moved
-    back = sum([int(matrix.messages(order, True).max()) for matrix in each[2:]])
-    price = q.priced(table.schedule, table.box, table_weighed(q, table, order, words) + copied, back)
+    back = sum([int(matrix.count_messages(order, True).max()) for matrix in each[2:]])
+    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + copied, back)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
 
 
-def least_price(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
+def bound_price(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> float:
     """A lower bound on the price of a table, turned or not, with ranks in this order.
 
     On average ranks receive at least what they need less the most that any has, and the product's
     words are counted without rounding.
     """
-    if q.large or at_home(q, table, order):
-        return native_price(q, table, order)
+    if q.is_large or is_native(q, table, order):
+        return price_native(q, table, order)
     in_place = SCHEDULES[table.schedule].reads_in_place
     table = table.straight if in_place else table
     brought = 0.0
-    for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.most, q.seen, strict=False):
+    for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.largest_blocks, q.seen, strict=False):
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
         if come > 0:
             brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
-    a, b, c = table.least_faces(*q.mnk)
-    words = a + b + 1.5 * c if q.readable else table_weighed(q, table, order, a + b + c)
-    return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
+    a, b, c = table.bound_faces(*q.mnk)
+    words = a + b + 1.5 * c if q.readable else weigh_table(q, table, order, a + b + c)
+    return q.price(table.schedule, table.box, words + brought) * (1 - 1e-9)
 
 
-def at_home(q: Problem, table: Table, order: np.ndarray) -> bool:
+def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
     for X, layout in zip(q.operands, table.layouts, strict=False):
-        if not (X.place.axes == table.axes and X.layout == layout and X.place.filled_so(table.axes, table.shape, order)):
+        if not (X.place.axes == table.axes and X.layout == layout and X.place.has_order(table.axes, table.shape, order)):
             return False
     return True
 
 
-def _moves(
-    q: Problem, kept: KeptOf, each: Sequence[Kept], order: np.ndarray
+def _count_moves(
+    q: Problem, kept: Holdings, each: Sequence[Holding], order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
     """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
-    to = [kept.words(matrix, order, False) for matrix in each]
-    back = [kept.words(matrix, order, True) for matrix in each]
+    to = [kept.count_words(matrix, order, False) for matrix in each]
+    back = [kept.count_words(matrix, order, True) for matrix in each]
     stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
     if q.C is None:
         return to[0] + to[1], np.zeros(1), (stay[0], stay[1], True)
     return to[0] + to[1], back[2], (stay[0], stay[1], stay[2])
 
 
-def _messages(each: Sequence[Kept], order: np.ndarray) -> int:
+def _count_messages(each: Sequence[Holding], order: np.ndarray) -> int:
     """The most messages that a rank receives: of A and B on the way there, of C on the way back."""
-    received = [matrix.messages(order, i == 2) for i, matrix in enumerate(each)]
+    received = [matrix.count_messages(order, i == 2) for i, matrix in enumerate(each)]
     return int(np.add.reduce(received).max())
 
 
-def _by_node(q: Problem, each: Sequence[Kept], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
+def _weigh_by_node(q: Problem, each: Sequence[Holding], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
-    far = [matrix.far(order, q.homes) for matrix in each]
+    far = [matrix.count_far(order, q.homes) for matrix in each]
     far_back = far[2][1] if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
     return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
 
 
-def _by_sizes(q: Problem, table: Table) -> tuple[float, int]:
+def _estimate_by_sizes(q: Problem, table: Table) -> tuple[float, int]:
     """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
 
     Where the ranks that hold A or B send more words than any receives, those.
@@ -250,10 +250,10 @@ def _by_sizes(q: Problem, table: Table) -> tuple[float, int]:
 
 
 @dataclass(frozen=True)
-class Hoped:
+class PriceBound:
     """The least price that a table may have with ranks placed anew: if all elements stay that may, and all ranks receive as much.
 
-    order  the rank at each place as yet;  total: see `kept_in_all`
+    order  the rank at each place as yet;  total: see `sum_held`
     """
 
     price: float
@@ -262,11 +262,11 @@ class Hoped:
     total: np.ndarray
 
     @staticmethod
-    def of(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Hoped:
+    def of(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> PriceBound:
         each = kept(table)
-        total, moved = kept_in_all(each), 0.0
+        total, moved = sum_held(each), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
-            moved = (needed - most_kept(total)) / q.ranks
-        price = q.priced(table.schedule, table.box, table_weighed(q, table, order, table.words(*q.mnk)) + moved)
-        return Hoped(price, table, order, total)
+            moved = (needed - bound_held(total)) / q.ranks
+        price = q.price(table.schedule, table.box, weigh_table(q, table, order, table.words(*q.mnk)) + moved)
+        return PriceBound(price, table, order, total)

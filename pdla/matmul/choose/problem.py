@@ -15,7 +15,7 @@ from pdla.layout import Layout, Shape, extra_axes
 from pdla.matmul import boxes, roles
 from pdla.matmul.choose.mapping import Place
 from pdla.matmul.dry import nodes_of
-from pdla.matmul.schedules import SCHEDULES, suited
+from pdla.matmul.schedules import SCHEDULES, choose_schedule
 from pdla.matmul.schedules.base import Traffic
 from pdla.matrix.core import DistMatrix
 from pdla.model.bounds import received_lower_bound
@@ -46,16 +46,16 @@ class Operand:
         lying = ", by columns" * self.transposed + ", shared" * self.shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{lying}"
 
-    def like(self, X: DistMatrix) -> bool:
+    def matches(self, X: DistMatrix) -> bool:
         """Whether X is of this shape, and is cut and stored in this way."""
         alike = X.transposed == self.transposed and (X.common is not None) == self.shared
-        return X.shape == self.shape and alike and self.cut_like(X)
+        return X.shape == self.shape and alike and self.is_cut_like(X)
 
-    def cut_like(self, X: DistMatrix) -> bool:
+    def is_cut_like(self, X: DistMatrix) -> bool:
         """Whether X has this layout on this grid. `is` comes first, as they are mostly the very same objects."""
         return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
 
-    def placed(self) -> PlacedOperand:
+    def to_placed(self) -> PlacedOperand:
         return PlacedOperand(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
 
 
@@ -69,9 +69,9 @@ class PlacedOperand:
     shared: bool = False
 
 
-def lying_so(given: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
+def simplify_all(given: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
     """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
-    return tuple([None if X is None else roles.cutting(X, sizes) for X in given])
+    return tuple([None if X is None else roles.simplify(X, sizes) for X in given])
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Sizes:
         return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
 
     @cached_property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether conversions are priced by sizes alone."""
         return self.ranks > LARGE
 
@@ -119,14 +119,14 @@ class Sizes:
 
         What is redistributed before does not count: panels do not help it.
         """
-        lying, layouts = lying_so(given, sizes), chosen.layouts
-        moves = roles.moves(lying, layouts, self.mnk, sizes)
+        lying, layouts = simplify_all(given, sizes), chosen.layouts
+        moves = roles.list_moves(lying, layouts, self.mnk, sizes)
         in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
-        for i, held in enumerate(roles.held(lying, self.mnk, sizes)):
+        for i, held in enumerate(roles.count_held(lying, self.mnk, sizes)):
             if moves[i].words and extra_axes(lying[i], layouts[i], sizes):  # type: ignore[arg-type]
                 in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
         comes = moves[0].words > 0 or moves[1].words > 0
-        return suited(Traffic(in_panels * self.itemsize, own * self.itemsize, comes, self.fits))
+        return choose_schedule(Traffic(in_panels * self.itemsize, own * self.itemsize, comes, self.fits))
 
     @cached_property
     def homes(self) -> np.ndarray | None:
@@ -134,7 +134,7 @@ class Sizes:
         return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
 
     @property
-    def in_two(self) -> bool:
+    def two_sums(self) -> bool:
         """Whether C may be summed along two axes: not where nodes have several ranks, as one sum goes from node to node."""
         return not 1 < len(set(self.nodes)) < self.ranks
 
@@ -143,13 +143,13 @@ class Sizes:
         in_place = SCHEDULES[schedule].reads_in_place
         return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used)
 
-    def priced(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
+    def price(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`."""
         begun = more + sum(self.messages(schedule, used))
         excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
-    def anywhere(self, moved: float) -> float:
+    def weigh_anywhere(self, moved: float) -> float:
         """Words that come from ranks anywhere, as they are priced: those from other nodes, by their share, count more."""
         if self.homes is None:
             return moved
@@ -165,20 +165,20 @@ class Problem(Sizes):
     C: PlacedOperand | None
 
     @staticmethod
-    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
+    def of(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
         nodes = tuple(nodes_of(comm, machine))
-        c = None if C is None else C.placed()
-        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, nodes, A.placed(), B.placed(), c)
+        c = None if C is None else C.to_placed()
+        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, nodes, A.to_placed(), B.to_placed(), c)
 
     @cached_property
     def seen(self) -> tuple[bool, bool]:
         return self.A.shared, self.B.shared
 
     @property
-    def in_two(self) -> bool:
+    def two_sums(self) -> bool:
         """Nor where C has to be brought to another layout: from even shares all ranks would send to all."""
-        return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
+        return super().two_sums and (self.C is None or len(self.C.place.axes) == 4)
 
     @cached_property
     def operands(self) -> tuple[PlacedOperand, ...]:
@@ -186,5 +186,5 @@ class Problem(Sizes):
         return (self.A, self.B) if self.C is None else (self.A, self.B, self.C)
 
     @property
-    def one_grid(self) -> bool:
+    def has_one_grid(self) -> bool:
         return all(X.place == self.A.place for X in self.operands)

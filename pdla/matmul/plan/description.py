@@ -80,7 +80,7 @@ class Description:
         return any(map(_CLOSED, (self.grid, self.A.grid, self.B.grid, self.C.grid)))
 
     @property
-    def named(self) -> str:
+    def full_name(self) -> str:
         """The algorithm's name, with the schedule's where the two differ."""
         return self.algorithm if self.schedule == self.algorithm else f"{self.algorithm} by {self.schedule}"
 
@@ -91,7 +91,7 @@ class Description:
         return f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}"
 
     def __repr__(self) -> str:
-        return f"Plan({self.product}, {self.named})"
+        return f"Plan({self.product}, {self.full_name})"
 
     # ------------------------------------------------------------------ what follows for a run
 
@@ -101,7 +101,7 @@ class Description:
         return local_shape(self.C.shape, self.layout, self.C.grid)
 
     @cached_property
-    def taken_as_they_lie(self) -> bool:
+    def needs_no_conversion(self) -> bool:
         """Whether A and B are multiplied as they lie, if on the plan's very grid and of its dtype.
 
         Conjugates are not.

@@ -15,9 +15,9 @@ def explain(plan: Description, cost: Cost, runners_up: Iterable[str]) -> str:
     size = plan.dtype.itemsize
     return "\n".join([
         plan.product,
-        f"  algorithm   {plan.named}{walked}{panels}",
+        f"  algorithm   {plan.full_name}{walked}{panels}",
         f"  roles       {str(plan.roles) or 'one rank'}",
-        *(f"  {name}           {_way_of(plan, i)}" for i, name in enumerate("ABC")),
+        *(f"  {name}           {_describe_layouts(plan, i)}" for i, name in enumerate("ABC")),
         f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
         f"workspace {cost.peak_workspace} bytes",
         f"  bound       {size * plan.bound:.0f} bytes; conversions bring {size * plan.moved:.0f} bytes",
@@ -26,7 +26,7 @@ def explain(plan: Description, cost: Cost, runners_up: Iterable[str]) -> str:
     ])
 
 
-def _way_of(plan: Description, i: int) -> str:
+def _describe_layouts(plan: Description, i: int) -> str:
     """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""
     given, native, needed = (plan.A, plan.B, plan.C)[i].layout, plan.native[i], plan.roles.layouts[i]
     steps = [given] if plan.stays[i] else [given, native]

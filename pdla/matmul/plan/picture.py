@@ -18,7 +18,7 @@ def picture(plan: Description) -> str:
     rank = grid.comm.rank if grid.active else int(grid.ranks.flat[0])
     received, moved, bound = (show.with_unit(size * words, "B") for words in (plan.words, plan.moved, plan.bound))
     rows = [
-        ("algorithm", plan.named), ("grid", repr(grid)), ("roles", str(plan.roles) or "one rank"),
+        ("algorithm", plan.full_name), ("grid", repr(grid)), ("roles", str(plan.roles) or "one rank"),
         ("a rank receives", f"{received} for the product, {moved} for conversions; some rank must receive {bound}"),
     ]  # fmt: skip
     try:

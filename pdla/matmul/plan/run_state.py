@@ -41,17 +41,17 @@ class LastCall:
 
     def clear(self, gone: ref[Any] | None = None) -> None:
         """Local: forget it, as one of its factors is gone."""
-        self.A = self.B = self.out = _nothing
+        self.A = self.B = self.out = _no_matrix
         self.turn = None
 
     def note(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, turn: Any) -> None:
         """Local: these are the matrices of the last call now."""
-        self.A, self.B, self.out, self.turn = ref(A, self.clear), ref(B, self.clear), _nothing if out is None else ref(out), turn
+        self.A, self.B, self.out, self.turn = ref(A, self.clear), ref(B, self.clear), _no_matrix if out is None else ref(out), turn
 
-    def was(self, A: DistMatrix, B: DistMatrix) -> bool:
+    def matches(self, A: DistMatrix, B: DistMatrix) -> bool:
         """Whether the last call was with these very factors."""
         return self.A() is A and self.B() is B
 
 
-def _nothing() -> Any:
+def _no_matrix() -> Any:
     """Stands for a weak reference where there is no matrix."""

@@ -15,20 +15,20 @@ from pdla.grid import check_same_communicator
 from pdla.layout import Layout
 from pdla.matmul.plan.description import Description
 from pdla.matmul.schedules import shared
-from pdla.matmul.schedules.streams import route
+from pdla.matmul.schedules.streams import find_route
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, start, summed, sums
 
 
 def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
     """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
-    if plan.state.last.was(A, B) and plan.state.last.out() is out:
+    if plan.state.last.matches(A, B) and plan.state.last.out() is out:
         return
     for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
         checks.matrix(X, name)
         check_same_communicator(plan.grid, X.grid, name, "the plan")
-    alike = plan.A.like(A) and plan.B.like(B) and promoted(A.dtype, B.dtype) == plan.dtype
-    if not alike or (out is not None and not plan.C.cut_like(out)):
+    alike = plan.A.matches(A) and plan.B.matches(B) and promoted(A.dtype, B.dtype) == plan.dtype
+    if not alike or (out is not None and not plan.C.is_cut_like(out)):
         made_for = f"{plan.A}; {plan.B}; out={plan.C}, in {plan.dtype}"
         given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
         raise PlanError(f"this plan is for {made_for}, not for {given}")
@@ -42,16 +42,16 @@ def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
     """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else."""
     product = A, B, plan.roles, plan.grid, plan.memo
     as_they_are = A.dtype == B.dtype == plan.dtype and not (A.conjugated or B.conjugated)
-    again = as_they_are and plan.memo.once("at once", lambda: _at_once(plan)) and shared.Script.kept(*product).bound
+    again = as_they_are and plan.memo.once("at once", lambda: _is_one_turn(plan)) and shared.Script.once(*product).is_reusable
     plan.state.last.note(A, B, out, shared.Turn(*product) if again else None)
 
 
-def _at_once(plan: Description) -> bool:
+def _is_one_turn(plan: Description) -> bool:
     """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
     # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
     here = plan.A.grid == plan.B.grid == plan.C.grid == plan.grid
-    lies = plan.how.reads_in_place and here and all(plan.stays) and plan.taken_as_they_lie
-    return lies and _adds_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
+    lies = plan.how.reads_in_place and here and all(plan.stays) and plan.needs_no_conversion
+    return lies and _can_add_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
 
 
 def run(
@@ -59,7 +59,7 @@ def run(
 ) -> DistMatrix:
     """Collective: the product, without checks, with buffers from a workspace."""
     comm, last = plan.grid.comm, plan.state.last
-    if not last.was(A, B):
+    if not last.matches(A, B):
         with collective_section(comm, "a product"):
             _note(plan, A, B, out)
     if (turn := last.turn) is None:
@@ -68,7 +68,7 @@ def run(
     comm.check_in_step("a product")
     before = comm.enter("a product")
     try:
-        C = _new(plan, A) if out is None else out
+        C = _allocate(plan, A) if out is None else out
         workspace.most = plan.limit
         with within(workspace):
             turn.run(C.stored if plan.grid.active else None, alpha, beta)
@@ -80,7 +80,7 @@ def run(
     return C
 
 
-def _new(plan: Description, A: DistMatrix) -> DistMatrix:
+def _allocate(plan: Description, A: DistMatrix) -> DistMatrix:
     """A matrix for the product, whose contents are undefined; with the arrays of A's kind."""
     C = plan.C
     return DistMatrix(A.xp.empty(plan.block, plan.dtype), C.shape, C.grid, C.layout)
@@ -92,10 +92,10 @@ def _run(
     workspace.most = plan.limit
     with within(workspace):
         if out is None:
-            out, beta = _new(plan, A), 0
-        a, b = converted(plan, A, B)
+            out, beta = _allocate(plan, A), 0
+        a, b = convert(plan, A, B)
         if plan.stays[2]:
-            multiply(plan, a, b, _as_it_lies(plan, out, plan.native[2]), alpha, beta)
+            multiply(plan, a, b, _view_on_grid(plan, out, plan.native[2]), alpha, beta)
         else:
             _multiply_and_return(plan, a, b, out, alpha, beta)
     return out
@@ -104,29 +104,29 @@ def _run(
 # ---------------------------------------------------------------------------------------------- there and back
 
 
-def converted(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
+def convert(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
     """Collective: A and B in their native layouts; both are on their way before either is waited for.
 
     Some schedules take them in whatever layouts they come.
     """
     alike = A.grid is B.grid is plan.grid and A.dtype is B.dtype is plan.dtype
-    if alike and plan.taken_as_they_lie and not (A.conjugated or B.conjugated):
+    if alike and plan.needs_no_conversion and not (A.conjugated or B.conjugated):
         return A, B
-    ready = [_ready(plan, X) for X in (A, B)]
+    ready = [_prepare(plan, X) for X in (A, B)]
     there, ends = [], []
     for X, layout, stays in zip(ready, plan.native, plan.stays, strict=False):
         if stays or plan.how.takes_any_layout:
-            there.append(_as_it_lies(plan, X, layout) if stays else X)
+            there.append(_view_on_grid(plan, X, layout) if stays else X)
             continue
         out = buffer(X.xp, local_shape(X.shape, layout, plan.grid), X.dtype)
-        ends.append(start(X, route(X, layout, plan.grid, plan.memo), plan.grid.comm, out))
+        ends.append(start(X, find_route(X, layout, plan.grid, plan.memo), plan.grid.comm, out))
         there.append(DistMatrix(out, X.shape, plan.grid, layout))
     for end in ends:
         end()
     return there[0], there[1]
 
 
-def _as_it_lies(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
+def _view_on_grid(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
     """X as a matrix on the plan's grid, where its blocks are on the right ranks already."""
     if X.grid is plan.grid or X.grid == plan.grid:
         return X
@@ -136,7 +136,7 @@ def _as_it_lies(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
     return DistMatrix(base, X.shape, plan.grid, layout, X.transposed, common=X.common)
 
 
-def _ready(plan: Description, X: DistMatrix) -> DistMatrix:
+def _prepare(plan: Description, X: DistMatrix) -> DistMatrix:
     """An operand in the product's dtype, with its partial sums added up, and no conjugate view."""
     if X.layout.partial:
         X = summed(X, X.layout.summed)
@@ -159,7 +159,7 @@ def _multiply_and_return(
     c = DistMatrix(block, out.shape, plan.grid, plan.native[2])
     multiply(plan, a, b, c, alpha, 0)
     home = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
-    start(c, route(c, out.layout, out.grid, plan.memo), plan.grid.comm, home)()
+    start(c, find_route(c, out.layout, out.grid, plan.memo), plan.grid.comm, home)()
     if beta != 0:
         xp.combine(out.stored, beta, home)
 
@@ -175,7 +175,7 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     """
     xp, memo = c.xp, plan.memo
     layout, moving = (plan.walk.C, bool(plan.walk.axes_c)) if plan.how.walks else (plan.roles.C, False)
-    if memo.once(("same", c.dtype), lambda: _adds_to(plan, c.dtype, c.layout, layout)) and (beta == 0 or not moving):
+    if memo.once(("same", c.dtype), lambda: _can_add_to(plan, c.dtype, c.layout, layout)) and (beta == 0 or not moving):
         inside = DistMatrix(c.stored, c.shape, plan.grid, layout)
         plan.how.run(plan, a, b, inside, alpha, beta)
         return
@@ -189,13 +189,13 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     plan.how.run(plan, a, b, inside, alpha, 0)
     if addends.layout.partial:
         addends = summed(addends, c.layout)
-    if not _adds_to(plan, addends.dtype, addends.layout, c.layout):
+    if not _can_add_to(plan, addends.dtype, addends.layout, c.layout):
         moved = buffer(xp, c.stored.shape, summing(plan.dtype))
-        start(addends, route(addends, c.layout, plan.grid, memo), plan.grid.comm, moved)()
+        start(addends, find_route(addends, c.layout, plan.grid, memo), plan.grid.comm, moved)()
         addends = DistMatrix(moved, c.shape, plan.grid, c.layout)
     xp.combine(c.stored, beta, addends.stored)
 
 
-def _adds_to(plan: Description, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
+def _can_add_to(plan: Description, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
     """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
     return dtype == summing(plan.dtype) and not layout.partial and lying.same_cuts(layout, plan.C.shape, plan.grid.sizes)

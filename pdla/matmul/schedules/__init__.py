@@ -17,6 +17,6 @@ SCHEDULES = {schedule.name: schedule for schedule in sorted(BY_PREFERENCE, key=l
 ON_GRID = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_algorithm)
 
 
-def suited(traffic: Traffic) -> str:
+def choose_schedule(traffic: Traffic) -> str:
     """The schedule that suits a product of this traffic."""
     return next(schedule.name for schedule in BY_PREFERENCE if schedule.suits(traffic))

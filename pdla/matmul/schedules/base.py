@@ -23,7 +23,7 @@ from pdla.model.machine import Machine
 AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
 
 
-def at_once(panels: int) -> int:
+def count_at_once(panels: int) -> int:
     """Of so many panels, how many there is room for: the one that is multiplied, and those under way."""
     return min(1 + AHEAD, panels)
 
@@ -105,7 +105,7 @@ class Schedule(ABC):
         """The words that a rank receives at most, on a pr x pc grid with A, B and C in 2-D blocks."""
         return (m * k * (pc - 1) + k * n * (pr - 1)) / (pr * pc)
 
-    def refused(self, comm: Communicator) -> str:
+    def find_obstacle(self, comm: Communicator) -> str:
         """Why the ranks of a communicator cannot multiply by it; empty: they can."""
         return ""
 
@@ -118,7 +118,7 @@ class Schedule(ABC):
         """Whether ranks gather A and B in memory that they share, which is no rank's own."""
         return False
 
-    def panels(self, plan: Planned, width: int) -> int:
+    def count_panels(self, plan: Planned, width: int) -> int:
         """How many panels of at most this width there are, at least."""
         return -(-plan.walk.length(plan.mnk) // width)
 
@@ -126,15 +126,15 @@ class Schedule(ABC):
         """Elements of the panels on the grid's first rank: of each matrix that moves those that are there at once."""
         if not self.walks:
             return 0
-        common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
-        return self.width_under_way(plan, common) * across(plan, self.takes_any_layout)
+        common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
+        return self.width_under_way(plan, common) * count_across(plan, self.takes_any_layout)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
         """How many indices the panels of one matrix have that are there at once; common: those that the rank has of both."""
-        return at_once(self.panels(plan, plan.panel)) * evenly(common, plan.panel)
+        return count_at_once(self.count_panels(plan, plan.panel)) * even_width(common, plan.panel)
 
 
-def across(plan: Planned, all_move: bool) -> int:
+def count_across(plan: Planned, all_move: bool) -> int:
     """The indices across the panels of each matrix that moves, on the grid's first rank, in all."""
     m, n, k = plan.mnk
     first: Mapping[str, int] = dict.fromkeys(plan.grid.sizes, 0)
@@ -146,17 +146,17 @@ def across(plan: Planned, all_move: bool) -> int:
     )
 
 
-def evenly(n: int, panel: int) -> int:
+def even_width(n: int, panel: int) -> int:
     """The width of panels that cut n indices evenly, none wider than `panel`."""
     return -(-n // max(1, -(-n // panel)))
 
 
-def sink(plan: Planned, c: DistMatrix, alpha: complex, beta: complex) -> Sink | None:
+def make_sink(plan: Planned, c: DistMatrix, alpha: complex, beta: complex) -> Sink | None:
     """Where this rank adds its products; None on a rank that is idle on the plan's grid."""
     return Sink(c.xp, c.stored, alpha, beta, plan.roles.copies) if plan.grid.active else None
 
 
-def walked(
+def run_walk(
     walk_k: Callable[..., None], walk_mn: Callable[..., None], plan: Planned, streams: Any, into: Sink | None
 ) -> None:
     """Walk along k by the one function, along m or n by the other."""

@@ -30,16 +30,16 @@ from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import block_bounds
 from pdla.indices import IndexSet, Selection, count, find_overlaps, join
 from pdla.layout import axes_of, points, shares
-from pdla.matmul.schedules.base import Planned, Schedule, sink, walked
-from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream, meetings, multiply
-from pdla.matmul.schedules.walk import Walk, streams
+from pdla.matmul.schedules.base import Planned, Schedule, make_sink, run_walk
+from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream, list_meetings, multiply
+from pdla.matmul.schedules.walk import Walk, make_streams
 from pdla.matrix.core import DistMatrix
 
 BUFFERS = 2  # panels of each operand: the one that is multiplied, and the one that comes
 
 
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
-def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
+def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
 
     Any two parts with indices in common meet at one of the steps of `schedule`. Their rings share
@@ -56,7 +56,7 @@ def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
     for where in points(sizes, tuple(apart), {}):
         parts = [shares(n, nest, sizes, along, where) for nest, along in ((x, along_x), (y, along_y))]
-        if not planned.issuperset((meeting.x, meeting.y) for meeting in meetings(*parts)):
+        if not planned.issuperset((meeting.x, meeting.y) for meeting in list_meetings(*parts)):
             return False
     return True
 
@@ -75,7 +75,7 @@ class Share:
             return Share(stream.parts, ALL)
         places = [some.locate_in(part) for part in stream.parts]
         parts = [part.select(place) for part, place in zip(stream.parts, places, strict=True)]
-        return Share(parts, places[stream.here].selection)
+        return Share(parts, places[stream.own_part].selection)
 
 
 def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
@@ -95,11 +95,11 @@ def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]
         yield Share.of(x, some), Share.of(y, some)
 
 
-def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
+def list_part_pairs(x: Stream, y: Stream) -> list[tuple[int, int]]:
     """The numbers of the parts of x and y that are here at each step of a slice."""
     gx, gy = len(x.parts), len(y.parts)
     steps = lcm(gx, gy)
-    first = x.here * steps // gx + y.here * steps // gy
+    first = x.own_part * steps // gx + y.own_part * steps // gy
     return [(s % steps * gx // steps, s % steps * gy // steps) for s in range(first, first + steps)]
 
 
@@ -123,15 +123,15 @@ class Tour:
 
     @staticmethod
     def of(x: Stream, y: Stream, width: int) -> Tour:
-        tour, order = Tour([], [], []), schedule(x, y)
+        tour, order = Tour([], [], []), list_part_pairs(x, y)
         for number, (of_x, of_y) in enumerate(shares_of(x, y, width)):
-            met = {(meeting.x, meeting.y): meeting for meeting in meetings(of_x.parts, of_y.parts)}
+            met = {(meeting.x, meeting.y): meeting for meeting in list_meetings(of_x.parts, of_y.parts)}
             tour.x.append(of_x)
             tour.y.append(of_y)
             tour.steps.extend(Step(number, *pair, met.pop(pair, None)) for pair in order)
         return tour
 
-    def turns(self) -> Iterator[tuple[Step | None, Step | None]]:
+    def pair_steps(self) -> Iterator[tuple[Step | None, Step | None]]:
         """Each step, and the one after it, whose parts are to travel meanwhile; at first none, and the first one."""
         return zip([None, *self.steps], [*self.steps, None], strict=True)
 
@@ -149,10 +149,10 @@ class Ring:
         self.stream, self.shares = stream, shares
         widest = max(len(part) for share in shares for part in share.parts)
         self.buffers: list[Any] = [stream.panel_buffer(widest) for _ in range(BUFFERS)] if stream.moves else []
-        self.slice, self.part, self.stored = -1, stream.here, stream.X.base
+        self.slice, self.part, self.stored = -1, stream.own_part, stream.X.base
         self.coming: tuple[Pending, int, int] | None = None
 
-    def ask(self, number: int, part: int) -> None:
+    def start_shift(self, number: int, part: int) -> None:
         """Start the shift that brings a part of a slice, of a new one from the ranks' own blocks.
 
         The part that is here is valid until `arrive`.
@@ -160,25 +160,25 @@ class Ring:
         if (number, part) == (self.slice, self.part):
             return
         stream, share = self.stream, self.shares[number]
-        here, stored = (self.part, self.stored) if number == self.slice else (stream.here, stream.cut(share.mine))
+        here, stored = (self.part, self.stored) if number == self.slice else (stream.own_part, stream.cut(share.mine))
         pending = to_pending(stored)
         if part != here:
             assert stream.comm is not None
-            panel = stream.fitted(self.buffers[0], len(share.parts[part]))
+            panel = stream.fit(self.buffers[0], len(share.parts[part]))
             pending = stream.comm.shift(stored, panel, (here - part) % stream.comm.size)
             self.buffers.reverse()
         self.coming = pending, number, part
 
-    def arrive(self) -> None:
+    def finish_shift(self) -> None:
         if self.coming is not None:
             pending, self.slice, self.part = self.coming
             self.stored, self.coming = pending.wait(), None
 
     def panel(self, positions: Selection) -> Any:
-        return self.stream.of(self.stored, positions)
+        return self.stream.take_part(self.stored, positions)
 
 
-class Carried:
+class SumRing:
     """C on its ring of ranks: sums of a part of a slice, which are passed from rank to rank, and go home when the slice ends.
 
     They travel while the next product is computed.
@@ -197,29 +197,29 @@ class Carried:
         self.stream, self.shares, self.xp = stream, shares, stream.X.xp
         widest = max(len(part) for share in shares for part in share.parts)
         self.product, *self.buffers = (stream.panel_buffer(widest) for _ in range(3))
-        self.slice, self.part = -1, stream.here
+        self.slice, self.part = -1, stream.own_part
         self.coming: Callable[[], Any] | None = None
 
-    def go_to(self, number: int, part: int) -> None:
+    def pass_on(self, number: int, part: int) -> None:
         """Pass the sums on, and receive those of another part; those of a new slice begin here, as zeros."""
         if (number, part) == (self.slice, self.part):
             return
         self.buffers.reverse()
-        taken = self.stream.fitted(self.buffers[0], len(self.shares[number].parts[part]))
+        taken = self.stream.fit(self.buffers[0], len(self.shares[number].parts[part]))
         if number == self.slice:
-            self.coming = self._sent(part, taken).wait
+            self.coming = self._start_shift(part, taken).wait
         else:
-            self.go_home()
+            self.return_sums()
             self.xp.scale(taken, 0)
         self.slice, self.part, self.sums = number, part, taken
 
-    def go_home(self) -> None:
+    def return_sums(self) -> None:
         """Send the sums to the rank whose part they are; those of this rank's own are in C after `arrive`."""
         if self.slice < 0:
             return
         block, place = self.stream.X.stored, self.stream.place(self.shares[self.slice].mine)
         home = take(self.xp, block, *place)
-        pending = self._sent(self.stream.here, home)
+        pending = self._start_shift(self.stream.own_part, home)
 
         def put() -> None:
             pending.wait()
@@ -228,23 +228,23 @@ class Carried:
 
         self.coming = put
 
-    def _sent(self, part: int, out: Any) -> Pending:
+    def _start_shift(self, part: int, out: Any) -> Pending:
         """The shift that passes the sums on, and brings those of a part."""
-        self.arrive()
+        self.finish_shift()
         comm = self.stream.comm
         assert comm is not None
         return comm.shift(self.sums, out, (self.part - part) % comm.size)
 
-    def arrive(self) -> None:
+    def finish_shift(self) -> None:
         if self.coming is not None:
             self.coming()
             self.coming = None
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
         """`sums += alpha a b` at these positions of the part."""
-        product = self.stream.fitted(self.product, count(positions))
+        product = self.stream.fit(self.product, count(positions))
         multiply(self.xp, a, b, product, alpha, 0)
-        self.arrive()
+        self.finish_shift()
         place = self.stream.place(positions)
         target = take(self.xp, self.sums, *place)
         self.xp.add(target, product)
@@ -256,24 +256,24 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> Non
     """`sink += a b`, part by part of k."""
     tour = memo.once("tour", lambda: Tour.of(a, b, width))
     ring_a, ring_b = Ring(a, tour.x), Ring(b, tour.y)
-    for step, after in tour.turns():
+    for step, after in tour.pair_steps():
         if after is not None:
-            ring_a.ask(after.slice, after.x)
-            ring_b.ask(after.slice, after.y)
+            ring_a.start_shift(after.slice, after.x)
+            ring_b.start_shift(after.slice, after.y)
         if step is not None and step.meeting is not None:
             sink.add(ring_a.panel(step.meeting.in_x), ring_b.panel(step.meeting.in_y))
-        ring_a.arrive()
-        ring_b.arrive()
+        ring_a.finish_shift()
+        ring_b.finish_shift()
     sink.end()
 
 
 def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
     tour = memo.once("tour", lambda: Tour.of(moving, c, width))
-    ring, carried = Ring(moving, tour.x), Carried(c, tour.y) if c.moves else None
-    for step, after in tour.turns():
+    ring, carried = Ring(moving, tour.x), SumRing(c, tour.y) if c.moves else None
+    for step, after in tour.pair_steps():
         if after is not None:
-            ring.ask(after.slice, after.x)
+            ring.start_shift(after.slice, after.x)
         if step is not None and step.meeting is not None:
             panel = ring.panel(step.meeting.in_x)
             factors = (panel, other) if c.dimension == 0 else (other, panel)
@@ -281,15 +281,15 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
                 carried.add(*factors, step.meeting.in_y, sink.alpha)
             else:
                 sink.add(*factors, *c.place(step.meeting.in_y), part=(step.slice, step.x, step.y))
-        ring.arrive()
+        ring.finish_shift()
         if carried is not None and after is not None:
-            carried.go_to(after.slice, after.y)
+            carried.pass_on(after.slice, after.y)
     if carried is not None:
-        carried.go_home()
-        carried.arrive()
+        carried.return_sums()
+        carried.finish_shift()
 
 
-def _visits(ring: int, across: int) -> int:
+def _count_visits(ring: int, across: int) -> int:
     """How many parts come to a rank on a Cannon ring of `ring` ranks, where the other operand's ring has `across`; at most."""
     steps = lcm(ring, across)
     mine, theirs = steps // ring, steps // across
@@ -306,20 +306,20 @@ class Cannon(Schedule):
     in_panels = "summa"
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        going = streams(a, b, c, plan.walk, plan.memo)
-        if not in_step(plan.walk, plan.walk.length(plan.mnk), tuple(plan.grid.sizes.items())):
-            going = self._gathered(plan, going, a, b)
-        walked(walk_k, walk_mn, plan, going, sink(plan, c, alpha, beta))
+        going = make_streams(a, b, c, plan.walk, plan.memo)
+        if not is_in_step(plan.walk, plan.walk.length(plan.mnk), tuple(plan.grid.sizes.items())):
+            going = self._gather(plan, going, a, b)
+        run_walk(walk_k, walk_mn, plan, going, make_sink(plan, c, alpha, beta))
 
-    def _gathered(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
+    def _gather(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
         """Collective: the streams with one operand gathered first, as their parts do not line up on some rank."""
         way = plan.walk
         still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
         c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
-        return streams(a, b, c, still, plan.memo)
+        return make_streams(a, b, c, still, plan.memo)
 
     def words(self, m: int, n: int, k: int, pr: int, pc: int) -> float:
-        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / (pr * pc)
+        return (m * k * _count_visits(pc, pr) + k * n * _count_visits(pr, pc)) / (pr * pc)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
         return BUFFERS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two

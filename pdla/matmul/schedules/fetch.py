@@ -23,9 +23,9 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, share_length
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules import walk
-from pdla.matmul.schedules.base import Planned, Schedule, at_once, sink
+from pdla.matmul.schedules.base import Planned, Schedule, count_at_once, make_sink
 from pdla.matmul.schedules.streams import PlanCache, Sink
-from pdla.matmul.schedules.summa import started
+from pdla.matmul.schedules.summa import start_ahead
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import Piece, Route, received, sent, start
 
@@ -44,14 +44,14 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sin
 
     into=None on idle ranks, which may have parts of A and B to send.
     """
-    steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
+    steps: list[Step] = memo.once("steps", lambda: [*list_steps(A, B, roles, grid, width)])
     sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
 
     def begin(step: Step) -> list[tuple[Any, Any]]:
         return [feed.start(route, shape) for feed, route, shape in zip(feeds, step.routes, step.shapes, strict=True)]
 
-    for _, coming in started(begin, steps):
+    for _, coming in start_ahead(begin, steps):
         for end, _ in coming:
             end()
         (_, a), (_, b) = coming
@@ -68,7 +68,7 @@ class Feed:
 
     def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
         self.X, self.comm = X, comm
-        self.buffers: cycle[Any] = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
+        self.buffers: cycle[Any] = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(count_at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
         """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
@@ -76,14 +76,14 @@ class Feed:
         return start(self.X, route, self.comm, panel), panel
 
 
-def script(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
+def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
     """What this rank does, step by step. All ranks have as many steps, in some of which a rank with a small face has no panel."""
     longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
     panels = max(1, -(-longest // width))
     sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
     faces = Layout(roles.A.rows, (*roles.A.cols, Block(PANEL))), Layout((*roles.B.rows, Block(PANEL)), roles.B.cols)
     sides = list(zip((A, B), faces, strict=True))
-    leaving = [_leaving(X, face, grid, sizes, first) for X, face in sides]
+    leaving = [_list_sends(X, face, grid, sizes, first) for X, face in sides]
     for step in range(panels):
         panel = (first[grid.comm.rank] + step) % panels
         here = None if grid.coords is None else {**grid.coords, PANEL: panel}
@@ -108,7 +108,7 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
     return begins
 
 
-def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
+def _list_sends(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
     """What this rank sends of X in each step: each panel to a rank in the step in which that rank multiplies it."""
     steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
     for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
@@ -129,7 +129,7 @@ class Fetch(Schedule):
         It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have
         parts of A and B to send.
         """
-        run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
+        run(a, b, plan.roles, plan.grid, make_sink(plan, c, alpha, beta), plan.panel, plan.memo)
 
-    def panels(self, plan: Planned, width: int) -> int:
-        return -(-walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)
+    def count_panels(self, plan: Planned, width: int) -> int:
+        return -(-walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)

@@ -23,8 +23,17 @@ from pdla.comm.ledger import buffers, take
 from pdla.indices import IndexSet, Selection, join
 from pdla.layout import Layout, axes_of
 from pdla.matmul.roles import Roles
-from pdla.matmul.schedules.base import Planned, Schedule, Traffic, sink
-from pdla.matmul.schedules.streams import ALL, PlanCache, Sink, arriving, as_stored, assemble, blocks, gathered_axes
+from pdla.matmul.schedules.base import Planned, Schedule, Traffic, make_sink
+from pdla.matmul.schedules.streams import (
+    ALL,
+    PlanCache,
+    Sink,
+    assemble,
+    find_gather_axes,
+    gather_in_parts,
+    list_blocks,
+    stored_shape,
+)
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
@@ -81,21 +90,21 @@ class Script:
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
         held = roles.C.indices(shape, grid.sizes, grid.coords)
         sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
-        tiles = [blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
+        tiles = [list_blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
         sizes = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
         for side, X in enumerate((a, b)):
             if axes[side] and (
-                together := _together(X, side, grid[axes[side]], sizes[side][0], tiles[side], whole[side], roles, shape, machine)
+                together := _group_tiles(X, side, grid[axes[side]], sizes[side][0], tiles[side], whole[side], roles, shape, machine)
             ):
                 along_k, kept = 1 - side, whole[side][side]
                 tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
                 places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
-        shapes = [{i: as_stored(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(sizes), tuple(places))
+        shapes = [{i: stored_shape(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
+        return Script(axes, (shapes[0], shapes[1]), _find_products(tiles[0], tiles[1], held), tuple(sizes), tuple(places))
 
 
-def _together(
+def _group_tiles(
     X: DistMatrix, side: int, comm: Communicator | None, nbytes: int, tiles: Blocks, whole: tuple[IndexSet, IndexSet],
     roles: Roles, shape: tuple[int, int], machine: Machine,
 ) -> Groups:
@@ -108,7 +117,7 @@ def _together(
         return []
     parts = {r: tile[along_k] for r, tile in tiles.items()}
     if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):
-        return _groups(parts, 1, inf)  # they come all at once, and are copied to where they are wanted in any case
+        return _make_groups(parts, 1, inf)  # they come all at once, and are copied to where they are wanted in any case
     # By an even share of C, so that all ranks which gather it together decide alike: in a gather
     # buffer they share its memory.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
@@ -116,14 +125,14 @@ def _together(
     # all tiles come before any is multiplied (see run), so that one group loses nothing.
     nodes = 1 if roles.copies else comm.nodes
     # Columns of A take extra memory and a copy, which pays only where a network is slower.
-    if not _thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
+    if not _are_thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
         return []
     rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
-    pace = _pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
-    return _groups(parts, nodes, pace)
+    pace = _estimate_pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
+    return _make_groups(parts, nodes, pace)
 
 
-def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
+def _are_thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
     """Whether there are many thin tiles: more than FEW, each as wide as `whole` across k.
 
     Each has at most THIN indices of k and at most `passes`, the columns of C for tiles of A, or its
@@ -134,13 +143,13 @@ def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes:
     return len(tiles) > FEW and len(whole[along_k]) > 0 and few
 
 
-def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
+def _estimate_pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
     """How many indices of k come from other nodes, in tiles of length `across`, while one is multiplied with an m x n part of C."""
     coming = across * dtype.itemsize / (machine.rate(max(1, machine.node)) * comm.size / comm.nodes)
     return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
 
 
-def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
+def _make_groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     """The tiles in groups to be joined, as (ranks, indices of k).
 
     On one node there is one group; between nodes several, so that one is multiplied while others
@@ -165,23 +174,23 @@ def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     return [(tuple(r for r, _ in group), join([part for _, part in group])) for group in groups]
 
 
-def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
+def _find_products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
     found = {}
     for i, a in tiles_a.items():
         for j, b in tiles_b.items():
-            if not _apart(a[1], b[0]) and (product := _product(a, b, held)) is not None:
+            if not _are_apart(a[1], b[0]) and (product := _find_product(a, b, held)) is not None:
                 found[i, j] = product
     return found
 
 
-def _apart(cols: IndexSet, rows: IndexSet) -> bool:
+def _are_apart(cols: IndexSet, rows: IndexSet) -> bool:
     """Whether all of one lie before or behind the other, or one is empty: a quick test, true of most pairs of many tiles."""
     if not (len(cols.starts) and len(rows.starts)):
         return True
     return bool(cols.stops[-1] <= rows.starts[0] or rows.stops[-1] <= cols.starts[0])
 
 
-def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: tuple[IndexSet, IndexSet]) -> Product | None:
+def _find_product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: tuple[IndexSet, IndexSet]) -> Product | None:
     in_a, in_b, width = a[1].overlay(b[0])
     if not (width and len(a[0]) and len(b[1])):
         return None
@@ -193,7 +202,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
 
     def script_of() -> Script:
-        return Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B)), machine)
+        return Script.of(a, b, roles, (find_gather_axes(a, roles.A), find_gather_axes(b, roles.B)), machine)
 
     script: Script = memo.once("script", script_of)
     along_a, along_b = script.axes
@@ -204,10 +213,10 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     if into is None:
         return
     other = comms[1] if comms[1] is not comms[0] else None
-    gather_buffers = [_buffer_of(comms[0], script.sizes[0]), _buffer_of(other, script.sizes[1])]
+    gather_buffers = [_open_buffer(comms[0], script.sizes[0]), _open_buffer(other, script.sizes[1])]
     try:
-        here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], gather_buffers[0])
-        here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], gather_buffers[1])
+        here_a, coming_a = _start_gather(a, roles.A, script, 0, comms[0], gather_buffers[0])
+        here_b, coming_b = _start_gather(b, roles.B, script, 1, comms[1], gather_buffers[1])
         if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
             for _ in chain(coming_a, coming_b):
                 pass
@@ -224,12 +233,12 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
                 gather_buffer.leave()
 
 
-def _buffer_of(comm: Communicator | None, size: Size) -> GatherBuffer | None:
+def _open_buffer(comm: Communicator | None, size: Size) -> GatherBuffer | None:
     """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
     return None if comm is None else comm.gather_buffer(*size)
 
 
-def _operand(
+def _start_gather(
     X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """Start to gather an operand.
@@ -238,11 +247,11 @@ def _operand(
     them when it has come, and yields its number.
     """
     if script.joined[side]:
-        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
-    return _tiles(X, comm, script.shapes[side], gather_buffer)
+        return _gather_joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
+    return _gather_tiles(X, comm, script.shapes[side], gather_buffer)
 
 
-def _tiles(
+def _gather_tiles(
     X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
@@ -265,11 +274,11 @@ def _tiles(
     return here, coming()
 
 
-def _joined(
+def _gather_joined(
     X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """The same where tiles are joined: the iterator yields a group's number when the last of its tiles has come."""
-    whole, arrivals = arriving(X, layout, along, gather_buffer)
+    whole, arrivals = gather_in_parts(X, layout, along, gather_buffer)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]
     here: Tiles = {}
@@ -304,7 +313,7 @@ class Gather(Schedule):
         return traffic.in_panels <= LITTLE
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        run(a, b, plan.roles, sink(plan, c, alpha, beta), plan.memo, plan.machine)
+        run(a, b, plan.roles, make_sink(plan, c, alpha, beta), plan.memo, plan.machine)
 
     def gathers_in_common(self, nodes: int, ranks: int) -> bool:
         return 1 < nodes < ranks

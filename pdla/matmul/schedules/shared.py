@@ -26,7 +26,7 @@ from pdla.indices import Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays_of_blocks, shares
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules.base import Planned, Schedule, Traffic
-from pdla.matmul.schedules.streams import PlanCache, as_stored, assembler, multiply
+from pdla.matmul.schedules.streams import PlanCache, make_assembler, multiply, stored_shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import incoming
 
@@ -96,17 +96,17 @@ class Script:
     A: Faces | None
     B: Faces | None
     size: int
-    own: tuple[Callable[[DistMatrix], DistMatrix], ...]
+    sources: tuple[Callable[[DistMatrix], DistMatrix], ...]
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
-        faces_a, size_a = _faces(a, roles.A, grid, 0)
-        faces_b, size_b = _faces(b, roles.B, grid, size_a)
-        own = _own(faces_a, a, roles.A, memo), _own(faces_b, b, roles.B, memo)
+        faces_a, size_a = _plan_faces(a, roles.A, grid, 0)
+        faces_b, size_b = _plan_faces(b, roles.B, grid, size_a)
+        own = _choose_source(faces_a, a, roles.A, memo), _choose_source(faces_b, b, roles.B, memo)
         return Script(faces_a, faces_b, size_b, own)
 
     @staticmethod
-    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
+    def once(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
         """The same, worked out once."""
         common = a.common is not None, b.common is not None
         return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
@@ -117,33 +117,33 @@ class Script:
         return any(isinstance(faces, Seen) for faces in (self.A, self.B))
 
     @cached_property
-    def bound(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether the blocks of A and B themselves are read, and no copies of parts of them, which are of one call alone."""
-        return all(own is _as_it_is for own in self.own)
+        return all(own is _keep for own in self.sources)
 
 
-def _own(faces: Faces | None, X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
+def _choose_source(faces: Faces | None, X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
     whole = faces is not None or X.layout.same_cuts(layout, X.shape, X.grid.sizes)
-    return _as_it_is if whole else assembler(X, layout, memo)
+    return _keep if whole else make_assembler(X, layout, memo)
 
 
-def _as_it_is(X: DistMatrix) -> DistMatrix:
+def _keep(X: DistMatrix) -> DistMatrix:
     return X
 
 
-def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
+def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
     """The faces of X in the layout in which it is multiplied, and the byte where they end.
 
     They lie one after another from byte `offset` of the shared buffer on, each with room for the
     largest.
     """
-    if _at_hand(X, layout, grid):
+    if _is_local(X, layout, grid):
         return None, offset
-    read = _read(X, layout, grid)
+    read = _count_read(X, layout, grid)
     rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
     if X.common is not None and layout.contiguous:
         return Seen((rows.selection, cols.selection), read), offset
-    longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
+    longest = [_find_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
     size = align(prod(longest) * X.dtype.itemsize)
 
     def begin(where: Mapping[str, int]) -> int:
@@ -152,12 +152,12 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
             number = number * grid.sizes[axis] + where[axis]
         return offset + number * size
 
-    pieces = tuple(_pieces(X, layout, grid, begin))
+    pieces = tuple(_list_pieces(X, layout, grid, begin))
     end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
-    return Written(begin(grid.coords) if grid.coords else end, as_stored(X, rows, cols), pieces, read), end
+    return Written(begin(grid.coords) if grid.coords else end, stored_shape(X, rows, cols), pieces, read), end
 
 
-def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
+def _count_read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
     """What of its face this rank reads from other ranks' blocks."""
     others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
@@ -165,18 +165,18 @@ def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
     return Read(sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes)
 
 
-def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+def _is_local(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
     """Whether each rank's face of X is its own block, or a part of it."""
     if X.grid != grid:
         return False
     return X.layout.same_cuts(layout, X.shape, grid.sizes) or extra_axes(layout, X.layout, grid.sizes) is not None
 
 
-def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
+def _find_longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
     return max(len(part) for part in shares(n, nest, grid.sizes, axes_of(nest), {}))
 
 
-def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
+def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
     """The pieces that this rank writes; of ranks with the same block only the first writes.
 
     begin: the byte of the shared buffer at which the face of the rank at given coordinates begins.
@@ -185,12 +185,12 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
         return
     rows, cols = X.indices
     for up, along in overlays_of_blocks(X.shape, layout, grid.sizes, X.indices):
-        here = None if _all(up.here, len(rows)) and _all(along.here, len(cols)) else (up.here, along.here)
-        face = as_stored(X, up.share, along.share)
+        here = None if _selects_all(up.here, len(rows)) and _selects_all(along.here, len(cols)) else (up.here, along.here)
+        face = stored_shape(X, up.share, along.share)
         yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
 
 
-def _all(selection: Selection, n: int) -> bool:
+def _selects_all(selection: Selection, n: int) -> bool:
     """Whether all of n positions are selected."""
     return isinstance(selection, slice) and selection == slice(0, n)
 
@@ -221,13 +221,13 @@ class LocalBlock:
             return self.block
         if isinstance(faces, Seen):
             return self.whole[faces.there]
-        mine = self._seen(memory, faces.begin, faces.shape)
+        mine = self._view(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
-            face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
-            writes.append(self._writing(face, piece))
+            face = mine if piece.begin == faces.begin else self._view(memory, piece.begin, piece.shape)
+            writes.append(self._make_write(face, piece))
         return mine
 
-    def _writing(self, face: Any, piece: Piece) -> Callable[[], None]:
+    def _make_write(self, face: Any, piece: Piece) -> Callable[[], None]:
         """A function that writes a piece, again and again."""
         if all(isinstance(selection, slice) for selection in piece.here or ()):
             return self.xp.putting(face, *piece.there, self._cut(piece))
@@ -236,7 +236,7 @@ class LocalBlock:
     def _cut(self, piece: Piece) -> Any:
         return self.block if piece.here is None else take(self.xp, self.block, *piece.here)
 
-    def _seen(self, memory: Any, begin: int, shape: Shape) -> Any:
+    def _view(self, memory: Any, begin: int, shape: Shape) -> Any:
         face = self.xp.look(memory, begin, shape, self.block.dtype)
         return face.T if self.transposed else face
 
@@ -252,10 +252,10 @@ class Turn:
     right: LocalBlock
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
-        self.script: Script = Script.kept(a, b, roles, grid, memo)
+        self.script: Script = Script.once(a, b, roles, grid, memo)
         self.shared_buffer: SharedBuffer = memo.once("shared buffer", grid.comm.shared_buffer)
         self.share: int = self.script.size // grid.comm.size
-        left, right = self.script.own[0](a), self.script.own[1](b)
+        left, right = self.script.sources[0](a), self.script.sources[1](b)
         self.left, self.right = LocalBlock.of(left), LocalBlock.of(right)
         self.views: dict[Any, Views] = {}
 
@@ -267,7 +267,7 @@ class Turn:
         script, shared_buffer = self.script, self.shared_buffer
         with held(self.share):
             memory = shared_buffer.open(script.size)
-            left, right, writes = self.views.get(shared_buffer.place) or self._looked(memory)
+            left, right, writes = self.views.get(shared_buffer.place) or self._make_views(memory)
             for write in writes:
                 write()
             try:
@@ -283,7 +283,7 @@ class Turn:
                 else:
                     shared_buffer.leave()
 
-    def _looked(self, memory: Any) -> Views:
+    def _make_views(self, memory: Any) -> Views:
         writes: list[Callable[[], None]] = []
         left = self.left.face(self.script.A, memory, writes)
         right = self.right.face(self.script.B, memory, writes)
@@ -304,7 +304,7 @@ class Shared(Schedule):
     def suits(self, traffic: Traffic) -> bool:
         return traffic.shares and traffic.own <= MOST and traffic.comes
 
-    def refused(self, comm: Communicator) -> str:
+    def find_obstacle(self, comm: Communicator) -> str:
         if comm.shared_buffer() is not None:
             return ""
         why = "the ranks run on several nodes" if comm.nodes > 1 else "the blocks are in the memory of GPUs"

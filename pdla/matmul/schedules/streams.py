@@ -35,57 +35,57 @@ class PlanCache(dict[Any, Any]):
 # ---------------------------------------------------------------------------------------------- ways between layouts
 
 
-def gathered_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
+def find_gather_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
     """The axes over which an all-gather brings X to this layout; empty where X lies so already, or an all-gather does not do it."""
     return extra_axes(X.layout, layout, X.grid.sizes) or ()
 
 
-def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
+def stored_shape(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
     """The shape in which a part of X with these rows and columns is stored, and travels: turned round where X is a transpose."""
     return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def assemble(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
     """Collective: X in another layout on its grid: X itself, a part of each block, an all-gather, or a redistribution."""
-    return memo.once((X.shape, X.layout, layout), lambda: assembler(X, layout, memo))(X)
+    return memo.once((X.shape, X.layout, layout), lambda: make_assembler(X, layout, memo))(X)
 
 
-def assembler(X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
+def make_assembler(X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
     """The function that does this, for X and for other matrices of its shape, grid and layout."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
         return lambda X: X
     if extra_axes(layout, X.layout, sizes) is not None:
-        return lambda X: _part(X, layout)
+        return lambda X: _take_part(X, layout)
     axes = extra_axes(X.layout, layout, sizes)
-    return (lambda X: _moved(X, layout, memo)) if axes is None else (lambda X: _gathered(X, layout, axes))
+    return (lambda X: _redistribute(X, layout, memo)) if axes is None else (lambda X: _gather(X, layout, axes))
 
 
-def _moved(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
+def _redistribute(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
     out = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
-    start(X, route(X, layout, X.grid, memo), X.grid.comm, out)()
+    start(X, find_route(X, layout, X.grid, memo), X.grid.comm, out)()
     return DistMatrix(out, X.shape, X.grid, layout)
 
 
-def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
+def find_route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
     """The part of this rank in redistributing X to a layout on a grid; worked out once."""
     between = (X.layout, X.grid), (layout, grid)
     return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
 
 
-def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
+def _take_part(X: DistMatrix, layout: Layout) -> DistMatrix:
     new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
     rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
     return DistMatrix(take(X.xp, X.stored, rows, cols), X.shape, X.grid, layout)
 
 
-def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
-    return gathering(X, layout, axes)()
+def _gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
+    return start_gather(X, layout, axes)()
 
 
-def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
+def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
     """Collective: start gathering X over the axes, which brings it to this layout; gives a function that waits for the matrix."""
-    whole, arrivals = arriving(X, layout, axes)
+    whole, arrivals = gather_in_parts(X, layout, axes)
 
     def end() -> DistMatrix:
         for _ in arrivals:
@@ -95,7 +95,7 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
     return end
 
 
-def arriving(
+def gather_in_parts(
     X: DistMatrix, layout: Layout, axes: tuple[str, ...], gather_buffer: GatherBuffer | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
     """Collective: the same; gives the matrix, still to be filled, and the ranks whose blocks come.
@@ -110,7 +110,7 @@ def arriving(
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     allocate = buffer if gather_buffer is None else gather_buffer.take
-    to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
+    to = _plan_assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
     whole = (allocate if gapless else buffer)(X.xp, to.shape, X.dtype)
     if not gapless and comm.stepwise(whole.nbytes):  # what comes in steps is copied to its place in any case, with gaps or without
@@ -156,7 +156,7 @@ class Assembly(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _assembly(
+def _plan_assembly(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple[Any, ...], placed: tuple[Any, ...]
 ) -> Assembly:
     sizes, coords = dict(sized), dict(placed)
@@ -166,19 +166,19 @@ def _assembly(
     def part(up: Overlay, along: Overlay) -> Part:
         place = up.here, along.here
         sliced = all(isinstance(selection, slice) for selection in place)
-        return Part(place, (up.size, along.size), sliced, _gapless(block, *place))
+        return Part(place, (up.size, along.size), sliced, _is_gapless(block, *place))
 
     return Assembly(block, {r: part(*met) for r, met in find_blocks(shape, parts, whole, axes, sizes, coords).items()})
 
 
-def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
+def _is_gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
     """Whether a part of a C-ordered block is contiguous memory, so that it can be received in place, without a buffer."""
     if not (isinstance(rows, slice) and isinstance(cols, slice)):
         return False
     return rows.step in (None, 1) and len(range(whole[1])[cols]) == whole[1]
 
 
-def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
+def list_blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
     """The rows and columns of the blocks that are gathered over the axes to bring X to this layout.
 
     They are by number of the rank along the axes; ranks whose blocks are empty are left out.
@@ -262,14 +262,14 @@ class Stream:
         return Stream(X, dimension, axes, X.grid[axes] if axes else None, parts)
 
     @staticmethod
-    def parts_of(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
+    def list_parts(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
         """The indices along the dimension of each rank that differs from this one only along the axes."""
         grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
         return shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)
 
     @property
-    def here(self) -> int:
+    def own_part(self) -> int:
         """The number of this rank's own part."""
         return self.comm.rank if self.comm else 0
 
@@ -283,17 +283,17 @@ class Stream:
         seen = (width, across) if self.dimension == 0 else (across, width)
         return seen[::-1] if self.X.transposed else seen
 
-    def seen(self, stored: Any) -> Any:
+    def orient(self, stored: Any) -> Any:
         """A panel as the product needs it, of one as stored; or the other way round."""
         return stored.T if self.X.transposed else stored
 
     def cut(self, selection: Selection) -> Any:
         """These positions of this rank's own block, as stored."""
-        return self.seen(take(self.X.xp, self.X.stored, *self.place(selection)))
+        return self.orient(take(self.X.xp, self.X.stored, *self.place(selection)))
 
-    def of(self, stored: Any, selection: Selection) -> Any:
+    def take_part(self, stored: Any, selection: Selection) -> Any:
         """These positions of a part that has been received, as the product needs them."""
-        return take(self.X.xp, self.seen(stored), *self.place(selection))
+        return take(self.X.xp, self.orient(stored), *self.place(selection))
 
     def place(self, selection: Selection) -> tuple[Selection, Selection]:
         """The rows and columns at these positions of the walked dimension."""
@@ -303,7 +303,7 @@ class Stream:
         """A flat buffer for a panel of up to `width` indices."""
         return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
 
-    def fitted(self, memory: Any, width: int) -> Any:
+    def fit(self, memory: Any, width: int) -> Any:
         """A panel of `width` indices, as stored, at the beginning of a buffer."""
         shape = self.shape(width)
         return memory[: prod(shape)].reshape(*shape)
@@ -322,7 +322,7 @@ class Meeting:
     in_y: Selection
     width: int
 
-    def chopped(self, width: int) -> list[Meeting]:
+    def chop(self, width: int) -> list[Meeting]:
         """The same in as few pieces of at most `width` indices as there can be, all equally wide."""
         pieces = -(-self.width // width)
         cuts = [block_bounds(self.width, pieces, i) for i in range(pieces)]
@@ -330,6 +330,6 @@ class Meeting:
         return [Meeting(self.x, self.y, *place, stop - start) for place, (start, stop) in zip(places, cuts, strict=True)]
 
 
-def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
+def list_meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
     """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
     return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in find_overlaps(xs, ys)]

@@ -18,8 +18,8 @@ from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending, to_pending
 from pdla.indices import Selection
 from pdla.matmul.schedules import walk
-from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, at_once, sink, walked
-from pdla.matmul.schedules.streams import Meeting, PlanCache, Sink, Stream, meetings, multiply
+from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, count_at_once, make_sink, run_walk
+from pdla.matmul.schedules.streams import Meeting, PlanCache, Sink, Stream, list_meetings, multiply
 from pdla.matrix.core import DistMatrix
 
 Panel = TypeVar("Panel")
@@ -29,20 +29,20 @@ class Feed:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        buffers = [stream.panel_buffer(width) for _ in range(at_once(panels))] if stream.moves else []
+        buffers = [stream.panel_buffer(width) for _ in range(count_at_once(panels))] if stream.moves else []
         # By width, of which there are few for thousands of panels.
-        self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.fitted, memory)) for memory in buffers])
+        self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.fit, memory)) for memory in buffers])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
-            return to_pending(panel), stream.seen(panel)
+            return to_pending(panel), stream.orient(panel)
         panel = next(self.panels)(width)
         if comm.rank == owner:
             stream.X.xp.copy(panel, stream.cut(positions))
-        return comm.bcast(panel, owner), stream.seen(panel)
+        return comm.bcast(panel, owner), stream.orient(panel)
 
 
 class Drain:
@@ -50,13 +50,13 @@ class Drain:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.buffers: cycle[Any] = cycle([stream.panel_buffer(width) for _ in range(at_once(panels))])
+        self.buffers: cycle[Any] = cycle([stream.panel_buffer(width) for _ in range(count_at_once(panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:
         if len(self.under_way) > AHEAD:
             self.finish()
-        return self.stream.fitted(next(self.buffers), width)
+        return self.stream.fit(next(self.buffers), width)
 
     def start(self, owner: int, positions: Selection, panel: Any) -> None:
         comm, X = self.stream.comm, self.stream.X
@@ -73,13 +73,13 @@ class Drain:
             self.stream.X.xp.put(self.stream.X.stored, *self.stream.place(positions), out)
 
 
-def panels_of(x: Stream, y: Stream, width: int, memo: PlanCache) -> tuple[list[Meeting], int]:
+def list_panels(x: Stream, y: Stream, width: int, memo: PlanCache) -> tuple[list[Meeting], int]:
     """The panels of two streams, and the width of the widest."""
-    panels = memo.once("panels", lambda: [piece for meeting in meetings(x.parts, y.parts) for piece in meeting.chopped(width)])
+    panels = memo.once("panels", lambda: [piece for meeting in list_meetings(x.parts, y.parts) for piece in meeting.chop(width)])
     return panels, max((panel.width for panel in panels), default=0)
 
 
-def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[tuple[Panel, Any]]:
+def start_ahead(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[tuple[Panel, Any]]:
     """Each panel with what `start` gives for it; before a panel is given, the next AHEAD have been started."""
     coming: deque[tuple[Panel, Any]] = deque()
     for panel in panels:
@@ -92,13 +92,13 @@ def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[
 
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """`sink += a b`, panel by panel of k."""
-    panels, widest = panels_of(a, b, width, memo)
+    panels, widest = list_panels(a, b, width, memo)
     feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
 
     def start(p: Meeting) -> tuple[tuple[Pending, Any], tuple[Pending, Any]]:
         return feed_a.start(p.x, p.in_x, p.width), feed_b.start(p.y, p.in_y, p.width)
 
-    for _, ((coming_a, x), (coming_b, y)) in started(start, panels):
+    for _, ((coming_a, x), (coming_b, y)) in start_ahead(start, panels):
         coming_a.wait()
         coming_b.wait()
         sink.add(x, y)
@@ -107,10 +107,10 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> Non
 
 def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
-    panels, widest = panels_of(moving, c, width, memo)
+    panels, widest = list_panels(moving, c, width, memo)
     feed = Feed(moving, widest, len(panels))
     drain = Drain(c, widest, len(panels)) if c.moves else None
-    for number, (p, (coming, x)) in enumerate(started(lambda p: feed.start(p.x, p.in_x, p.width), panels)):
+    for number, (p, (coming, x)) in enumerate(start_ahead(lambda p: feed.start(p.x, p.in_x, p.width), panels)):
         coming.wait()
         factors = (x, other) if c.dimension == 0 else (other, x)
         if drain is None:
@@ -134,5 +134,5 @@ class Summa(Schedule):
         return True
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        streams = walk.streams(a, b, c, plan.walk, plan.memo)
-        walked(walk_k, walk_mn, plan, streams, sink(plan, c, alpha, beta))
+        streams = walk.make_streams(a, b, c, plan.walk, plan.memo)
+        run_walk(walk_k, walk_mn, plan, streams, make_sink(plan, c, alpha, beta))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pdla.cuts import Block
 from pdla.layout import Layout, axes_of, effective, share, shares
-from pdla.matmul.roles import Nest, Roles, cutting
-from pdla.matmul.schedules.streams import PlanCache, Stream, assemble, meetings
+from pdla.matmul.roles import Nest, Roles, simplify
+from pdla.matmul.schedules.streams import PlanCache, Stream, assemble, list_meetings
 from pdla.matrix.core import DistMatrix
 
 # Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
@@ -62,11 +62,11 @@ def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]) -> Nest:
     return effective((layout.rows, layout.cols)[dimension], sizes)
 
 
-def _with(layout: Layout, dimension: int, cuts: Nest) -> Layout:
+def _replace_cuts(layout: Layout, dimension: int, cuts: Nest) -> Layout:
     return Layout(cuts, layout.cols, layout.partial) if dimension == 0 else Layout(layout.rows, cuts, layout.partial)
 
 
-def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
+def _plan_stream(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
     """The axes over which an operand can move along the dimension, and the layout that it must have before.
 
     None: it has to be gathered.
@@ -77,15 +77,15 @@ def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mappi
     axes = axes_of(before[len(after) :])
     if before[: len(after)] != after or set(axes) & set(needed.axes):
         return (), needed
-    return axes, _with(needed, dimension, before)
+    return axes, _replace_cuts(needed, dimension, before)
 
 
-def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
+def _plan_reduction(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
     """The axes over which addends of C can be summed panel by panel, and C's layout after the walk.
 
     Each panel is summed at the rank that is to hold it; sums over other axes may be left.
     """
-    axes, layout = _streamed(wanted, c.summed, dimension, sizes)
+    axes, layout = _plan_stream(wanted, c.summed, dimension, sizes)
     if not set(axes) <= set(c.partial):
         return (), c
     return axes, Layout(layout.rows, layout.cols, [axis for axis in c.partial if axis not in axes])
@@ -95,8 +95,8 @@ def _walk(
     dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int]
 ) -> Walk:
     da, db, dc = WALKED[dimension]
-    (axes_a, a), (axes_b, b) = _streamed(A, roles.A, da, sizes), _streamed(B, roles.B, db, sizes)
-    axes_c, c = _reduced(roles.C, wanted, dc, sizes)
+    (axes_a, a), (axes_b, b) = _plan_stream(A, roles.A, da, sizes), _plan_stream(B, roles.B, db, sizes)
+    axes_c, c = _plan_reduction(roles.C, wanted, dc, sizes)
     m, n, k = mnk
 
     def share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
@@ -114,11 +114,11 @@ def choose(
     dimension: str | None = None,
 ) -> Walk:
     """The walk along a dimension; None: along that on which most words move panel by panel, ties to k, then n."""
-    A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
+    A, B, wanted = (simplify(X, sizes) for X in (A, B, wanted))
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
 
-def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
+def find_widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be.
 
     That is the most indices of the walked dimension that a share by the one and a share by the
@@ -126,12 +126,12 @@ def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) ->
     """
     n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
-        return first_common(walked, mnk, sizes)
+        return count_first_common(walked, mnk, sizes)
     xs, ys = (shares(n, nest, sizes, axes_of(nest), {}) for nest in nests)
-    return max((meeting.width for meeting in meetings(xs, ys)), default=0)
+    return max((meeting.width for meeting in list_meetings(xs, ys)), default=0)
 
 
-def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
+def count_first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """How many indices of the walked dimension the grid's first rank holds of both matrices that have it.
 
     If panels may be so wide, its widest has no fewer.
@@ -140,7 +140,7 @@ def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, in
     return x.overlay(y)[2]
 
 
-def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache) -> list[Stream] | None:
+def make_streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache) -> list[Stream] | None:
     """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in walk.axes:
@@ -150,6 +150,6 @@ def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanC
         return None
     da, db, dc = WALKED[walk.dimension]
     along = [(a, da or 0, walk.axes_a), (b, db or 0, walk.axes_b), (c, dc or 0, walk.axes_c)]
-    parts = memo.once(("parts", walk), lambda: [Stream.parts_of(*one) for one in along])
+    parts = memo.once(("parts", walk), lambda: [Stream.list_parts(*one) for one in along])
     return [Stream.along(*one, held) for one, held in zip(along, parts, strict=True)]
 

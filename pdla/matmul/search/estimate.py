@@ -52,7 +52,7 @@ class Seconds:
     near: float
     far: float
     saved: float = 0.0
-    begun: float = 0.0
+    overhead: float = 0.0
     hides: float = 0.0
 
     @property
@@ -64,14 +64,14 @@ class Seconds:
     def promise(self) -> float:
         """An estimate to rank candidates by. Nothing is saved in it, as all-gathers, which save, overlap less than panels do."""
         messages = self.near + self.far
-        return self.work + messages - self.hides * min(self.work, messages) + self.begun
+        return self.work + messages - self.hides * min(self.work, messages) + self.overhead
 
 
 def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> Seconds:
     """The seconds of a run that makes these moves; work: seconds of its products."""
     near = far = saved = 0.0
     for move in moves:
-        group, here = prod(sizes[axis] for axis in move.axes), neighbours(move.axes, sizes, machine.node)
+        group, here = prod(sizes[axis] for axis in move.axes), count_neighbours(move.axes, sizes, machine.node)
         outside = (group - here) / (group - 1)
         near += move.words * (1 - outside)
         far += move.words * outside
@@ -107,10 +107,10 @@ def gather(
     """A matrix gathered over the axes that cut it in `held` and not in `needed`; panels: one by one, not in steps."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
-        yield _gathered(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize, panels)
+        yield _estimate_gather(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize, panels)
 
 
-def _gathered(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
+def _estimate_gather(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
     ranks = prod(sizes[axis] for axis in axes)
     steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
     return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole, copies=ranks if steps else 0)
@@ -123,7 +123,7 @@ def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize
     whole = tuple(axis for axis in partial if axis not in cut)
     if cut:
         yield scatter(shape, addends, wanted, cut, sizes, itemsize)
-    yield from reduced(block(shape, wanted, sizes), whole, sizes, itemsize)
+    yield from allreduce(block(shape, wanted, sizes), whole, sizes, itemsize)
 
 
 def scatter(
@@ -150,7 +150,7 @@ def _units(shape: Shape, layout: Layout, axis: str, sizes: Sizes) -> tuple[int, 
     return -(-length(n, nest[:at], sizes) // cut.unit), cut.unit * length(across, others, sizes)
 
 
-def reduced(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> Iterator[Move]:
+def allreduce(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> Iterator[Move]:
     """An all-reduce of so many words along axes: each rank sums its share, and gathers the others'."""
     axes = tuple(axis for axis in axes if sizes[axis] > 1)
     ranks = prod(sizes[axis] for axis in axes)
@@ -162,7 +162,7 @@ def reduced(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> I
     else:
         own = -(-words // ranks)
         yield Move(axes, (ranks - 1) * own, ranks - 1, 1, adds=True)
-    yield _gathered(words, own, axes, sizes, itemsize)
+    yield _estimate_gather(words, own, axes, sizes, itemsize)
 
 
 # ---------------------------------------------------------------------------------------------- grids and nodes
@@ -175,7 +175,7 @@ def divisors(n: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(d for d in {*small, *(n // d for d in small)} if d <= most))
 
 
-def neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
+def count_neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
     """How many of the ranks that differ from the first one along the axes are on its node of `node` ranks (0: all), with itself."""
     steps = _steps(sizes)
     if not node:
@@ -184,21 +184,21 @@ def neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
     return sum(sum(ranks) < node for ranks in product(*reach))
 
 
-def placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
+def list_placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
     """Orders of the axes that differ in which ranks share a node; the given order first."""
     seen = set()
     long = [axis for axis in sizes if sizes[axis] > 1]
     for order in permutations(long):
         placed = {axis: sizes[axis] for axis in (*(axis for axis in sizes if axis not in long), *order)}
-        reach = tuple(neighbours((axis,), placed, node) for axis in long)
+        reach = tuple(count_neighbours((axis,), placed, node) for axis in long)
         if reach not in seen:
             seen.add(reach)
             yield placed
 
 
-def fastest(moves: Sequence[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> tuple[Seconds, Sizes]:
+def find_fastest(moves: Sequence[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> tuple[Seconds, Sizes]:
     """The seconds with the axes in the order in which messages take least time; and the sizes in that order."""
-    found = ((seconds(moves, work, placed, machine, itemsize), placed) for placed in placements(sizes, machine.node))
+    found = ((seconds(moves, work, placed, machine, itemsize), placed) for placed in list_placements(sizes, machine.node))
     return min(found, key=lambda pair: pair[0].promise)
 
 

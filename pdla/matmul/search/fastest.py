@@ -19,7 +19,7 @@ _WATCH: ContextVar[Callable[[int, int], object]] = ContextVar("watch", default=l
 
 
 @contextmanager
-def watched(tell: Callable[[int, int], object]) -> Iterator[None]:
+def watch(tell: Callable[[int, int], object]) -> Iterator[None]:
     """In the block, searches call tell(done, most) before each candidate that they run, of so many at most."""
     token = _WATCH.set(tell)
     try:

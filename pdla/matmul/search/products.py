@@ -25,7 +25,7 @@ from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matmul.search import checks, estimate
-from pdla.matmul.search.estimate import Move, Sizes, block, divisors, gather, length, neighbours, scatter
+from pdla.matmul.search.estimate import Move, Sizes, block, count_neighbours, divisors, gather, length, scatter
 from pdla.matmul.search.fastest import Candidate, Found, search
 from pdla.matrix.redistribute import local_shape, sums
 from pdla.model import received_lower_bound
@@ -154,7 +154,7 @@ class Product:
             For numbers of ranks, or of what is to be found, that cannot be.
         """
         checks.search(ranks, count)
-        return fastest(self, ranks, Machine.of(machine), count, memory)
+        return find_fastest(self, ranks, Machine.of(machine), count, memory)
 
     def __str__(self) -> str:
         return f"C = A B, m n k = {self.m} {self.n} {self.k}, {self.dtype}"
@@ -239,48 +239,48 @@ class Costed:
 # ---------------------------------------------------------------------------------------------- what there is
 
 
-def tables(product: Product, ranks: int, machine: Machine, name: str = "auto") -> Iterator[Table]:
+def list_tables(product: Product, ranks: int, machine: Machine, name: str = "auto") -> Iterator[Table]:
     """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
 
     Where two names stand for the same thing, it comes once. A matrix that is held twice has taken messages that nobody counts: so
     that is for those who ask for the algorithm by its name.
     """
     seen = set()
-    for table in _tables(product, ranks, machine):
-        does = _does(table)
-        if does not in seen and name in (table.algorithm, *(() if _held_twice(table) else ("auto",))):
+    for table in _list_tables(product, ranks, machine):
+        does = _identify(table)
+        if does not in seen and name in (table.algorithm, *(() if _has_copies(table) else ("auto",))):
             seen.add(does)
             yield table
 
 
-def _held_twice(table: Table) -> bool:
+def _has_copies(table: Table) -> bool:
     """Whether A or B is held by several layers of ranks."""
     return any(ranks_along(layout.axes, table.sizes) < prod(table.shape) for layout in (table.A, table.B))
 
 
-def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
-    for sides in _flat(ranks, product.m, product.n):
+def _list_tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
+    for sides in _list_flat_grids(ranks, product.m, product.n):
         blocks = [Table(name, sides, (("row", "m"), ("col", "n")), LAYOUT, LAYOUT, LAYOUT, name) for name in ON_GRID]
         if _stays(product, blocks[0]):
             yield from blocks
     for name, algorithm in NAMED.items():
-        for shape in _shapes(name, product, ranks, machine):
+        for shape in _list_shapes(name, product, ranks, machine):
             sent = (table for table in algorithm.tables(shape) if not SCHEDULES[table.schedule].takes_any_layout)
-            yield from (table.evened(product.m, product.n, product.k, in_two=not 1 < machine.node < ranks) for table in sent)
+            yield from (table.even_faces(product.m, product.n, product.k, two_sums=not 1 < machine.node < ranks) for table in sent)
 
 
-def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:
+def _list_shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:
     m, n, k = product.m, product.n, product.k
     if name == "a-stationary":
-        return [(pm, 1, pk) for pm, pk in _flat(ranks, m, k)]
+        return [(pm, 1, pk) for pm, pk in _list_flat_grids(ranks, m, k)]
     if name == "b-stationary":
-        return [(1, pn, pk) for pn, pk in _flat(ranks, n, k)]
+        return [(1, pn, pk) for pn, pk in _list_flat_grids(ranks, n, k)]
     if name == "c-stationary":
-        return [(pm, pn, 1) for pm, pn in _flat(ranks, m, n)]
-    return boxes.cheapest(m, n, k, ranks, machine, BOXES) if name == "3d" else NAMED[name].shapes(m, n, k, ranks, machine)
+        return [(pm, pn, 1) for pm, pn in _list_flat_grids(ranks, m, n)]
+    return boxes.find_cheapest(m, n, k, ranks, machine, BOXES) if name == "3d" else NAMED[name].shapes(m, n, k, ranks, machine)
 
 
-def _flat(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
+def _list_flat_grids(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
     """Grids for a matrix first x second: those with nearly square blocks, some with ranks idle, some without."""
     first, second = max(first, 1), max(second, 1)
     ideal = sqrt(ranks * first / second)
@@ -295,7 +295,7 @@ def _stays(product: Product, table: Table) -> bool:
     return chosen.carries == table.roles.carries
 
 
-def _does(table: Table) -> tuple[Any, ...]:
+def _identify(table: Table) -> tuple[Any, ...]:
     """A key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
     carries = dict(table.carries)
     names = {axis: (carries[axis], n, axis == "depth") for axis, n in table.sizes.items() if n > 1}
@@ -309,7 +309,7 @@ def _does(table: Table) -> tuple[Any, ...]:
 # ---------------------------------------------------------------------------------------------- closed forms
 
 
-def moves(product: Product, table: Table) -> Iterator[Move]:
+def list_moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
     walked = table.walked if SCHEDULES[table.schedule].walks else ""
@@ -324,25 +324,25 @@ def moves(product: Product, table: Table) -> Iterator[Move]:
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
     """The table with its axes in the order in which messages take least time, and its closed forms."""
-    moved, sizes, chosen = tuple(moves(product, table)), table.sizes, table.roles
+    moved, sizes, chosen = tuple(list_moves(product, table)), table.sizes, table.roles
     dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
-    best, placed = estimate.fastest(moved, work, sizes, machine, product.itemsize)
-    begun = _begun(table, moved, placed, machine)
+    best, placed = estimate.find_fastest(moved, work, sizes, machine, product.itemsize)
+    overhead = _estimate_overhead(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
-    told = replace(best, begun=begun, hides=HIDES * machine.overlap)
+    told = replace(best, overhead=overhead, hides=HIDES * machine.overlap)
     return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
 
 
-def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
+def _estimate_overhead(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
     """Seconds that messages, and the products of panels, take however small they are.
 
     With each panel of A, one of B is multiplied.
     """
     seconds, panels = 0.0, 0
     for move in moved:
-        far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
+        far = count_neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
         seconds += move.messages * machine.gap + move.rounds * machine.delay(far) + move.copies * machine.call
         if SCHEDULES[table.schedule].walks and not move.adds:
             panels = max(panels, move.messages)
@@ -352,31 +352,31 @@ def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine)
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
-def fastest(
+def find_fastest(
     product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, name: str = "auto"
 ) -> Found[Costed]:
     """Local: the fastest ways on so many ranks and, where one on fewer ranks of the machine's ladder is faster, that one, too.
 
     name: of an algorithm, which is the only one then
     """
-    found = fastest_on(product, ranks, machine, count, memory, inf, name)
+    found = find_fastest_on(product, ranks, machine, count, memory, inf, name)
     for fewer in reversed(machine.ladder(ranks)[:-1]):
         if not found.best or product.flops / (fewer * machine.most(product.dtype)) >= found.best[0].seconds:
             break
-        found = found.with_faster(fastest_on(product, fewer, machine, 1, memory, found.best[0].seconds, name), count)
+        found = found.with_faster(find_fastest_on(product, fewer, machine, 1, memory, found.best[0].seconds, name), count)
     return found
 
 
-def fastest_on(
+def find_fastest_on(
     product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, limit: float = inf, name: str = "auto"
 ) -> Found[Costed]:
     """Local: the fastest ways on so many ranks, some of which may be idle."""
     comm = imagined(ranks, machine)
-    guesses = (guess(product, table, machine) for table in tables(product, ranks, machine, name))
-    return search(guesses, lambda choice: planned(product, choice, machine, comm), count, MOST, memory, limit)
+    guesses = (guess(product, table, machine) for table in list_tables(product, ranks, machine, name))
+    return search(guesses, lambda choice: make_plan(product, choice, machine, comm), count, MOST, memory, limit)
 
 
-def planned(product: Product, choice: Choice, machine: Machine, comm: DryComm) -> Costed:
+def make_plan(product: Product, choice: Choice, machine: Machine, comm: DryComm) -> Costed:
     """Local: the plan of a choice, with the matrices in the algorithm's own layouts."""
     table, grid = choice.table, choice.grid(comm)
     A, B, C = (Operand(shape, layout, grid) for shape, layout in zip(product.shapes, table.layouts, strict=True))

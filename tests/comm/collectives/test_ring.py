@@ -10,8 +10,8 @@ import pdla
 from pdla import record, run
 from pdla.comm.collectives import ring
 from pdla.layout import usual_order
-from pdla.matmul.choose.candidates import native_tables
-from pdla.matmul.choose.nodes import fillings, outside
+from pdla.matmul.choose.candidates import list_native_tables
+from pdla.matmul.choose.nodes import list_orders, share_from_outside
 from pdla.matmul.choose.problem import Sizes
 from pdla.model.machine import Machine
 
@@ -229,19 +229,20 @@ def test_a_plan_counts_words_from_other_nodes_as_they_come():
     of 16 ranks 12 of 15 are, and four of a node fetch a piece each, but not of addends. In tiles of 2 x 2 two fetch it."""
     rows = np.repeat(np.arange(4), 4).reshape(4, 4)
     tiles = np.kron([[0, 1], [2, 3]], np.ones((2, 2), int))
-    assert [outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
-    assert [outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
-    assert outside(tiles, [1], True) == pytest.approx(2 / 3)
-    assert outside(tiles[:, [0, 2, 1, 3]], [1], True) == pytest.approx(2 / 3)  # the peers need not stand side by side
-    assert outside(np.zeros((1, 1), int), [], False) == 0  # a rank alone has no peers
+    assert [share_from_outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
+    assert [share_from_outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
+    assert share_from_outside(tiles, [1], True) == pytest.approx(2 / 3)
+    assert share_from_outside(tiles[:, [0, 2, 1, 3]], [1], True) == pytest.approx(2 / 3)  # the peers need not stand side by side
+    assert share_from_outside(np.zeros((1, 1), int), [], False) == 0  # a rank alone has no peers
     for along in ([0, 1], []):
-        assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(12 / 15)
+        assert share_from_outside(rows, along, False) == pytest.approx(12 / 15 / 4)
+        assert share_from_outside(rows, along, True) == pytest.approx(12 / 15)
 
 
 def test_a_grid_without_tiles_of_a_node_is_filled_along_each_axis():
     """30 places, dealt in turn to nodes of 4 and 3 ranks: no tile of 4 fits; what is left is node after node along each axis."""
     shape, homes = (2, 1, 3, 5), np.arange(30) % 8
-    usual, *others = fillings(shape, homes)
+    usual, *others = list_orders(shape, homes)
     assert np.array_equal(usual, usual_order(shape).ravel())
     for fast, order in zip((0, 2, 3), others, strict=True):
         assert sorted(order) == list(range(30))
@@ -251,12 +252,12 @@ def test_a_grid_without_tiles_of_a_node_is_filled_along_each_axis():
 def test_matrices_are_dealt_out_in_tiles_of_a_node():
     """16 ranks on 4 nodes: a node takes 2 x 2 of a 4 x 4 grid; rows and columns then bring half of what a node's row would."""
     q = Sizes((2048, 2048, 128), 16, 8, Machine(), 0, tuple(np.repeat([0, 4, 8, 12], 4).tolist()))
-    table, order = native_tables(q, "auto")[0]
+    table, order = list_native_tables(q, "auto")[0]
     assert table.shape == (4, 4, 1)
     assert order.reshape(4, 4).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
     in_turn = replace(q, nodes=(0, 1, 2, 3) * 4)
-    assert (np.array(in_turn.nodes)[native_tables(in_turn, "auto")[0][1]].reshape(4, 4)[:2, :2] == 0).all()
-    assert native_tables(replace(q, nodes=()), "auto")[0][1] is None
+    assert (np.array(in_turn.nodes)[list_native_tables(in_turn, "auto")[0][1]].reshape(4, 4)[:2, :2] == 0).all()
+    assert list_native_tables(replace(q, nodes=()), "auto")[0][1] is None
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 4), (8,)], ids=str)

@@ -5,7 +5,7 @@ import pytest
 import pdla
 from pdla import Layout
 from pdla.matmul.algorithms import NAMED
-from pdla.matmul.algorithms.table import BOXED, Table, boxed
+from pdla.matmul.algorithms.table import BOXED, Table, tabulate_box
 from pdla.matmul.schedules.walk import choose
 
 TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d", (1, 1, 10), (3, 100, 40))]  # A, B and C
@@ -22,7 +22,7 @@ IN_TWO = Layout("m", ("k", "l", "n")), Layout(("k", "l", "m"), "n"), Layout(("m"
 
 
 @pytest.mark.parametrize(
-    ("box", "mnk", "schedule", "in_two", "shape", "layouts"),
+    ("box", "mnk", "schedule", "two_sums", "shape", "layouts"),
     [
         ((2, 3, 2), (24, 36, 48), "gather", True, (2, 3, 2), (A_CUT, B_CUT, C_CUT)),
         ((1, 4, 1), (100, 8, 3), "gather", True, (1, 4, 1), (A_TURNED, B_CUT, C_CUT)),
@@ -37,16 +37,16 @@ IN_TWO = Layout("m", ("k", "l", "n")), Layout(("k", "l", "m"), "n"), Layout(("m"
     ],
     ids=str,
 )
-def test_how_faces_are_cut(box, mnk, schedule, in_two, shape, layouts):
-    table = boxed("3d", box, schedule).evened(*mnk, in_two)
+def test_how_faces_are_cut(box, mnk, schedule, two_sums, shape, layouts):
+    table = tabulate_box("3d", box, schedule).even_faces(*mnk, two_sums)
     assert (table.shape, table.layouts) == (shape, layouts)
 
 
 @pytest.mark.parametrize(("walked", "moves"), [("k", (True, True, False)), ("n", (False, True, True)), ("m", (True, False, True))])
 def test_along_the_walked_dimension_both_matrices_that_have_it_come_in_panels(walked, moves):
     box, mnk = {"m": 2, "n": 2, "k": 32, walked: 1}, (10, 150, 320)
-    table = boxed("3d", tuple(box.values()), "summa", walked)
-    assert table.evened(*mnk) == table
+    table = tabulate_box("3d", tuple(box.values()), "summa", walked)
+    assert table.even_faces(*mnk) == table
     walk = choose(*table.layouts, table.roles, table.sizes, mnk, walked)
     assert tuple(map(bool, walk.axes)) == moves
 
@@ -67,5 +67,5 @@ def test_an_axis_that_carries_k_must_cut_it(A, B, what):
 @pytest.mark.parametrize("box", [(4, 3, 5), (2, 1, 30), (60, 1, 1)], ids=str)
 def test_no_table_receives_less_than_its_least_words(box, mnk):
     for table in NAMED["3d"].tables(box):
-        for each in (table, table.turned(*"ABC"), table.evened(*mnk)):
-            assert all(least <= words for least, words in zip(table.least_faces(*mnk), each.faces(*mnk), strict=True))
+        for each in (table, table.turn_faces(*"ABC"), table.even_faces(*mnk)):
+            assert all(least <= words for least, words in zip(table.bound_faces(*mnk), each.faces(*mnk), strict=True))

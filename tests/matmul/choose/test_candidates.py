@@ -14,8 +14,8 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms import NAMED as BY_NAME
 from pdla.matmul.choose import candidates, price
-from pdla.matmul.choose.candidates import ways
-from pdla.matmul.choose.mapping import Place, most_kept, relabelled
+from pdla.matmul.choose.candidates import list_ways
+from pdla.matmul.choose.mapping import Place, bound_held, relabel
 from pdla.matmul.choose.problem import PlacedOperand, Sizes
 from pdla.model.machine import Machine
 
@@ -76,9 +76,9 @@ def test_of_two_ways_to_place_ranks_that_by_which_no_rank_receives_more_in_all(m
 
 def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
     """In one round: a rank receives of A and B what its faces have and it has not, and nothing is gathered after that."""
-    monkeypatch.setattr(candidates, "direct", lambda *asked: [])
-    tables = candidates._tables
-    monkeypatch.setattr(candidates, "_tables", lambda *asked: candidates._straight(list(tables(*asked))))
+    monkeypatch.setattr(candidates, "apply_rule", lambda *asked: [])
+    tables = candidates._list_tables
+    monkeypatch.setattr(candidates, "_list_tables", lambda *asked: candidates._use_whole_faces(list(tables(*asked))))
     forget_ways()
 
     def program(comm):
@@ -110,26 +110,26 @@ def test_a_box_that_is_asked_for_is_taken_though_the_own_grid_is_cheaper():
 
 def test_within_a_limit_a_grid_of_one_layer_is_looked_at_however_many_are_cheaper():
     q = Sizes((1000, 1000, 1000), 1728, 8, Machine(), 0, ())
-    few, all_of_them = ([table.shape[2] for table, _ in candidates.native_tables(q, "2.5d", lean)] for lean in (False, True))
+    few, all_of_them = ([table.shape[2] for table, _ in candidates.list_native_tables(q, "2.5d", lean)] for lean in (False, True))
     assert 1 not in few and len({*few}) == candidates.BOXES and 1 in all_of_them
 
 
 @pytest.mark.parametrize("mnk", [(0, 12, 8), (12, 0, 8), (12, 8, 0)], ids=str)
 def test_prices_of_empty_products_are_numbers(mnk):
-    assert all(np.isfinite(way.price) for way in ways(cluster(1, 4, *mnk), "auto", None, None))
+    assert all(np.isfinite(way.price) for way in list_ways(cluster(1, 4, *mnk), "auto", None, None))
 
 
 @pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
 def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
     """Of A and B on the way there, of C on the way back."""
     q, table, order = cluster(1, 8, 13, 11, 6), next(iter(NAMED["3d"].tables(box))), np.arange(np.prod(box))
-    other = table.turned(*"ABC")
+    other = table.turn_faces(*"ABC")
     for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
         asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
-        kept = price.KeptOf(asked)
-        turned = kept(candidates._turned(asked, kept, table, order))
+        kept = price.Holdings(asked)
+        turned = kept(candidates._turn_faces(asked, kept, table, order))
         for name, *faces in zip("ABC", turned, kept(table), kept(other), strict=True):
-            chosen, *both = (int(kept.words(face, order, name == "C").max()) for face in faces)
+            chosen, *both = (int(kept.count_words(face, order, name == "C").max()) for face in faces)
             assert chosen == min(both), (layout, name)
 
 
@@ -138,25 +138,25 @@ def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_rank
     place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
     q = cluster(1, 8, 16, 16, 16)
     q = replace(q, **{name: PlacedOperand((16, 16), getattr(table, name), place) for name in "ABC"})
-    way = ways(q, "3d", (2, 2, 2), "gather")[0]
+    way = list_ways(q, "3d", (2, 2, 2), "gather")[0]
     assert way.stays == (True, True, True) and way.moved == 0
 
 
 def priced(q, tables):
     """The ways by these tables, with ranks in each order that is tried."""
-    kept = price.KeptOf(q)
-    each = [(table, order) for table in tables for order in candidates._orders(q, table)]
-    return [price.priced_way(q, kept, candidates._turned(q, kept, table, order), order) for table, order in each]
+    kept = price.Holdings(q)
+    each = [(table, order) for table in tables for order in candidates._list_orders(q, table)]
+    return [price.price_way(q, kept, candidates._turn_faces(q, kept, table, order), order) for table, order in each]
 
 
 @pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
 def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_stay(ranks, worth, monkeypatch):
     q = cluster(1, ranks, 64, 64, 64)
-    way = ways(q, "3d", (8, 8, 1), "gather")[0]
+    way = list_ways(q, "3d", (8, 8, 1), "gather")[0]
     for moved in (worth - 1, worth):
         asked = []
-        monkeypatch.setattr(candidates, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
-        candidates._relabelled(q, price.KeptOf(q), [replace(way, moved=moved, price=1e9)])
+        monkeypatch.setattr(candidates, "relabel", lambda total, order, homes, asked=asked: asked.append(order) or order)
+        candidates._relabel(q, price.Holdings(q), [replace(way, moved=moved, price=1e9)])
         assert bool(asked) is (moved >= worth)
 
 
@@ -165,21 +165,21 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
 @pytest.mark.parametrize("mnk", [(256, 256, 256), (64, 64, 8192), (4096, 512, 32), (97, 211, 131)], ids=str)
 def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, shared, mnk):
     q = replace(cluster(*nodes, *mnk), shared=shared)
-    kept, tables = price.KeptOf(q), list(candidates._tables(q, "auto", None, None))
-    for way in priced(q, [*tables, *candidates._read_in_place(q, tables), *candidates._straight(tables)]):
-        one = price.Hoped.of(q, kept, way.table, way.order)
-        placed = relabelled(one.total, way.order, q.homes)
-        assert one.total[placed, np.arange(len(placed))].sum() <= most_kept(one.total)
-        assert one.price <= price.priced_way(q, kept, way.table, placed).price * (1 + 1e-12)
+    kept, tables = price.Holdings(q), list(candidates._list_tables(q, "auto", None, None))
+    for way in priced(q, [*tables, *candidates._read_in_place(q, tables), *candidates._use_whole_faces(tables)]):
+        one = price.PriceBound.of(q, kept, way.table, way.order)
+        placed = relabel(one.total, way.order, q.homes)
+        assert one.total[placed, np.arange(len(placed))].sum() <= bound_held(one.total)
+        assert one.price <= price.price_way(q, kept, way.table, placed).price * (1 + 1e-12)
 
 
 def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     """Of the others the one of which most is hoped comes first."""
     q = cluster(1, 343, 4096, 4096, 4096)
-    tables = list(candidates._tables(q, "auto", None, None))
-    found = sorted(priced(q, [*tables, *candidates._straight(tables)]), key=lambda way: way.price)
-    again = candidates._relabelled(q, price.KeptOf(q), found)
-    hoped = [price.Hoped.of(q, price.KeptOf(q), way.table, way.order).price for way in again]
+    tables = list(candidates._list_tables(q, "auto", None, None))
+    found = sorted(priced(q, [*tables, *candidates._use_whole_faces(tables)]), key=lambda way: way.price)
+    again = candidates._relabel(q, price.Holdings(q), found)
+    hoped = [price.PriceBound.of(q, price.Holdings(q), way.table, way.order).price for way in again]
     assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.BOXES])
     assert hoped == sorted(hoped)
     assert all(least < min(way.price for way in (found[0], *again[:i])) for i, least in enumerate(hoped))
@@ -187,8 +187,8 @@ def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
 
 def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
     given = []
-    monkeypatch.setattr(candidates, "_relabelled", lambda q, kept, found: given.extend(found) or [])
-    candidates._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
+    monkeypatch.setattr(candidates, "_relabel", lambda q, kept, found: given.extend(found) or [])
+    candidates._list_ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
     assert all(one.price <= another.price for one, another in itertools.pairwise(given))
 
 
@@ -206,15 +206,15 @@ def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
         q = replace(q, **{name: replace(getattr(q, name), layout=draw.choice(LYING)) for name in "ABC"})
         q = replace(q, C=None) if draw.random() < 0.3 else q
         forget_ways()
-        cheapest, found = candidates.cheapest(q, algorithm, None, None), ways(q, algorithm, None, None)
+        cheapest, found = candidates.find_cheapest(q, algorithm, None, None), list_ways(q, algorithm, None, None)
         same = cheapest == found[0] and np.array_equal(cheapest.order, found[0].order)
-        assert same, (algorithm, q, cheapest.in_words(8), found[0].in_words(8))
+        assert same, (algorithm, q, cheapest.describe(8), found[0].describe(8))
 
 
 def test_ranks_that_are_placed_anew_share_their_nodes_again():
     q = cluster(6, 2, 1600, 6400, 1600)
-    way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
+    way = next(way for way in list_ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
     way = replace(way, order=np.arange(12), price=1e9)
-    [again] = candidates._relabelled(q, price.KeptOf(q), [way])
+    [again] = candidates._relabel(q, price.Holdings(q), [way])
     first, second = again.order.reshape(6, 2).T
     assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

@@ -14,7 +14,7 @@ from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose import candidates, price, problem
-from pdla.matmul.choose.candidates import ways
+from pdla.matmul.choose.candidates import list_ways
 from pdla.matmul.choose.mapping import Place
 from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem
 from pdla.matmul.options import Options
@@ -23,7 +23,7 @@ from pdla.model.machine import Machine
 
 def test_what_lies_in_a_boxs_own_layouts_is_not_compared_with_them(monkeypatch):
     """That took most of the time, and a gigabyte of memory, for 4096 ranks and a limit."""
-    monkeypatch.setattr(price.KeptOf, "words", lambda *args: pytest.fail("compared"))
+    monkeypatch.setattr(price.Holdings, "count_words", lambda *args: pytest.fail("compared"))
     assert pdla.predict_matmul(1001, 999, 1003, 63).ranks_used > 60
 
 
@@ -39,7 +39,7 @@ WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; wh
 
 
 def weighed(q, table, order):
-    return price.table_weighed(q, table, order, table.words(*q.mnk))
+    return price.weigh_table(q, table, order, table.words(*q.mnk))
 
 
 @pytest.mark.parametrize("homes", [(), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2, 0, 1)], ids=str)
@@ -61,8 +61,8 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         ends = [place[at] for place, at in zip(places, where, strict=False)]
         operands = [pdla.zeros(shape, *end) for shape, end in zip(shapes, ends, strict=False)]
         asked = [*map(Operand.of, operands), None][:3]
-        q = Problem.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
-        way, brought = price.priced_way(q, price.KeptOf(q), table, order), []
+        q = Problem.of(*asked, 8, Machine(bandwidth=4.0, network=1.0))
+        way, brought = price.price_way(q, price.Holdings(q), table, order), []
         for i, (X, layout) in enumerate(zip(operands, layouts, strict=False)):
             new = (layout, there) if i < 2 else (X.layout, X.grid)
             with pdla.record() as ledger:
@@ -82,13 +82,13 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         for seen in (False, True):  # whether all ranks see A as it is
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
-            found = price.priced_way(asked, price.KeptOf(asked), table, order).price
-            assert found == q.priced(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
+            found = price.price_way(asked, price.Holdings(asked), table, order).price
+            assert found == q.price(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
     else:
         assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
         brought = max(sum(come + 3 * far for come, far, *_ in each) for *_, each in every)
         messages = max(sum(sent for *_, sent in each) for *_, each in every)
-        assert way.price == q.priced(schedule, table.box, weighed(q, table, order) + brought, messages)
+        assert way.price == q.price(schedule, table.box, weighed(q, table, order) + brought, messages)
 
 
 CUT = LAYOUT, Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))
@@ -107,12 +107,12 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
             A, B, C = (pdla.zeros((12, size), grid, layout) for size, layout in zip((12, n, n), lying, strict=True))
             builder = PlanBuilder(*map(Operand.of, (A, B, C)), A.dtype, Options(), Machine())
             for schedule in ("gather", "shared") if C.layout == LAYOUT and layouts is CUT else ("gather",):
-                [way] = candidates.direct(builder.problem, "auto", schedule)
+                [way] = candidates.apply_rule(builder.problem, "auto", schedule)
                 used = boxes.of(way.roles.carries, grid.sizes)
                 with pdla.record() as ledger:
                     builder.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
-                words = price.weighed(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
+                words = price.weigh(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
                 assert way.price == builder.problem.priced(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
@@ -122,9 +122,9 @@ def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_
     place = Place(("row",), (512,), np.arange(512), 512, b"")
     A, B, C = (PlacedOperand((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
     q = Problem((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
-    [way] = candidates.direct(q, "auto", "gather")
+    [way] = candidates.apply_rule(q, "auto", "gather")
     used = boxes.Box(512, 1, 1)
-    assert 0 < q.messages("gather", used)[1] < 511 and way.price == q.priced("gather", used, 0, -sum(q.messages("gather", used)))
+    assert 0 < q.messages("gather", used)[1] < 511 and way.price == q.price("gather", used, 0, -sum(q.messages("gather", used)))
 
 
 def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
@@ -150,15 +150,15 @@ def test_what_has_to_be_summed_or_gathered_does_not_stay():
     table = next(iter(NAMED["3d"].tables((2, 2, 1)))).straight
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
-        assert price.priced_way(asked, price.KeptOf(asked), table, np.arange(4)).stays[0] is stays
+        assert price.price_way(asked, price.Holdings(asked), table, np.arange(4)).stays[0] is stays
 
 
 def test_conversions_inside_nodes_count_less():
     """From 4 x 8 blocks on 8 nodes 16 x 1 x 2 moves all of A, but inside nodes."""
     q = cluster(8, 4, 16384, 1024, 4096)
-    way = ways(q, "auto", None, None)[0]
+    way = list_ways(q, "auto", None, None)[0]
     assert way.table is not None and way.table.shape == (16, 1, 2)
-    order, [A, _, _] = way.order, price.KeptOf(q)(way.table)
-    assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
-    apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
+    order, [A, _, _] = way.order, price.Holdings(q)(way.table)
+    assert A.count_received(order).min() > 0 and not A.count_far(order, q.homes)[0].any()
+    apart = list_ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)

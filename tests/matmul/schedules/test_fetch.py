@@ -102,7 +102,7 @@ def test_ranks_that_need_the_same_panels_begin_evenly_apart():
         grid = ProcessGrid((4, 4))
         A, B = (pdla.zeros((64, 64), grid, LAYOUT) for _ in "AB")
         plan = pdla.plan_matmul(A, B, box=(4, 4, 1), schedule="fetch", panel=4, layout=LAYOUT)
-        steps = list(fetch.script(A, B, plan.roles, plan.grid, 4))
+        steps = list(fetch.list_steps(A, B, plan.roles, plan.grid, 4))
         assert len(steps) == 16
         return [sum(np.prod(piece.shape) for route in step.routes for piece in route.sends) for step in steps]
 
@@ -114,7 +114,7 @@ def test_a_face_that_is_narrower_than_others_has_fewer_panels():
     def program(comm):
         A, B = exact((6, 7), ProcessGrid(3), Layout("row"), seed=1), exact((7, 5), ProcessGrid(3), Layout("row"), seed=2)
         plan = pdla.plan_matmul(A, B, box=(1, 1, 3), schedule="fetch", panel=1)
-        widths = [step.shapes[0][1] for step in fetch.script(A, B, plan.roles, plan.grid, 1)]
+        widths = [step.shapes[0][1] for step in fetch.list_steps(A, B, plan.roles, plan.grid, 1)]
         assert np.array_equal(plan(A, B).gather(), A.gather() @ B.gather())
         return widths
 
@@ -126,7 +126,7 @@ def test_large_blocks_are_fetched_where_that_receives_less_than_converting():
 
     def program(comm):
         lies = [Operand((32768, 32768), LAYOUT, ProcessGrid((8, 12))) for _ in "ABC"]
-        found = candidates.ways(Problem.about(*lies, 8, Machine()), "auto", None, None)
+        found = candidates.list_ways(Problem.of(*lies, 8, Machine()), "auto", None, None)
         others = min(way.words + way.moved for way in found if way.schedule == "summa" and way.table)
         return found[0].schedule, (found[0].words + found[0].moved) / others
 
@@ -142,12 +142,12 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
-        q = Problem.about(*lies, 8, Machine())
+        q = Problem.of(*lies, 8, Machine())
         first, *_, last = NAMED["3d"].tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
-            way = price.priced_way(q, price.KeptOf(q), table, np.arange(64))
+            way = price.price_way(q, price.Holdings(q), table, np.arange(64))
             sent = copies * 64 * 64 - 16 * 16  # but for its own face
-            assert way.price >= q.priced(way.schedule, table.box, sent + way.words, 0)
+            assert way.price >= q.price(way.schedule, table.box, sent + way.words, 0)
             assert way.moved < sent or large < 64
 
     pdla.dry_run(64, program)
@@ -173,7 +173,8 @@ def test_copies_of_c_are_not_fetched():
         A, B = pdla.random((40, 30), grid, Layout("row"), seed=1), pdla.random((30, 20), grid, Layout(cols="row"), seed=2)
         plan = pdla.plan_matmul(A, B, schedule="fetch", layout=Layout("row"), panel=3)
         assert plan(A, B).check_copies()
-        assert all(way.table for way in candidates.ways(Problem.about(Operand.of(A), Operand.of(B), None, 8, Machine()), *asked))
+        q = Problem.of(Operand.of(A), Operand.of(B), None, 8, Machine())
+        assert all(way.table for way in candidates.list_ways(q, *asked))
 
     pdla.run(4, program)
 

@@ -30,8 +30,8 @@ from pdla.model.machine import Machine
     ],
 )
 def test_thin_tiles_of_b_are_multiplied_together_and_between_nodes_while_others_come(monkeypatch, k, cut, nodes, products):
-    groups = gather._groups
-    monkeypatch.setattr(gather, "_groups", lambda tiles, *_: groups(tiles, nodes, 0.0))
+    groups = gather._make_groups
+    monkeypatch.setattr(gather, "_make_groups", lambda tiles, *_: groups(tiles, nodes, 0.0))
 
     def program(comm):
         grid = ProcessGrid((8,))
@@ -90,16 +90,16 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
 )
 def test_groups_of_tiles_grow_as_the_network_outruns_the_products(pace, widths):
     tiles = {r: IndexSet.interval(i * 16, i * 16 + 16) for i, r in enumerate(reversed(range(40)))}
-    groups = gather._groups(tiles, 8, pace)
+    groups = gather._make_groups(tiles, 8, pace)
     assert [len(part) for _, part in groups] == widths
     assert [r for ranks, _ in groups for r in ranks] == list(range(40))[::-1]
-    assert [len(part) for _, part in gather._groups(tiles, 1, pace)] == [640]
+    assert [len(part) for _, part in gather._make_groups(tiles, 1, pace)] == [640]
 
 
 def test_a_node_receives_by_one_link_what_its_ranks_multiply():
     machine = Machine(flops=1e9, network=1e6, memory=1e12, call=0.0)
     comms = [SimpleNamespace(size=8, nodes=nodes) for nodes in (8, 2)]
-    pace = [gather._pace(100, 50, 50, comm, np.dtype("float64"), machine) for comm in comms]
+    pace = [gather._estimate_pace(100, 50, 50, comm, np.dtype("float64"), machine) for comm in comms]
     assert pace == pytest.approx([1e-5 / 4e-4, 1e-5 / 1e-4])
 
 

@@ -12,7 +12,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid, checks
 from pdla.matmul import roles
 from pdla.matmul.boxes import Box
-from pdla.matmul.choose.candidates import direct, native_tables, ways
+from pdla.matmul.choose.candidates import apply_rule, list_native_tables, list_ways
 from pdla.matmul.choose.problem import Sizes
 from pdla.matmul.plan.run_state import LastCall
 from pdla.matmul.schedules import shared, streams
@@ -138,8 +138,8 @@ def test_factors_that_lie_right_on_another_grid_are_not_written_to_the_board():
 
 
 def test_a_part_of_a_factor_is_copied_once_a_call(monkeypatch):
-    taken, part = [], streams._part
-    monkeypatch.setattr(streams, "_part", lambda X, layout: (taken.append(X), part(X, layout))[1])
+    taken, part = [], streams._take_part
+    monkeypatch.setattr(streams, "_take_part", lambda X, layout: (taken.append(X), part(X, layout))[1])
 
     def program(comm):
         grid = ProcessGrid((2, 1))
@@ -159,10 +159,10 @@ def test_what_the_last_call_filled_may_go_amid_the_next(monkeypatch):
 
     def program(comm):
         grid = ProcessGrid((1, 1))
-        A, filled, saw = pdla.ones((4, 4), grid, Layout()), [pdla.zeros((4, 4), grid, Layout())], LastCall.was
+        A, filled, saw = pdla.ones((4, 4), grid, Layout()), [pdla.zeros((4, 4), grid, Layout())], LastCall.matches
         plan = pdla.plan_matmul(A, A, schedule="shared")
         plan(A, A, out=filled[0])
-        monkeypatch.setattr(LastCall, "was", lambda self, *factors: (saw(self, *factors), filled.clear())[0])
+        monkeypatch.setattr(LastCall, "matches", lambda self, *factors: (saw(self, *factors), filled.clear())[0])
         assert (plan.run(A, A, None, 1, 0, plan.state.workspace).local == 4).all()
         assert (plan(A, A).local == 4).all()
 
@@ -223,23 +223,23 @@ def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
     """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums, and on few ranks of one of
     them, which copies one operand only."""
     q = Sizes((2048, 2048, 2048), ranks, 8, Machine(), 2**30, ())
-    assert tuple(native_tables(each, "auto")[0][0].shape for each in (q, replace(q, shared=0))) == boxes
-    assert native_tables(replace(q, mnk=(512, 512, 131072)), "auto")[0][0].asked == (1, 1, ranks)
+    assert tuple(list_native_tables(each, "auto")[0][0].shape for each in (q, replace(q, shared=0))) == boxes
+    assert list_native_tables(replace(q, mnk=(512, 512, 131072)), "auto")[0][0].box_option == (1, 1, ranks)
 
 
 def test_what_is_read_in_place_takes_no_messages():
     """2 x 4 x 2 would save one message of six of a gather, and is the one that sends any."""
-    assert native_tables(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0][0].shape == (4, 4, 1)
+    assert list_native_tables(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0][0].shape == (4, 4, 1)
 
 
 def test_sums_take_as_many_messages_whether_or_not_faces_are_read_in_place():
     q, box = Sizes((64, 64, 64), 12, 8, Machine(), 2**30, ()), Box(2, 2, 3)
-    assert q.priced("shared", box, 100.0) == q.priced("gather", box, 100.0, -2)  # of A's faces one comes, and of B's
+    assert q.price("shared", box, 100.0) == q.price("gather", box, 100.0, -2)  # of A's faces one comes, and of B's
 
 
 def test_what_is_read_in_place_is_priced_as_what_is_sent_is():
     """Beside what others read, 5 x 3 x 1 by messages would leave a rank idle: 1.81 s on two cores, read in place 1.64."""
-    table, _ = native_tables(Sizes((4096, 4096, 4096), 16, 8, Machine(), 2**33, ()), "auto")[0]
+    table, _ = list_native_tables(Sizes((4096, 4096, 4096), 16, 8, Machine(), 2**33, ()), "auto")[0]
     assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
 
 
@@ -263,7 +263,7 @@ def test_two_conversions_cost_more_than_to_read_in_place():
         comm.shared_limit, grid = 2**30, ProcessGrid((2, 2))
         A, B = pdla.zeros((6400, 24), grid, LAYOUT), pdla.zeros((24, 24), grid, LAYOUT)
         plan = pdla.plan_matmul(A, B, layout=LAYOUT)
-        return plan.named, plan.moved
+        return plan.full_name, plan.moved
 
     assert set(pdla.run(4, program)) == {("shared", 0.0)}
 
@@ -271,53 +271,55 @@ def test_two_conversions_cost_more_than_to_read_in_place():
 @pytest.mark.parametrize(("shared", "k", "schedule"), [(0, 2048, "gather"), (2**33, 6144, "shared")])
 def test_16_mib_gathered_and_48_mib_in_shared_memory_are_the_most_for_a_rank(shared, k, schedule):
     for m, taken in ((2048, schedule), (2049, "summa")):
-        assert direct(replace(from_blocks(4, m, 2048, k), shared=shared), "auto")[0].schedule == taken
+        assert apply_rule(replace(from_blocks(4, m, 2048, k), shared=shared), "auto")[0].schedule == taken
 
 
 def test_what_every_rank_has_already_is_not_put_into_shared_memory():
     q = from_blocks(4, 6, 5, 7)
     q = replace(q, A=replace(q.A, layout=Layout("row")), B=replace(q.B, layout=Layout(cols="col")))
-    assert direct(q, "auto")[0].schedule == "gather"
+    assert apply_rule(q, "auto")[0].schedule == "gather"
     blocks = from_blocks(4, 6, 5, 7)
     seen = replace(blocks, A=replace(blocks.A, shared=True), B=replace(blocks.B, shared=True))
-    assert direct(seen, "auto")[0].schedule == "shared"  # what all ranks see is read where it lies, though nothing is put there
+    assert apply_rule(seen, "auto")[0].schedule == "shared"  # what all ranks see is read where it lies, though nothing is put there
 
 
 def test_c_is_summed_along_two_axes_where_no_node_has_several_ranks_of_many_and_it_is_not_brought_elsewhere():
     q = from_blocks(4, 6, 5, 7)
-    assert [replace(q, C=None, nodes=nodes).in_two for nodes in ((), (0,) * 4, (0, 1, 2, 3), (0, 0, 2, 2))] == [True] * 3 + [False]
+    homes = (), (0,) * 4, (0, 1, 2, 3), (0, 0, 2, 2)
+    assert [replace(q, C=None, nodes=nodes).two_sums for nodes in homes] == [True] * 3 + [False]
     on_four_axes = replace(q.C, place=replace(q.C.place, axes=tuple("mnkl"), shape=(1, 2, 2, 1)))
-    assert not q.in_two and replace(q, C=on_four_axes).in_two
+    assert not q.two_sums and replace(q, C=on_four_axes).two_sums
 
 
 @pytest.mark.parametrize(("ranks", "mnk", "split"), [(107, (32, 32, 560233), (2, 53)), (100, (1000, 1000, 10**6), (10, 10))])
 def test_c_is_planned_to_be_summed_once_where_nodes_have_several_ranks(ranks, mnk, split):
     """One sum goes from node to node; and 106 of 107 ranks, a prime, would be taken for two sums alone."""
     q = Sizes(mnk, ranks, 8, Machine(), 0, ())
-    assert native_tables(q, "auto")[0][0].shape == (1, 1, *split)
-    shapes = {table.shape for table, _ in native_tables(replace(q, nodes=tuple(r // 2 for r in range(ranks))), "auto")}
+    assert list_native_tables(q, "auto")[0][0].shape == (1, 1, *split)
+    shapes = {table.shape for table, _ in list_native_tables(replace(q, nodes=tuple(r // 2 for r in range(ranks))), "auto")}
     assert (1, 1, ranks) in shapes and (1, 1, 106) not in shapes and {len(shape) for shape in shapes} == {3}
 
 
 def test_a_product_is_on_one_grid_where_c_is_there_too():
     q = from_blocks(4, 6, 5, 7)
     there = replace(q.A.place, order_digest=b"another order")
-    assert q.one_grid and replace(q, C=None).one_grid
-    assert not any(replace(q, **{name: replace(getattr(q, name), place=there)}).one_grid for name in "ABC")
+    assert q.has_one_grid and replace(q, C=None).has_one_grid
+    assert not any(replace(q, **{name: replace(getattr(q, name), place=there)}).has_one_grid for name in "ABC")
 
 
 def test_of_words_that_come_from_anywhere_those_from_other_nodes_count_more():
     q = replace(from_blocks(4, 6, 5, 7), machine=Machine(bandwidth=4.0, network=1.0))
-    assert q.anywhere(8.0) == 8 and replace(q, nodes=(0, 0, 2, 2)).anywhere(8.0) == 4 + 4 * 4
+    assert q.weigh_anywhere(8.0) == 8 and replace(q, nodes=(0, 0, 2, 2)).anywhere(8.0) == 4 + 4 * 4
 
 
 def test_two_operands_are_read_in_place_rather_than_one_sent():
     """C stays where it is: 139 ms on two cores, and 175 where A and C are sent, though that is half the bytes."""
     q = from_blocks(16, 65536, 256, 256)
-    way = ways(q, "auto", None, None)[0]
+    way = list_ways(q, "auto", None, None)[0]
     assert (way.table, way.schedule, way.roles.carries) == (None, "shared", (("row", "m"), ("col", "n")))
-    assert ways(replace(q, shared=0), "auto", None, None)[0].roles.carries == (("row", "m"), ("col", "m"))
-    named = direct(q, "gather"), direct(q, "auto", "gather"), direct(q, "auto", "shared")  # there is no choice of the two
+    assert list_ways(replace(q, shared=0), "auto", None, None)[0].roles.carries == (("row", "m"), ("col", "m"))
+    # With a schedule given there is no choice of the two.
+    named = apply_rule(q, "gather"), apply_rule(q, "auto", "gather"), apply_rule(q, "auto", "shared")
     assert [[way.roles.carries for way in found] for found in named] == [[(("row", "m"), ("col", col))] for col in "mmn"]
 
 
@@ -331,21 +333,21 @@ def test_two_operands_are_read_in_place_rather_than_one_sent():
 )
 def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, tried):
     q = replace(from_blocks(12, 12, 18, 24), shared=shared)
-    assert {(way.schedule, way.table == way.table.straight) for way in ways(q, "3d", box, None)} == tried
-    assert {way.schedule for way in ways(q, "3d", box, "gather")} == {"gather"}
-    assert {way.schedule for way in ways(q, "2.5d", box, None)} == {"summa", "cannon"}
+    assert {(way.schedule, way.table == way.table.straight) for way in list_ways(q, "3d", box, None)} == tried
+    assert {way.schedule for way in list_ways(q, "3d", box, "gather")} == {"gather"}
+    assert {way.schedule for way in list_ways(q, "2.5d", box, None)} == {"summa", "cannon"}
 
 
 def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
     q = from_blocks(4, 6, 5, 80)
     q = replace(q, A=replace(q.A, layout=Layout(cols=("row", "col"))), B=replace(q.B, layout=Layout(("row", "col"))))
     for C, words in ((None, 15 + 7.5), (replace(q.C, layout=Layout()), 2 * (15 + 15))):  # halves of 30
-        assert direct(replace(q, C=C), "gather")[0].words == words
+        assert apply_rule(replace(q, C=C), "gather")[0].words == words
 
 
 def test_a_word_that_is_sent_costs_as_much_where_ranks_could_share_memory():
     q = from_blocks(4, 6, 5, 7)
-    assert len({direct(each, "gather")[0].price for each in (q, replace(q, shared=0))}) == 1
+    assert len({apply_rule(each, "gather")[0].price for each in (q, replace(q, shared=0))}) == 1
 
 
 def test_of_what_lies_where_it_is_read_no_copy_counts():
@@ -358,15 +360,15 @@ def test_of_what_lies_where_it_is_read_no_copy_counts():
 def test_what_is_redistributed_takes_no_panels(shared):
     """A and B are cut along k by messages of another round: panels would only be smaller products."""
     q = replace(from_blocks(16, 512, 512, 131072), shared=shared)
-    assert direct(q, "auto")[0].schedule == ("shared" if shared else "gather")
-    assert direct(replace(q, mnk=(8192, 8192, 131072)), "auto")[0].schedule == "summa"  # sums of 32 MiB a rank
+    assert apply_rule(q, "auto")[0].schedule == ("shared" if shared else "gather")
+    assert apply_rule(replace(q, mnk=(8192, 8192, 131072)), "auto")[0].schedule == "summa"  # sums of 32 MiB a rank
 
 
 def test_memory_that_is_shared_is_a_ranks_own():
     """Each rank of 16 reads 150 MB of others' in 33 MB a rank; of 4 by 2 x 2 it would be 67."""
-    table, _ = native_tables(Sizes((8192, 8192, 8192), 16, 4, Machine(), 2**33, ()), "auto")[0]
+    table, _ = list_native_tables(Sizes((8192, 8192, 8192), 16, 4, Machine(), 2**33, ()), "auto")[0]
     assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
-    assert direct(from_blocks(4, 4096, 4096, 4096), "auto")[0].schedule == "summa"
+    assert apply_rule(from_blocks(4, 4096, 4096, 4096), "auto")[0].schedule == "summa"
 
 
 def test_a_dry_run_of_several_nodes_shares_nothing_as_a_job_there_does_not():

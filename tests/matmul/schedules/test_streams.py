@@ -12,4 +12,4 @@ def test_what_has_gaps_is_known_without_strides(rows, cols):
     """A dry run foresees the memory through which messages into parts with gaps go."""
     whole = np.zeros((6, 4))
     views = isinstance(rows, slice) and isinstance(cols, slice)
-    assert streams._gapless(whole.shape, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
+    assert streams._is_gapless(whole.shape, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)

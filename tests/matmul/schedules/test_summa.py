@@ -17,4 +17,5 @@ def test_a_panel_is_as_wide_as_the_call_says_else_the_plan():
 
 def test_before_a_panel_is_given_the_next_three_are_started():
     begun = []
-    assert [(panel, len(begun)) for panel, _ in summa.started(begun.append, range(5))] == [(0, 4), (1, 5), (2, 5), (3, 5), (4, 5)]
+    counts = [(panel, len(begun)) for panel, _ in summa.start_ahead(begun.append, range(5))]
+    assert counts == [(0, 4), (1, 5), (2, 5), (3, 5), (4, 5)]

@@ -47,7 +47,7 @@ def test_panels_that_move_are_all_the_workspace(algorithm, panels, a, b):
 def test_the_widest_panel_is_what_any_two_shares_have_in_common(a, b, width):
     """Not only the first rank's two."""
     walked = walk.Walk("k", (), (), (), Layout(cols=a), Layout(b), Layout(), 0.0)
-    assert walk.widest(walked, (4, 4, 16), {"row": 2}) == width
+    assert walk.find_widest(walked, (4, 4, 16), {"row": 2}) == width
 
 
 def test_a_walk_has_few_panels_however_long_it_is():

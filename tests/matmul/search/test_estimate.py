@@ -25,9 +25,9 @@ def test_no_run_is_faster_or_smaller_than_its_closed_form(net, machine, monkeypa
         assert guess.seconds.least <= step.seconds * (1 + 1e-9), guess.choice
         assert guess.size <= step.size, guess.choice
     of = Product(40, 30, 50)
-    for table in products.tables(of, 12, machine):
+    for table in products.list_tables(of, 12, machine):
         guess = products.guess(of, table, machine)
-        way = products.planned(of, guess.choice, machine, imagined(12, machine))
+        way = products.make_plan(of, guess.choice, machine, imagined(12, machine))
         assert guess.seconds.least <= way.least * (1 + 1e-9) and way.least <= way.seconds, guess.choice
 
 
@@ -38,6 +38,6 @@ def test_neighbours_and_placements_are_those_of_the_grid(node):
         ranks = np.arange(prod(shape)).reshape(shape)
         for axes in (("a",), ("b", "c"), ("a", "c")):
             group = ranks[tuple(slice(None) if axis in axes else 0 for axis in "abc")]
-            assert estimate.neighbours(axes, sizes, node) == (group < (node or ranks.size)).sum()
-        placed = list(estimate.placements(sizes, node))
+            assert estimate.count_neighbours(axes, sizes, node) == (group < (node or ranks.size)).sum()
+        placed = list(estimate.list_placements(sizes, node))
         assert placed[0] == sizes and all(one == sizes for one in placed) and (node or len(placed) == 1)

@@ -8,7 +8,7 @@ from helpers.machines import FREE, NODES, SLOW, SMALL
 
 from pdla.matmul.search import products
 from pdla.matmul.search.estimate import Seconds
-from pdla.matmul.search.fastest import Candidate, Found, search, watched
+from pdla.matmul.search.fastest import Candidate, Found, search, watch
 from pdla.matmul.search.products import Product
 from pdla.simulate import networks
 from pdla.simulate.networks import Transformer
@@ -50,7 +50,7 @@ def test_the_search_says_what_it_did_not_look_at():
 
 def test_who_watches_a_search_is_told_before_each_run():
     told = []
-    with watched(lambda done, most: told.append((done, most))):
+    with watch(lambda done, most: told.append((done, most))):
         found = Product(64, 64, 64).fastest(4, "laptop", count=2)
     Product(64, 64, 64).fastest(4, "laptop", count=2)
     assert len(told) == found.run and all(done < most <= found.possible for done, most in told)
@@ -78,7 +78,7 @@ def test_without_a_network_only_work_counts():
 def test_on_a_slow_network_the_least_volume_wins():
     every = [networks.step(choice, SMALL, SLOW) for choice in networks.choices(16, SMALL)]
     assert networks.fastest_on(SMALL, 16, SLOW).best[0].cost.bytes_received == min(step.cost.bytes_received for step in every)
-    (way,) = products.fastest_on(Product(64, 64, 64), 8, SLOW).best
+    (way,) = products.find_fastest_on(Product(64, 64, 64), 8, SLOW).best
     assert way.choice.table.box == (2, 2, 2)
     assert way.cost.bytes_received == 8 * 3 * 32 * 32 // 2 == round(Product(64, 64, 64).lower_bound(8))
 
@@ -90,7 +90,7 @@ def test_on_nodes_of_four_what_moves_most_stays_on_a_node():
     (step,) = networks.fastest_on(net, 16, NODES, ("Megatron1D",)).best
     assert [*step.choice.sizes.items()] == [("data", 4), ("row", 4)]
     of = Product(1024, 32, 32)
-    slow, fast = (products.fastest(of, 8, replace(NODES, flops=flops), name="tesseract").best[0] for flops in (1e9, 1e15))
+    slow, fast = (products.find_fastest(of, 8, replace(NODES, flops=flops), name="tesseract").best[0] for flops in (1e9, 1e15))
     assert slow.choice.order[0] == "depth" and slow.choice.sizes["depth"] == 2 and fast.choice.ranks <= 4
     assert of.fastest(8, replace(NODES, flops=1e15), 1).best[0].choice.ranks <= 4
     assert fast.seconds < slow.seconds < 32 * 32 * 8 / 1e3  # not even one B has come from another node
