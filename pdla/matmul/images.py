@@ -93,15 +93,15 @@ class Images:
         held = cols.indices()
         x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
         ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
-        made, size = multiply_pieces(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
+        image, size = multiply_pieces(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         coords = X.grid.coords or {}
         first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
             i, j = rows.find_common(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
-            made[i] += d * x[j]
+            image[i] += d * x[j]
             size[i] += abs(d) * ones[j]
-        return xp.reinterpret(made, X.conjugated), size
+        return xp.reinterpret(image, X.conjugated), size
 
     def _pieces(self, X: DistMatrix, part: Part | None) -> Iterator[Piece]:
         """What X's block has of a part, in strips."""
@@ -147,13 +147,13 @@ def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x:
 
     ones: None where nobody asks for the sizes.
     """
-    made = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
+    image = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
     size = xp.filled((*shape, 1), real_of(x.dtype), _clear)
     for down, across, block in pieces:
-        made[down] += block @ x[across]
+        image[down] += block @ x[across]
         if ones is not None and x.dtype.kind in "fc":
             size[down] += _magnitudes(block) @ ones[across]
-    return made, size
+    return image, size
 
 
 def _shift(part: slice, by: int) -> slice:

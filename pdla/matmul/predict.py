@@ -135,19 +135,19 @@ def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: s
     """Local: the plan of least price or, with a limit, the first that keeps it."""
     comm = imagined(P, machine)
 
-    def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
+    def make_builder(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
         grid = ProcessGrid.trust(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
         return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.box_option, schedule), machine)
 
     found = list_native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
     if limit is None:
-        builder = asked(*found[0], found[0][0].schedule)
+        builder = make_builder(*found[0], found[0][0].schedule)
         return builder.plan(builder.find_cheapest())
     shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
     for table, order in found:  # each shape once: `lean` tries all of its schedules
         shapes.setdefault(table.shape, (table, order))
-    return planner.fitting((plan for way in shapes.values() for plan in planner.lean(asked(*way, None))), limit)
+    return planner.fitting((plan for way in shapes.values() for plan in planner.lean(make_builder(*way, None))), limit)
 
 
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:

@@ -52,34 +52,36 @@ def run(
     with collective_section(A.grid.comm, "the check of a product"):
         check.begin()
 
-    def again(C: DistMatrix) -> DistMatrix:
+    def recompute(C: DistMatrix) -> DistMatrix:
         if before is not None:
             C.xp.copy(C.stored, before.stored)
         return plan.run(A, B, C, alpha, beta, *rest)
 
     lost = "" if out is None or keep else "what was in out is lost: verify='keep' keeps it, and computes the product again"
-    return recompute_if_wrong(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.find_faults, again, lost)
+    return recompute_if_wrong(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.find_faults, recompute, lost)
 
 
 class NotFinite(str):
     """What is wrong, where a right result may be infinite, too: it is, if it is so twice."""
 
 
-def recompute_if_wrong(comm: Communicator, made: Any, faults: Callable[[Any], str], again: Callable[[Any], Any], lost: str) -> Any:
+def recompute_if_wrong(
+    comm: Communicator, made: Any, find_faults: Callable[[Any], str], recompute: Callable[[Any], Any], lost: str
+) -> Any:
     """Collective: what was made, if it has no faults; else what is made again, with a warning; VerificationError if that has some.
 
     It is looked at a second time first: a message of the check may have been wrong. lost: why it
     cannot be made again; "": it can
     """
-    if not (wrong := faults(made)):
+    if not (wrong := find_faults(made)):
         return made
-    if not faults(made):
+    if not find_faults(made):
         warn(comm, wrong, "looked at again")
         return made
     if lost:
         raise VerificationError(f"{wrong}; {lost}")
-    made = again(made)
-    if (still := faults(made)) and not (isinstance(wrong, NotFinite) and isinstance(still, NotFinite)):
+    made = recompute(made)
+    if (still := find_faults(made)) and not (isinstance(wrong, NotFinite) and isinstance(still, NotFinite)):
         raise VerificationError(f"{wrong}; computed again: {still}")
     if not still:
         warn(comm, wrong)
@@ -153,11 +155,11 @@ class Check:
         if xp.name == "meta" or not C.stored.size:
             return None
         held = C.indices[0].indices()
-        want, size = (xp.host(x)[held] for x in expected)
-        want, most = want * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(found[1])
+        expected_image, size = (xp.host(x)[held] for x in expected)
+        expected_image, most = expected_image * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(found[1])
         n, k = self.B.shape[1], self.A.shape[1]
         factor = 1 + abs(self.alpha) + abs(self.beta)
-        rows = held[find_wrong_rows(xp.host(found[0]), want, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
+        rows = held[find_wrong_rows(xp.host(found[0]), expected_image, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
         return (int(rows[0]), int(rows[-1])) if len(rows) else None
 
     def _multiply(self, x: Pair) -> Pair:
@@ -166,7 +168,7 @@ class Check:
 
 
 def find_wrong_rows(
-    found: Any, want: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
+    found: Any, expected: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
 ) -> np.ndarray:
     """In which rows the images of a product in this dtype are too far from what they should be, for their sizes `most`.
 
@@ -174,12 +176,12 @@ def find_wrong_rows(
     by how much of what underflows.
     """
     if found.dtype.kind in "iu":
-        return (found.astype(dtype) != want.astype(dtype)).any(axis=-1)
+        return (found.astype(dtype) != expected.astype(dtype)).any(axis=-1)
     kind = np.finfo(found.dtype)
     rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and xp == "cupy" else 1
     each = (n + k + ranks + 8) * float(kind.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
     each += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
-    apart = np.where(np.isfinite(found), np.abs(found - want), np.inf)
+    apart = np.where(np.isfinite(found), np.abs(found - expected), np.inf)
     known = most < float(_largest(dtype)) / 4  # else it may well be infinite; NaN where an operand has one
     return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 

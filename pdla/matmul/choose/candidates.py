@@ -68,28 +68,29 @@ _one_at_a_time = Lock()
 
 @lru_cache(maxsize=256)
 def _list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    kept = Holdings(q)
+    holdings = Holdings(q)
     found = _try_own_grid(q, algorithm, shape, schedule)
-    found += [price_way(q, kept, _turn_faces(q, kept, *one), one[1]) for one in _list_candidates(q, algorithm, shape, schedule)]
-    found += _relabel(q, kept, sorted(found, key=_price))
+    candidates = _list_candidates(q, algorithm, shape, schedule)
+    found += [price_way(q, holdings, _turn_faces(q, holdings, *one), one[1]) for one in candidates]
+    found += _relabel(q, holdings, sorted(found, key=_price))
     return sorted(found, key=_price)
 
 
 @lru_cache(maxsize=256)
 def _find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
     """Candidates are priced in the order of the least price that each may have, until that is above a price that is known."""
-    kept = Holdings(q)
+    holdings = Holdings(q)
     found = dict(enumerate(_try_own_grid(q, algorithm, shape, schedule)))
     best = min(map(_price, found.values()), default=inf)
     candidates = list(enumerate(_list_candidates(q, algorithm, shape, schedule), len(found)))
-    hoped = [(bound_price(q, kept, *one), number, one) for number, one in candidates]
-    for least, number, one in sorted(hoped, key=itemgetter(0, 1)):
+    bounds = [(bound_price(q, holdings, *one), number, one) for number, one in candidates]
+    for least, number, one in sorted(bounds, key=itemgetter(0, 1)):
         if least > best:
             break
-        found[number] = price_way(q, kept, _turn_faces(q, kept, *one), one[1])
+        found[number] = price_way(q, holdings, _turn_faces(q, holdings, *one), one[1])
         best = min(best, found[number].price)
     in_order = sorted([found[number] for number in sorted(found)], key=_price)
-    return min([*in_order[:1], *_relabel(q, kept, in_order)], key=_price)
+    return min([*in_order[:1], *_relabel(q, holdings, in_order)], key=_price)
 
 
 def _try_own_grid(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
@@ -109,13 +110,13 @@ def _list_candidates(
     return [(table, order) for table in tables for order in _list_orders(q, table)]
 
 
-def list_native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
+def list_native_tables(q: Sizes, algorithm: str, low_memory: bool = False) -> list[tuple[Table, Order]]:
     """The tables that are looked at, each with the rank at each place of its grid.
 
     Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along
     k, which need less memory as less of C is summed.
     """
-    tables = _list_tables(q, algorithm, None, None, lean)
+    tables = _list_tables(q, algorithm, None, None, low_memory)
     ways = [(table, order) for table in tables for order in ([None] if q.homes is None else list_orders(table.shape, q.homes))]
     return sorted(ways, key=lambda way: price_native(q, *way))
 
@@ -131,11 +132,11 @@ def list_own_grid_ways(q: Problem) -> list[Way]:
 
 def apply_rule(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
-    asked = schedule or (algorithm if algorithm in ON_GRID else None)
-    first = _make_way(q, asked, asked is not None and SCHEDULES[asked].reads_in_place)
-    if asked is not None or not q.readable:
+    given = schedule or (algorithm if algorithm in ON_GRID else None)
+    first = _make_way(q, given, given is not None and SCHEDULES[given].reads_in_place)
+    if given is not None or not q.readable:
         return [first]
-    second = _make_way(q, asked, True)
+    second = _make_way(q, given, True)
     return [first] if second.roles == first.roles else [first, second]
 
 
@@ -158,14 +159,14 @@ def _make_way(q: Problem, asked: str | None, shared: bool) -> Way:
 
 
 def _list_tables(
-    q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, lean: bool = False
+    q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, low_memory: bool = False
 ) -> Iterator[Table]:
     """The tables with the cheapest products, each by the schedule that suits it."""
     named = BOX if algorithm == "auto" else NAMED[algorithm]
     known = {table.schedule for table in named.tables((1, 1, 1))}
     if schedule not in (None, *known):
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
-    for sides in _list_shapes(q, named, shape, lean):
+    for sides in _list_shapes(q, named, shape, low_memory):
         tables = [*named.tables(sides)]
         suits = schedule or (_choose_schedule(q, tables[0]) if named is BOX else None)
         for table in tables:
@@ -177,20 +178,20 @@ def _choose_schedule(q: Sizes, table: Table) -> str:
     return q.schedule(table.layouts, table.roles, table.sizes)
 
 
-def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
+def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, low_memory: bool) -> Iterable[tuple[int, int, int]]:
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is BOX:
         rows_first = q.itemsize == WIDE
         search = partial(boxes.find_cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first, two_sums=q.two_sums)
-        thin = boxes.find_by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.two_sums) if lean else ()
+        thin = boxes.find_by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.two_sums) if low_memory else ()
         flat = search(BOXES, boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ()
         return dict.fromkeys((*search(BOXES), *flat, *thin))
 
     def price(sides: tuple[int, int, int]) -> float:
         return min(price_native(q, table) for table in named.tables(sides))
 
-    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if lean else BOXES]
+    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if low_memory else BOXES]
 
 
 def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
@@ -212,7 +213,7 @@ def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
     return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
-def _turn_faces(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Table:
+def _turn_faces(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved.
 
     Where none have, nothing is counted: what thousands of ranks have in common takes a second, and
@@ -221,9 +222,12 @@ def _turn_faces(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> 
     if table.algorithm != BOX.name or q.is_large or is_native(q, table, order):
         return table
     other, better = table.turn_faces(*"ABC"), {}
-    for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
+    for name, face, turned_face in zip("ABC", holdings(table), holdings(other), strict=False):
         back = name == "C"
-        if face is not turned_face and kept.count_words(turned_face, order, back).max() < kept.count_words(face, order, back).max():
+        if face is turned_face:
+            continue
+        words, fewer = (holdings.count_words(each, order, back).max() for each in (face, turned_face))
+        if fewer < words:
             better[name] = getattr(other, name)
     return replace(table, **better) if better else table
 
@@ -235,7 +239,7 @@ def _list_orders(q: Problem, table: Table) -> list[np.ndarray]:
     return list_orders(table.shape, q.homes)
 
 
-def _relabel(q: Problem, kept: Holdings, found: list[Way]) -> list[Way]:
+def _relabel(q: Problem, holdings: Holdings, found: list[Way]) -> list[Way]:
     """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way.
 
     Of many ranks that is the best that is known so far, of few, whose assignments take no time, the
@@ -246,11 +250,11 @@ def _relabel(q: Problem, kept: Holdings, found: list[Way]) -> list[Way]:
     again, best = [], found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
     few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:BOXES]
-    hoped = [PriceBound.of(q, kept, *one) for one in few if price_native(q, *one) < best]
-    for one in sorted(hoped, key=_price):
+    bounds = [PriceBound.of(q, holdings, *one) for one in few if price_native(q, *one) < best]
+    for one in sorted(bounds, key=_price):
         if one.price >= best and q.ranks > SWIFT:
             break
-        again.append(price_way(q, kept, one.table, relabel(one.total, one.order, q.homes)))
+        again.append(price_way(q, holdings, one.table, relabel(one.total, one.order, q.homes)))
         best = min(best, again[-1].price)
     return again
 

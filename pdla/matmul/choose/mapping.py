@@ -107,8 +107,8 @@ def _find_runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]
     """The same for blocks within blocks, all found at once: `Block._bounds` for arrays."""
     starts, sizes = np.zeros(1, np.int64), np.array([n])
     for cut, p in zip(cuts, parts, strict=True):
-        units, here = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
-        ends = np.minimum((units // p * here + np.minimum(here, units % p)) * cut.unit, sizes[:, None])
+        units, numbers = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
+        ends = np.minimum((units // p * numbers + np.minimum(numbers, units % p)) * cut.unit, sizes[:, None])
         starts, sizes = (starts[:, None] + ends[:, :-1]).ravel(), np.diff(ends).ravel()
     number = np.flatnonzero(sizes)
     return starts[number], starts[number] + sizes[number], number
@@ -187,11 +187,11 @@ class Holding:
     @property
     def elements(self) -> np.ndarray:
         """Ranks x places; 0 for a rank that is idle on the user's grid."""
-        kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
+        held = np.zeros((self.ranks, len(self.native.elements)), np.int64)
         numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
         rows, cols = (overlap.table()[np.ix_(held, needed)] for overlap, held, needed in numbers)
-        kept[self.order] = rows * cols
-        return kept
+        held[self.order] = rows * cols
+        return held
 
     @cached_property
     def _places(self) -> np.ndarray:
@@ -264,9 +264,9 @@ def _list_neighbours(homes: np.ndarray) -> np.ndarray:
     return rows
 
 
-def sum_held(kept: Sequence[Holding]) -> np.ndarray:
+def sum_held(holdings: Sequence[Holding]) -> np.ndarray:
     """How many elements of several matrices each rank holds of what each place needs: ranks x places."""
-    return np.add.reduce([matrix.elements for matrix in kept])
+    return np.add.reduce([matrix.elements for matrix in holdings])
 
 
 def bound_held(total: np.ndarray) -> int:

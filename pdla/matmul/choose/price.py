@@ -57,9 +57,9 @@ def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chos
     """
     place, received = q.A.place, np.zeros(q.ranks)
 
-    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Holding:
-        lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
-        return Holding(lies, needed, place.order, q.ranks)
+    def hold(shape: tuple[int, int], user: Layout, native: Layout) -> Holding:
+        held, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
+        return Holding(held, needed, place.order, q.ranks)
 
     each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
     for X, layout, needed, ranks, counted in each:
@@ -67,13 +67,13 @@ def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chos
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
-            received += kept(X.shape, layout, needed).count_messages(place.order, False) - counted
+            received += hold(X.shape, layout, needed).count_messages(place.order, False) - counted
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
         steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
-        received += kept(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
+        received += hold(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
     return float(received.max())
 
 
@@ -98,13 +98,13 @@ def weigh(
     """
     if not q.readable and q.homes is None:
         return words
-    lying, layouts = simplify_all(given, sizes), chosen.layouts
+    current, layouts = simplify_all(given, sizes), chosen.layouts
     if q.readable:
-        return roles.count_copied(lying, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
+        return roles.count_copied(current, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
-    return words + (q.machine.distance - 1) * weigh_far(roles.list_moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
+    return words + (q.machine.distance - 1) * weigh_far(roles.list_moves(current, layouts, q.mnk, sizes), tuple(sizes), where)
 
 
 class Holdings:
@@ -140,45 +140,45 @@ class Holdings:
         return self.found[key]
 
 
-def price_way(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Way:
+def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Way:
     """A table with ranks in this order, and its price."""
     words, stay = table.words(*q.mnk), is_native(q, table, order)
     if SCHEDULES[table.schedule].reads_in_place and not stay:
-        return _price_in_place(q, kept, table.straight, order)
+        return _price_in_place(q, holdings, table.straight, order)
     if stay:
-        moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
+        moved, received, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.is_large:
         (moved, more), stays = _estimate_by_sizes(q, table), (False, False, q.C is None)
-        brought = q.weigh_anywhere(moved)
+        received = q.weigh_anywhere(moved)
     else:
-        each = kept(table)
-        arriving, returning, stays = _count_moves(q, kept, each, order)
+        each = holdings(table)
+        arriving, returning, stays = _count_moves(q, holdings, each, order)
         moved, more = float((arriving + returning).max()), _count_messages(each, order)
         # Where few ranks hold A or B, what these send takes longer than what any receives.
         leaving = each[0].count_sent(order) + each[1].count_sent(order)
-        brought = float((np.maximum(arriving, leaving) + returning).max())
+        received = float((np.maximum(arriving, leaving) + returning).max())
         if q.homes is not None:
-            brought = max(brought, _weigh_by_node(q, each, order, arriving, returning))
-    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + brought, more)
+            received = max(received, _weigh_by_node(q, each, order, arriving, returning))
+    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + received, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
-def _price_in_place(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> Way:
+def _price_in_place(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there.
 
     A rank copies its blocks once, unless they need not move or all ranks see the matrix as it is.
     """
-    each, words = kept(table), table.words(*q.mnk)
-    arriving, returning, stays = _count_moves(q, kept, each, order)
+    each, words = holdings(table), table.words(*q.mnk)
+    arriving, returning, stays = _count_moves(q, holdings, each, order)
     read, moved = float(arriving.max()), float(returning.max())
-    written = sum([most for most, stay, seen in zip(kept.largest_blocks, stays, q.seen, strict=False) if not (stay or seen)])
+    written = sum([most for most, stay, seen in zip(holdings.largest_blocks, stays, q.seen, strict=False) if not (stay or seen)])
     copied = (written + roles.READ * read) / 2 + moved
     back = sum([int(matrix.count_messages(order, True).max()) for matrix in each[2:]])
     price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + copied, back)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
 
 
-def bound_price(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> float:
+def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> float:
     """A lower bound on the price of a table, turned or not, with ranks in this order.
 
     On average ranks receive at least what they need less the most that any has, and the product's
@@ -188,14 +188,14 @@ def bound_price(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> 
         return price_native(q, table, order)
     in_place = SCHEDULES[table.schedule].reads_in_place
     table = table.straight if in_place else table
-    brought = 0.0
-    for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.largest_blocks, q.seen, strict=False):
+    received = 0.0
+    for X, layout, most, seen in zip(q.operands[:2], table.layouts, holdings.largest_blocks, q.seen, strict=False):
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
         if come > 0:
-            brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
+            received += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
     a, b, c = table.bound_faces(*q.mnk)
     words = a + b + 1.5 * c if q.readable else weigh_table(q, table, order, a + b + c)
-    return q.price(table.schedule, table.box, words + brought) * (1 - 1e-9)
+    return q.price(table.schedule, table.box, words + received) * (1 - 1e-9)
 
 
 def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
@@ -207,11 +207,11 @@ def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
 
 
 def _count_moves(
-    q: Problem, kept: Holdings, each: Sequence[Holding], order: np.ndarray
+    q: Problem, holdings: Holdings, each: Sequence[Holding], order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
     """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
-    to = [kept.count_words(matrix, order, False) for matrix in each]
-    back = [kept.count_words(matrix, order, True) for matrix in each]
+    to = [holdings.count_words(matrix, order, False) for matrix in each]
+    back = [holdings.count_words(matrix, order, True) for matrix in each]
     stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
     if q.C is None:
         return to[0] + to[1], np.zeros(1), (stay[0], stay[1], True)
@@ -262,8 +262,8 @@ class PriceBound:
     total: np.ndarray
 
     @staticmethod
-    def of(q: Problem, kept: Holdings, table: Table, order: np.ndarray) -> PriceBound:
-        each = kept(table)
+    def of(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> PriceBound:
+        each = holdings(table)
         total, moved = sum_held(each), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))

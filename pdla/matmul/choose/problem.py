@@ -43,13 +43,13 @@ class Operand:
 
     def __str__(self) -> str:
         """In the words of DistMatrix.described, without the dtype, which may be the product's."""
-        lying = ", by columns" * self.transposed + ", shared" * self.shared
-        return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{lying}"
+        stored = ", by columns" * self.transposed + ", shared" * self.shared
+        return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{stored}"
 
     def matches(self, X: DistMatrix) -> bool:
         """Whether X is of this shape, and is cut and stored in this way."""
-        alike = X.transposed == self.transposed and (X.common is not None) == self.shared
-        return X.shape == self.shape and alike and self.is_cut_like(X)
+        stored_alike = X.transposed == self.transposed and (X.common is not None) == self.shared
+        return X.shape == self.shape and stored_alike and self.is_cut_like(X)
 
     def is_cut_like(self, X: DistMatrix) -> bool:
         """Whether X has this layout on this grid. `is` comes first, as they are mostly the very same objects."""
@@ -119,11 +119,11 @@ class Sizes:
 
         What is redistributed before does not count: panels do not help it.
         """
-        lying, layouts = simplify_all(given, sizes), chosen.layouts
-        moves = roles.list_moves(lying, layouts, self.mnk, sizes)
+        current, layouts = simplify_all(given, sizes), chosen.layouts
+        moves = roles.list_moves(current, layouts, self.mnk, sizes)
         in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
-        for i, held in enumerate(roles.count_held(lying, self.mnk, sizes)):
-            if moves[i].words and extra_axes(lying[i], layouts[i], sizes):  # type: ignore[arg-type]
+        for i, held in enumerate(roles.count_held(current, self.mnk, sizes)):
+            if moves[i].words and extra_axes(current[i], layouts[i], sizes):  # type: ignore[arg-type]
                 in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
         comes = moves[0].words > 0 or moves[1].words > 0
         return choose_schedule(Traffic(in_panels * self.itemsize, own * self.itemsize, comes, self.fits))

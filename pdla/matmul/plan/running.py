@@ -27,8 +27,8 @@ def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
     for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
         checks.matrix(X, name)
         check_same_communicator(plan.grid, X.grid, name, "the plan")
-    alike = plan.A.matches(A) and plan.B.matches(B) and promoted(A.dtype, B.dtype) == plan.dtype
-    if not alike or (out is not None and not plan.C.is_cut_like(out)):
+    matches = plan.A.matches(A) and plan.B.matches(B) and promoted(A.dtype, B.dtype) == plan.dtype
+    if not matches or (out is not None and not plan.C.is_cut_like(out)):
         made_for = f"{plan.A}; {plan.B}; out={plan.C}, in {plan.dtype}"
         given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
         raise PlanError(f"this plan is for {made_for}, not for {given}")
@@ -49,9 +49,9 @@ def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
 def _is_one_turn(plan: Description) -> bool:
     """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
     # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
-    here = plan.A.grid == plan.B.grid == plan.C.grid == plan.grid
-    lies = plan.how.reads_in_place and here and all(plan.stays) and plan.needs_no_conversion
-    return lies and _can_add_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
+    one_grid = plan.A.grid == plan.B.grid == plan.C.grid == plan.grid
+    in_place = plan.how.reads_in_place and one_grid and all(plan.stays) and plan.needs_no_conversion
+    return in_place and _can_add_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
 
 
 def run(
@@ -109,21 +109,21 @@ def convert(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix
 
     Some schedules take them in whatever layouts they come.
     """
-    alike = A.grid is B.grid is plan.grid and A.dtype is B.dtype is plan.dtype
-    if alike and plan.needs_no_conversion and not (A.conjugated or B.conjugated):
+    same = A.grid is B.grid is plan.grid and A.dtype is B.dtype is plan.dtype
+    if same and plan.needs_no_conversion and not (A.conjugated or B.conjugated):
         return A, B
     ready = [_prepare(plan, X) for X in (A, B)]
-    there, ends = [], []
+    converted, ends = [], []
     for X, layout, stays in zip(ready, plan.native, plan.stays, strict=False):
         if stays or plan.how.takes_any_layout:
-            there.append(_view_on_grid(plan, X, layout) if stays else X)
+            converted.append(_view_on_grid(plan, X, layout) if stays else X)
             continue
         out = buffer(X.xp, local_shape(X.shape, layout, plan.grid), X.dtype)
         ends.append(start(X, find_route(X, layout, plan.grid, plan.memo), plan.grid.comm, out))
-        there.append(DistMatrix(out, X.shape, plan.grid, layout))
+        converted.append(DistMatrix(out, X.shape, plan.grid, layout))
     for end in ends:
         end()
-    return there[0], there[1]
+    return converted[0], converted[1]
 
 
 def _view_on_grid(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
@@ -158,10 +158,10 @@ def _multiply_and_return(
     block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), kind)
     c = DistMatrix(block, out.shape, plan.grid, plan.native[2])
     multiply(plan, a, b, c, alpha, 0)
-    home = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
-    start(c, find_route(c, out.layout, out.grid, plan.memo), plan.grid.comm, home)()
+    target = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
+    start(c, find_route(c, out.layout, out.grid, plan.memo), plan.grid.comm, target)()
     if beta != 0:
-        xp.combine(out.stored, beta, home)
+        xp.combine(out.stored, beta, target)
 
 
 # ---------------------------------------------------------------------------------------------- multiplying
@@ -196,6 +196,6 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     xp.combine(c.stored, beta, addends.stored)
 
 
-def _can_add_to(plan: Description, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
+def _can_add_to(plan: Description, dtype: np.dtype, current: Layout, layout: Layout) -> bool:
     """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
-    return dtype == summing(plan.dtype) and not layout.partial and lying.same_cuts(layout, plan.C.shape, plan.grid.sizes)
+    return dtype == summing(plan.dtype) and not layout.partial and current.same_cuts(layout, plan.C.shape, plan.grid.sizes)

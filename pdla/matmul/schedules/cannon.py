@@ -160,12 +160,12 @@ class Ring:
         if (number, part) == (self.slice, self.part):
             return
         stream, share = self.stream, self.shares[number]
-        here, stored = (self.part, self.stored) if number == self.slice else (stream.own_part, stream.cut(share.mine))
+        current, stored = (self.part, self.stored) if number == self.slice else (stream.own_part, stream.cut(share.mine))
         pending = to_pending(stored)
-        if part != here:
+        if part != current:
             assert stream.comm is not None
             panel = stream.fit(self.buffers[0], len(share.parts[part]))
-            pending = stream.comm.shift(stored, panel, (here - part) % stream.comm.size)
+            pending = stream.comm.shift(stored, panel, (current - part) % stream.comm.size)
             self.buffers.reverse()
         self.coming = pending, number, part
 

@@ -48,10 +48,10 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sin
     sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
 
-    def begin(step: Step) -> list[tuple[Any, Any]]:
+    def start_step(step: Step) -> list[tuple[Any, Any]]:
         return [feed.start(route, shape) for feed, route, shape in zip(feeds, step.routes, step.shapes, strict=True)]
 
-    for _, coming in start_ahead(begin, steps):
+    for _, coming in start_ahead(start_step, steps):
         for end, _ in coming:
             end()
         (_, a), (_, b) = coming
@@ -86,8 +86,8 @@ def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, wi
     leaving = [_list_sends(X, face, grid, sizes, first) for X, face in sides]
     for step in range(panels):
         panel = (first[grid.comm.rank] + step) % panels
-        here = None if grid.coords is None else {**grid.coords, PANEL: panel}
-        held = [face.indices(X.shape, sizes, here) for X, face in sides]
+        coords = None if grid.coords is None else {**grid.coords, PANEL: panel}
+        held = [face.indices(X.shape, sizes, coords) for X, face in sides]
         routes = [
             Route(sends[step], received(X.shape, (X.layout, X.grid), part))
             for (X, _), sends, part in zip(sides, leaving, held, strict=True)
@@ -103,9 +103,9 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
     for axis, role in roles.carries:
         if role in "mn":
             first += panels * where[grid.axes.index(axis)] // grid.sizes[axis]
-    begins = np.zeros(grid.comm.size, np.int64)
-    begins[grid.ranks.ravel()] = first % panels
-    return begins
+    by_rank = np.zeros(grid.comm.size, np.int64)
+    by_rank[grid.ranks.ravel()] = first % panels
+    return by_rank
 
 
 def _list_sends(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:

@@ -201,10 +201,10 @@ def _find_product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], he
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: PlanCache, machine: Machine) -> None:
     """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
 
-    def script_of() -> Script:
+    def make_script() -> Script:
         return Script.of(a, b, roles, (find_gather_axes(a, roles.A), find_gather_axes(b, roles.B)), machine)
 
-    script: Script = memo.once("script", script_of)
+    script: Script = memo.once("script", make_script)
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
@@ -215,17 +215,17 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     other = comms[1] if comms[1] is not comms[0] else None
     gather_buffers = [_open_buffer(comms[0], script.sizes[0]), _open_buffer(other, script.sizes[1])]
     try:
-        here_a, coming_a = _start_gather(a, roles.A, script, 0, comms[0], gather_buffers[0])
-        here_b, coming_b = _start_gather(b, roles.B, script, 1, comms[1], gather_buffers[1])
+        tiles_a, arriving_a = _start_gather(a, roles.A, script, 0, comms[0], gather_buffers[0])
+        tiles_b, arriving_b = _start_gather(b, roles.B, script, 1, comms[1], gather_buffers[1])
         if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
-            for _ in chain(coming_a, coming_b):
+            for _ in chain(arriving_a, arriving_b):
                 pass
-            here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))
-        _multiply(script, here_a, here_b, into)
-        for i in coming_a:
-            _multiply(script, {i: here_a[i]}, here_b, into)
-        for j in coming_b:
-            _multiply(script, here_a, {j: here_b[j]}, into)
+            tiles_a, tiles_b = dict(sorted(tiles_a.items())), dict(sorted(tiles_b.items()))
+        _multiply(script, tiles_a, tiles_b, into)
+        for i in arriving_a:
+            _multiply(script, {i: tiles_a[i]}, tiles_b, into)
+        for j in arriving_b:
+            _multiply(script, tiles_a, {j: tiles_b[j]}, into)
         into.end()
     finally:
         for gather_buffer in gather_buffers:
@@ -257,7 +257,7 @@ def _gather_tiles(
     """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
-    here = {comm.rank: X.stored}
+    tiles = {comm.rank: X.stored}
     if gather_buffer is None:
         others = {r: shape for r, shape in shapes.items() if r != comm.rank}
         outs = dict(zip(others, buffers(X.xp, [*others.values()], X.dtype), strict=True))
@@ -265,13 +265,13 @@ def _gather_tiles(
         outs = {r: gather_buffer.take(X.xp, shape, X.dtype) for r, shape in shapes.items()}
     arrivals = comm.allgather(X.base, outs, gather_buffer=gather_buffer)
 
-    def coming() -> Iterator[int]:
+    def receive() -> Iterator[int]:
         for r in arrivals:
             arrived: Any = outs[r]
-            here[r] = arrived.T if X.transposed else arrived
+            tiles[r] = arrived.T if X.transposed else arrived
             yield r
 
-    return here, coming()
+    return tiles, receive()
 
 
 def _gather_joined(
@@ -281,18 +281,18 @@ def _gather_joined(
     whole, arrivals = gather_in_parts(X, layout, along, gather_buffer)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]
-    here: Tiles = {}
+    tiles: Tiles = {}
 
-    def coming() -> Iterator[int]:
+    def receive() -> Iterator[int]:
         for r in arrivals:
             j = group_of[r]
             missing[j] -= 1
             if not missing[j]:
                 part = places[j][1]
-                here[j] = take(X.xp, whole.stored, *((ALL, part) if along_k else (part, ALL)))
+                tiles[j] = take(X.xp, whole.stored, *((ALL, part) if along_k else (part, ALL)))
                 yield j
 
-    return here, coming()
+    return tiles, receive()
 
 
 def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> None:

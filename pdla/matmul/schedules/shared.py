@@ -46,8 +46,8 @@ class Piece:
 
     begin: int
     shape: Shape
-    there: Place
-    here: Place | None
+    target: Place
+    source: Place | None
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Written:
 class Seen:
     """An operand that all ranks see as it is: which rows and columns of it are this rank's face."""
 
-    there: Place
+    place: Place
     read: Read
 
 
@@ -146,15 +146,15 @@ def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -
     longest = [_find_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
     size = align(prod(longest) * X.dtype.itemsize)
 
-    def begin(where: Mapping[str, int]) -> int:
+    def locate(where: Mapping[str, int]) -> int:
         number = 0
         for axis in layout.axes:
             number = number * grid.sizes[axis] + where[axis]
         return offset + number * size
 
-    pieces = tuple(_list_pieces(X, layout, grid, begin))
+    pieces = tuple(_list_pieces(X, layout, grid, locate))
     end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
-    return Written(begin(grid.coords) if grid.coords else end, stored_shape(X, rows, cols), pieces, read), end
+    return Written(locate(grid.coords) if grid.coords else end, stored_shape(X, rows, cols), pieces, read), end
 
 
 def _count_read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
@@ -176,7 +176,7 @@ def _find_longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
     return max(len(part) for part in shares(n, nest, grid.sizes, axes_of(nest), {}))
 
 
-def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
+def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, locate: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
     """The pieces that this rank writes; of ranks with the same block only the first writes.
 
     begin: the byte of the shared buffer at which the face of the rank at given coordinates begins.
@@ -185,9 +185,9 @@ def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callab
         return
     rows, cols = X.indices
     for up, along in overlays_of_blocks(X.shape, layout, grid.sizes, X.indices):
-        here = None if _selects_all(up.here, len(rows)) and _selects_all(along.here, len(cols)) else (up.here, along.here)
+        source = None if _selects_all(up.here, len(rows)) and _selects_all(along.here, len(cols)) else (up.here, along.here)
         face = stored_shape(X, up.share, along.share)
-        yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
+        yield Piece(locate(up.where | along.where), face, (up.there, along.there), source)
 
 
 def _selects_all(selection: Selection, n: int) -> bool:
@@ -220,7 +220,7 @@ class LocalBlock:
         if faces is None:
             return self.block
         if isinstance(faces, Seen):
-            return self.whole[faces.there]
+            return self.whole[faces.place]
         mine = self._view(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
             face = mine if piece.begin == faces.begin else self._view(memory, piece.begin, piece.shape)
@@ -229,12 +229,12 @@ class LocalBlock:
 
     def _make_write(self, face: Any, piece: Piece) -> Callable[[], None]:
         """A function that writes a piece, again and again."""
-        if all(isinstance(selection, slice) for selection in piece.here or ()):
-            return self.xp.putting(face, *piece.there, self._cut(piece))
-        return lambda: self.xp.put(face, *piece.there, self._cut(piece))
+        if all(isinstance(selection, slice) for selection in piece.source or ()):
+            return self.xp.putting(face, *piece.target, self._cut(piece))
+        return lambda: self.xp.put(face, *piece.target, self._cut(piece))
 
     def _cut(self, piece: Piece) -> Any:
-        return self.block if piece.here is None else take(self.xp, self.block, *piece.here)
+        return self.block if piece.source is None else take(self.xp, self.block, *piece.source)
 
     def _view(self, memory: Any, begin: int, shape: Shape) -> Any:
         face = self.xp.look(memory, begin, shape, self.block.dtype)

@@ -87,12 +87,12 @@ def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callab
     """Collective: start gathering X over the axes, which brings it to this layout; gives a function that waits for the matrix."""
     whole, arrivals = gather_in_parts(X, layout, axes)
 
-    def end() -> DistMatrix:
+    def finish() -> DistMatrix:
         for _ in arrivals:
             pass
         return whole
 
-    return end
+    return finish
 
 
 def gather_in_parts(
@@ -122,7 +122,7 @@ def gather_in_parts(
     }
     arrivals = comm.allgather(X.stored, outs, gather_buffer=gather_buffer)
 
-    def coming() -> Iterator[int]:
+    def receive() -> Iterator[int]:
         if comm.rank in outs:
             if comm.rank not in in_place:
                 X.xp.put(whole, *to.parts[comm.rank].place, X.stored)
@@ -132,7 +132,7 @@ def gather_in_parts(
                 X.xp.put(whole, *to.parts[r].place, outs[r])
             yield r
 
-    return DistMatrix(whole, X.shape, X.grid, layout), coming()
+    return DistMatrix(whole, X.shape, X.grid, layout), receive()
 
 
 class Part(NamedTuple):

@@ -99,13 +99,13 @@ def _walk(
     axes_c, c = _plan_reduction(roles.C, wanted, dc, sizes)
     m, n, k = mnk
 
-    def share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
+    def count_share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
         held = float(size)
         for axis in layout.axes:
             held /= 1 if axis in axes else sizes[axis]
         return held if axes else 0.0
 
-    words = share(m * k, a, axes_a) + share(k * n, b, axes_b) + share(m * n, c, axes_c)
+    words = count_share(m * k, a, axes_a) + count_share(k * n, b, axes_b) + count_share(m * n, c, axes_c)
     return Walk(dimension, axes_a, axes_b, axes_c, a, b, c, words)
 
 

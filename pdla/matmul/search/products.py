@@ -331,8 +331,8 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     best, placed = estimate.find_fastest(moved, work, sizes, machine, product.itemsize)
     overhead = _estimate_overhead(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
-    told = replace(best, overhead=overhead, hides=HIDES * machine.overlap)
-    return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
+    estimated = replace(best, overhead=overhead, hides=HIDES * machine.overlap)
+    return Candidate(Choice(table, tuple(placed)), estimated, held * product.itemsize)
 
 
 def _estimate_overhead(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
