@@ -29,7 +29,7 @@ class Run:
 def made(count, seed=0):
     random = np.random.default_rng(seed)
     for true, share, size, begun in random.random((count, 4)).tolist():  # what begins may pass meanwhile: it bounds nothing
-        yield Candidate(Run(true, size), Seconds(true * share, 0.0, 0.0, begun=begun), size)
+        yield Candidate(Run(true, size), Seconds(true * share, 0.0, 0.0, overhead=begun), size)
 
 
 @pytest.mark.parametrize("memory", [float("inf"), 0.5])
