@@ -32,10 +32,10 @@ from pdla.model.machine import Machine
 
 @lru_cache(1024)
 def default_layout(a: Layout, b: Layout) -> Layout:
-    """C's layout where none is asked for: A's row cuts and B's column cuts.
+    """C's layout where the caller gives none: A's row cuts and B's column cuts.
 
-    An axis that is in both cuts the rows; the columns are cut along one that else would cut only
-    the inner dimension, if there is one: so C of A^T B is cut as far as A and B are.
+    An axis in both cuts the rows. The columns are then cut along an axis that otherwise cuts the
+    inner dimension alone. So C of A^T B is cut as far as A and B are.
     """
     by_rows = axes_of(a.rows)
     taken = {*by_rows, *axes_of(b.cols)}
@@ -64,7 +64,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """That there is one of this name."""
+    """PlanError unless there is an algorithm of this name."""
     names = (*ON_GRID, *NAMED)
     if not checks.one_of(algorithm, (*names, "auto")):
         hint = f"; {algorithm} is a schedule: give matmul schedule={algorithm!r}" if checks.one_of(algorithm, SCHEDULES) else ""
@@ -101,7 +101,7 @@ def _check_box(options: Options, ranks: int) -> None:
 
 
 def _is_count(n: Any) -> bool:
-    """Whether `n` is an integer of at least 1. 2.0 is none: as it equals 2, plans kept for 2 would be found by it."""
+    """Whether `n` is an integer of at least 1. 2.0 is not: it equals 2, and would find the plans kept for 2."""
     return isinstance(n, (int, np.integer)) and bool(n >= 1)
 
 
@@ -156,10 +156,10 @@ def plan_matmul(
 
     Notes
     -----
-    A plan may need more memory than it foretells, and than `memory_limit`, where it is run
-    otherwise than it was made here: with beta other than 0 for one made with 0, with 0 for one made
-    with another (16-bit floats), or on matrices that have to be copied where these A and B have not
-    (conjugates, parts, another dtype, blocks with gaps).
+    A plan that is run otherwise than it was made may need more memory than it predicts, and than
+    `memory_limit`. Examples are a beta other than 0 where the plan was made with 0; 0 where it was
+    made with another (16-bit floats); and matrices that must be copied, such as conjugates, parts,
+    another dtype, or blocks with gaps.
 
     Examples
     --------
@@ -199,16 +199,16 @@ def matmul(
         m x k and k x n, in any layouts on any grids over one communicator; transposes and
         conjugates are views. Dtypes promote as NumPy's do.
     algorithm : str, optional
-        "auto": the cheapest of the rule on A's own grid and all boxes of "3d", with the words that
-        bring A and B to its layouts, and C back, counted. Others are
+        "auto": the cheapest of the rule on A's own grid and all boxes of "3d". Their price includes
+        the words that convert A, B and C. Others are
 
         * on the grid of A and B, by the rule: "gather", "summa", "cannon";
         * on the best grid of their kind: "3d", "2.5d", "tesseract", "a-stationary", "b-stationary",
           "c-stationary".
     layout : Layout or "native", optional
-        Of C, on A's grid; "native": where it costs least, on the plan's grid. By default A's row
-        cuts and B's column cuts; where one axis is in both, the columns are cut along one that cuts
-        neither, if A or B is cut along it, else not (native where A and B are on different grids).
+        C's layout, on A's grid. "native": the cheapest, on the plan's grid. By default A's row cuts
+        and B's column cuts. An axis in both cuts the rows, and another axis of A or B, if there is
+        one, the columns. The default is native if A and B are on different grids.
     out : DistMatrix, optional
         The matrix C to fill, of the product's shape and dtype, sharing no memory with A and B.
     alpha : number, optional
@@ -218,17 +218,17 @@ def matmul(
     box : tuple of three int, optional
         (pm, pn, pk) for an algorithm with a grid of its own; (pr, pc, depth) for tesseract.
     schedule : str, optional
-        "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels),
-        "cannon" (shifts) or "fetch" (panels straight from where A and B lie), where the algorithm
-        leaves the choice.
+        If the algorithm leaves the choice: "gather" (all at once), "shared" (in memory that a
+        node's ranks share), "summa" (panels), "cannon" (shifts) or "fetch" (panels from any
+        layout).
     panel : int, optional
         Width of panels (summa, cannon, fetch), in indices, at most.
     memory_limit : int, optional
         Bytes of workspace a rank, at most.
     verify : bool or "keep", optional
-        Compare C x with A (B x) for two vectors of 1 and -1, and compute a wrong product once more,
-        with a warning; what is wrong in an `out` is an error, or "keep" keeps what is in `out` to
-        compute it again. By default as PDLA_VERIFY says.
+        Compare C x with A (B x) for two vectors of 1 and -1. A wrong product is computed once more,
+        with a warning. A wrong `out` is an error, unless "keep" saves its contents to compute it
+        again. By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -238,8 +238,8 @@ def matmul(
     Raises
     ------
     ShapeError
-        For sizes that do not go together; an `out` of another shape or dtype; an alpha or beta that
-        the dtype does not have, as a float that would be infinite in it.
+        For sizes that do not match; an `out` of another shape or dtype; an alpha or beta that the
+        dtype does not have, as a float that overflows in it.
     LayoutError
         For a layout that does not fit, or has partial sums.
     GridError
@@ -250,7 +250,7 @@ def matmul(
     VerificationError
         For a product that `verify` found wrong, and could not compute again.
     AgreementError
-        Where ranks give different arguments. All of these are raised on every rank.
+        If ranks give different arguments. All of these are raised on every rank.
 
     See Also
     --------
@@ -260,8 +260,8 @@ def matmul(
     Notes
     -----
     Plans are kept: the same call finds its plan again. 16-bit floats are multiplied in float32.
-    Infinity and NaN in alpha and beta multiply each addend, as in BLAS, so that a zero in A or B
-    may make NaN.
+    Infinity and NaN in alpha and beta multiply each addend, as in BLAS: a zero in A or B may then
+    give NaN.
 
     SUMMA: van de Geijn and Watts 1997. Cannon 1969. 3d: Agarwal, Balle, Gustavson, Joshi and Palkar
     1995. 2.5d: Solomonik and Demmel 2011. The stationary forms: Schatz, van de Geijn and Poulson
@@ -329,7 +329,7 @@ def gemm(alpha: complex, A: DistMatrix, B: DistMatrix, beta: complex, C: DistMat
 
 
 class Plans:
-    """The plans made on one communicator, the latest last, and the workspace that its calls share."""
+    """The plans of one communicator, the latest last, and the workspace that its calls share."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[Any, ...], Any] = {}
@@ -343,8 +343,8 @@ class Plans:
     def keep(self, key: tuple[Any, ...], plan: Any) -> None:
         """Keep a plan as the latest, and drop the oldest.
 
-        Only for calls that agree, so that every rank drops the same plans: some exchange messages
-        at their first run only, in which all ranks must take part.
+        Call it only for calls that agree, so that every rank drops the same plans. Some plans send
+        messages at their first run only, and all ranks must take part in that.
         """
         if self.plans and next(reversed(self.plans.values())) is plan:
             return
@@ -355,7 +355,7 @@ class Plans:
 
 
 def plans_of(comm: Communicator) -> Plans:
-    """Those of a communicator, its attribute: so plans live as long as it does."""
+    """The plans of a communicator. They are its attribute, and live as long as it does."""
     if not hasattr(comm, "_plans"):
         comm._plans = Plans()  # type: ignore[attr-defined]
     return comm._plans  # type: ignore[attr-defined]
@@ -365,7 +365,7 @@ def _find_plan(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex,
     options: Options, verify: Any = None,
 ) -> tuple[Plan, Plans]:
-    """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
+    """Collective: check a call, and find its plan among those kept, or make it. Gives the plan, and the plans that have it."""
     with agreed(checks.communicator((A, B, out)), _describe_call(A, B, layout, out, alpha, beta, options, verify)):
         _check(A, B, out, layout)
         _check_options(options, A, B, out)
@@ -386,7 +386,7 @@ def _find_plan(
 
 
 def _describe_c(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
-    """C as the caller wants it; None: in whatever layout costs least."""
+    """C in the layout that the caller gives; None: in the cheapest."""
     shape = (A.shape[0], B.shape[1])
     if out is not None:
         return Operand.of(out)

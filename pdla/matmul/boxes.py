@@ -1,14 +1,14 @@
-"""Boxes: the m x n x k multiplications cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
+"""Boxes: the m x n x k multiplications cut into pm x pn x pk boxes, one a rank. A few of P ranks may be idle.
 
-A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds
-its share of each; the pn ranks that need one face of A hold a pn-th of it each, and so on. So it
+A rank needs its box's faces: (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C. It holds
+its share of each: the pn ranks that need one face of A hold a pn-th each, and so on. A rank
 receives
 
     (m/pm)(k/pk)(1 - 1/pn) + (k/pk)(n/pn)(1 - 1/pm) + (m/pm)(n/pn)(1 - 1/pk)  words.
 
-Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). Searching all
-boxes with at most P ranks, not only those whose sides divide P, is what keeps primes near the lower
-bound.
+Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). The search
+takes all boxes of at most P ranks, not only those whose sides divide P: so primes come near the
+lower bound.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pdla.comm.collectives import circulant
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-# What each earns is in docs/choosing.md, under "The constants". Of `price`:
+# docs/choices.md measures the effect of each constant. Constants of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
-SUMS = 1e-3  # added where C is summed over ranks: of boxes that are alike otherwise, as of a cube on two ranks, one without sums
-NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, faces above NEAR times the least cost so much more: 2 or 100 choose alike
-BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
+SUMS = 1e-3  # added if C is summed over ranks: it decides between boxes that are otherwise equal, as of a cube on two ranks
+NEAR, LOPSIDED = 1.1, 10  # from MANY ranks on, faces above NEAR times the smallest cost so much more: 2 and 100 choose the same
+BUSY = 0.5  # messages are divided by this share of a rank's multiplications, if the bound's words take less time
 # Of the search:
-LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
+LONGEST = 4096  # ranks along k up to which steps are counted: planning the sums of a longer row takes a second or more
 EVERY = 4096  # ranks up to which all boxes are looked at
-ABOUT = 1.02  # so many times the fewest words are as good, if they come in fewer messages
-LOOKS = 257, 128  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
+ABOUT = 1.02  # so many times the fewest words count as equal, if they come in fewer messages
+LOOKS = 257, 128  # beyond: how many sides are tried near the ideal one, which is among them, and of all sizes
 
 
 class Box(NamedTuple):
@@ -76,10 +76,9 @@ def _evaluate(m: int, n: int, k: int, box: Box) -> Boxes:
 
 @lru_cache(maxsize=4096)
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
-    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns.
+    """Split pk ranks that sum a face of C, bm x bn, into ranks along its rows and along its columns.
 
-    It is so that a rank receives about the fewest words, and of such arrangements the one of fewest
-    messages.
+    Of the splits with about the fewest words it is the one of fewest messages.
     """
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
@@ -100,9 +99,9 @@ def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All that is found is elementwise.
+    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All results are elementwise.
 
-    first  of the pk ranks that sum a face of C, those along its rows, if it is summed along both dimensions, or along its columns
+    first  the ranks along a face's rows, of the pk that sum it, if C is summed along both dimensions
     """
 
     bm: Any
@@ -125,7 +124,7 @@ class Boxes:
 
     @property
     def messages(self) -> tuple[Any, Any, Any]:
-        """Of A, B and C. Short pieces of many ranks come in steps, and only from ranks that have any; C may be summed twice."""
+        """Messages of A, B and C. Short pieces of many ranks come in steps, from ranks that have any. C may be summed twice."""
         if np.max(np.maximum(np.maximum(self.pm, self.pn), self.pk), initial=1) < circulant.MANY:
             return self.pn - 1, self.pm - 1, self.pk - 1
         faces = (self.bm * self.bk, self.pn), (self.bk * self.bn, self.pm)
@@ -141,8 +140,8 @@ class Boxes:
     def _sums(self) -> tuple[Any, Any]:
         """Words and messages of C's addends.
 
-        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks
-        may cut it along both, with two sums (Table.evened).
+        Small faces of C are cut unevenly, by rows or by columns. Many ranks may cut them along
+        both, with two sums (Table.even_faces).
         """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
         once = np.minimum(self._count_sum(bm, bn, pk), self._count_sum(bn, bm, pk))
@@ -156,20 +155,20 @@ class Boxes:
         return np.where(two_sums, twice, once), np.where(two_sums, steps, circulant.messages(size, pk))
 
     def prefers_two_sums(self, once: Any, twice: Any) -> Any:
-        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come.
+        """Whether two sums of so many words are better than one: they are if the shares are as even, since fewer messages come.
 
-        A row of ranks that is longer than LONGEST is worth a few words more.
+        To avoid a row of more than LONGEST ranks, two sums may receive a few words more.
         """
         return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
     def count_two_sums(self, rows: Any, cols: Any) -> Any:
-        """Words of two sums, which leave a rank some of its face's rows, and some of their columns, in the better order."""
+        """Words of two sums, along rows and along columns, in the better order."""
         bm, bn = self.bm, self.bn
         rows_first = self._count_sum(bm, bn, rows) + self._count_sum(bn, np.ceil(bm / rows), cols)
         return np.minimum(rows_first, self._count_sum(bn, bm, cols) + self._count_sum(bm, np.ceil(bn / cols), rows))
 
     def _count_sum(self, size: Any, across: Any, ranks: Any) -> Any:
-        """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
+        """Words of a sum over ranks that cut a dimension of this size; `across`: the length of the other."""
         ranks, size = np.broadcast_arrays(ranks, size)
         addends = np.array(ranks - 1.0)
         crowded = (size < ranks) & circulant.pays(8 * size * across, ranks)
@@ -179,7 +178,7 @@ class Boxes:
 
 @lru_cache(maxsize=16)
 def _find_roots(bits: int) -> np.ndarray:
-    """Of each number of so many bits the largest divisor that is at most its square root."""
+    """For each number of so many bits: its largest divisor up to its square root."""
     found = np.ones(1 << bits, np.int64)
     for divisor in range(2, isqrt(1 << bits) + 1):
         found[divisor * divisor :: divisor] = divisor
@@ -189,14 +188,14 @@ def _find_roots(bits: int) -> np.ndarray:
 def price(
     ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
 ) -> Any:
-    """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
+    """The price of a box, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
-    work   multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages are set against
-           them instead: when a long matrix is multiplied by a small one hardly a word need be
-           received, but idle ranks cost much.
-    sums   whether C is summed over ranks, which needs memory and additions: it decides between boxes that are alike otherwise.
-    It is no time: words, in multiples of the bound, weigh against `over` as 1 : WORK. Few ranks send little for the work that
-    they do, so with few of them `over`, which idle ranks raise, weighs more.
+    work  multiplications of 1/ranks of the product: if they take much longer than the bound's words, messages are divided by them
+    sums  whether C is summed over ranks, which takes memory and additions; this decides between boxes that are otherwise equal
+
+    A long matrix times a small one needs hardly a word, but idle ranks cost much. A price is no time: words, in
+    multiples of the bound, weigh against `over` as 1 : WORK. Idle ranks raise `over`. Few ranks send little for
+    their work, so `over` weighs more for them.
     """
     least = max(bound, 1.0)
     messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
@@ -204,7 +203,7 @@ def price(
 
 
 def weight(ranks: int) -> float:
-    """What `over` weighs in a price."""
+    """The weight of `over` in a price."""
     return max(WORK, FEW / ranks)
 
 
@@ -214,9 +213,9 @@ def find_cheapest(
 ) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
-    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is
-    the one with most ranks along n; rows_first: along m.  two_sums: whether C's faces may be cut, and
-    summed, along both dimensions
+    most        no box has more ranks along m, n or k than this one
+    rows_first  of boxes of one price the one with most ranks along m is first, else along n
+    two_sums    C's faces may be cut, and summed, along both dimensions
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _list_sides(*parts, ranks))
@@ -239,8 +238,8 @@ def find_cheapest(
 class Search:
     """A search for the cheapest boxes of m x n x k on so many ranks.
 
-    near  whether many ranks' faces are to be near the least ones. Else, where messages weigh most, a lopsided box would be taken
-          for a few messages less, though ranks receive many times as much
+    near  whether faces of many ranks must be near the smallest. Otherwise, if messages weigh most, a lopsided box would be taken
+          for a few messages less, though its ranks receive many times as much
     flat  whether k is not cut
     """
 
@@ -253,7 +252,7 @@ class Search:
     flat: bool
 
     def bound_ranks(self, price_: float) -> float:
-        """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do, if anything."""
+        """A lower bound on the ranks of a box of at most this price: fewer ranks have more work each, if there is any."""
         return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
 
     def price_boxes(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
@@ -268,7 +267,7 @@ class Search:
         return found * np.where(self._is_lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
 
     def _is_lopsided(self, boxes: Boxes) -> np.ndarray:
-        """Whether faces, not rounded, are larger than NEAR times the least of as many ranks (bounds.accessed_lower_bound)."""
+        """Whether faces, not rounded, exceed NEAR times the smallest for as many ranks (bounds.accessed_lower_bound)."""
         m, n, k, ranks = float(self.m), float(self.n), float(self.k), boxes.pm * boxes.pn * boxes.pk
         d3, d2, d1 = (k, *sorted((m, n))) if self.flat else sorted((m, n, k))
         cut_two = 2 * np.sqrt(d1 * d2 * d3**2 / ranks) + d1 * d2 / ranks
@@ -278,10 +277,10 @@ class Search:
         return (m * k * boxes.pn + k * n * boxes.pm + m * n * boxes.pk) / ranks > NEAR * least
 
     def find_even_box(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> tuple[Box, float] | None:
-        """The box that might be cheapest if C's faces were cut evenly, with some ranks less along k, and its price.
+        """Find the box that would be cheapest if C's faces were cut evenly, with fewer ranks along k; and its price.
 
-        A prime number of ranks, for instance, cuts faces along one dimension alone. None: no box
-        might be.
+        A prime number of ranks, for instance, cuts faces along one dimension alone. None: there is
+        no such box.
         """
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):
@@ -300,9 +299,9 @@ class Search:
 
 
 def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, two_sums: bool) -> list[Box]:
-    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on.
+    """The cheapest boxes with at most 1, 2, 4, 8 ... ranks along k.
 
-    The fewer ranks sum C, the less memory that needs.
+    Fewer ranks that sum C need less memory.
     """
     layers = (2**i for i in range(min(ranks, k).bit_length()))
     return [
@@ -313,7 +312,7 @@ def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_fi
 
 
 def _list_thinner(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Those of these boxes with a half, a quarter and so on of the ranks along k that have at least so many ranks in all."""
+    """These boxes with a half, a quarter, ... of the ranks along k, as long as they have `least` ranks in all."""
     halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
     pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
     some = pm * pn * pk >= least
@@ -321,7 +320,7 @@ def _list_thinner(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) 
 
 
 def _list_sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
+    """All pairs (pm, pn) to price. Some are far from the ideal: if messages weigh most, such a box may be best."""
     if ranks <= EVERY:
         return _list_pairs(ranks)
     ideal = zip(_find_ideal(m, n, k, ranks), (m, n), strict=True)
@@ -332,7 +331,7 @@ def _list_sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndar
 
 
 def _sample_sides(ideal: float, size: int, near: int, far: int) -> np.ndarray:
-    """Some of the numbers 1 to `size`: `near` of them within a factor of two of the ideal one, and `far` of all."""
+    """Sample the numbers 1 to `size`: `near` of them within a factor of two of the ideal, and `far` of all."""
     most = max(size, 1)
     ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), near), (1, most, far)
     return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
@@ -347,7 +346,7 @@ def _list_pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _find_ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
-    """`pm` and `pn`, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
+    """`pm` and `pn`, not rounded, of the box nearest to a cube that has at least one rank along each dimension."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
     free = sorted(sizes, key=lambda d: sizes[d])

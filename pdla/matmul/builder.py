@@ -1,4 +1,4 @@
-"""Making a plan: what it is made for, and the plan that goes a given way."""
+"""Making a plan: the product that it is for, and the plan of a given way."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is 
 
 @dataclass(frozen=True)
 class PlanBuilder:
-    """What a plan is made for.
+    """The product that a plan is made for.
 
-    C=None leaves C's layout to the plan;  adds: beta is not 0, C has old values to add.
+    C=None leaves C's layout to the plan; adds: beta is not 0, so C's old values are added.
     """
 
     A: Operand
@@ -45,7 +45,7 @@ class PlanBuilder:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the caller leaves nothing to choose but roles."""
+        """Whether the options leave nothing to choose but roles."""
         return self.options.schedule is not None and (self.options.box is not None or self.options.algorithm in SCHEDULES)
 
     def list_ways(self) -> list[Way]:
@@ -53,7 +53,7 @@ class PlanBuilder:
         return candidates.list_ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
     def list_contenders(self, most: int) -> list[Way]:
-        """The cheapest of the ways that differ, up to so many, and every schedule on the matrices' own grid."""
+        """Up to `most` of the cheapest ways that differ, and every schedule on the matrices' own grid."""
         own = candidates.list_own_grid_ways(self.problem) if self.options == Options(panel=self.options.panel) else []
         return candidates.keep_distinct([*candidates.keep_distinct(self.list_ways())[:most], *own])
 
@@ -66,7 +66,7 @@ class PlanBuilder:
         return candidates.describe_runners_up(self.list_ways(), self.dtype.itemsize)
 
     def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
-        """The plan that goes this way."""
+        """Make the plan of a way."""
         q = self.problem
         if way.table is None:
             grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native_layout(way.roles.C)
@@ -85,7 +85,7 @@ class PlanBuilder:
         )
 
     def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
-        """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""
+        """The table's grid. If it equals A's, it is A's: a million ranks need not be arranged again for each plan."""
         assert order is not None
         if self.problem.A.place.has_order(table.axes, table.shape, order):
             return self.A.grid

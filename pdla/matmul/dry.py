@@ -18,8 +18,8 @@ Program = Callable[[DryComm], object]
 def sampled(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
     """Local: the ranks that are run: all of them, up to `every`; of more those that may have the highest costs.
 
-    These are the first and the last along each axis of the grids, the one in the middle, and the first rank of the second node.
-    Where cuts do not match another rank may have more.
+    Those are the first and last along each axis of the grids, the middle rank, and the second
+    node's first. If cuts do not match, another rank may have more.
 
     second  also the second along each axis
     """

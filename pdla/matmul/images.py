@@ -1,7 +1,7 @@
 """Images of vectors of 1 and -1, others for each call: X x, and beside it |X| |x|, which says how far rounding may go.
 
-They are computed from the blocks where they lie, a few rows at a time; a rank receives a few
-vectors. Of a triangle only its own elements are read.
+Each rank multiplies its own block, a few rows at a time, and receives a few vectors. Images of a
+triangle read its own elements alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import converted
 
 VECTORS = 2
-Pair = tuple[Any, Any]  # images of the x, one a column, and a column of sizes; None where nobody asks for those
+Pair = tuple[Any, Any]  # images of the x, one a column, and a column of sizes, or None in its place
 Piece = tuple[Any, Any, Any]  # rows, columns and elements
 
 
 class Part(NamedTuple):
-    """A triangle, and what is on its diagonal: its "own" elements, their "real" parts, "one", or "none"; "alone": it is no more."""
+    """A triangle and its diagonal: its "own" elements, their "real" parts, "one", "none", or the diagonal "alone"."""
 
     lower: bool
     diagonal: str = "own"
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         return self.diagonal == "real"
 
     def read(self, x: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """The elements x of these rows and columns, with 0 in place of what is not in this part."""
+        """The elements x of these rows and columns, with 0 outside this part."""
         on, beside = i == j, (i > j if self.lower else i < j)
         kept = beside & (self.diagonal != "alone") | on & (self.diagonal not in ("one", "none"))
         return np.where(kept, np.where(on, x.real, x) if self.hermitian else x, x.dtype.type(0))
@@ -45,14 +45,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """What is added up in this dtype. seed: of the vectors."""
+    """The images of one call: `wide` is the dtype of sums, `seed` that of the vectors."""
 
     wide: np.dtype
     seed: int
 
     @staticmethod
     def of(comm: Communicator, wide: np.dtype) -> Images:
-        """Those of a call, whose seed differs from the last call's, and is the same on every rank."""
+        """Make those of a call: the seed is the same on every rank, and another than the last call's."""
         comm.verified = getattr(comm, "verified", 0) + 1  # type: ignore[attr-defined]
         return Images(wide, comm.verified)  # type: ignore[attr-defined]
 
@@ -62,7 +62,7 @@ class Images:
 
     @property
     def eps(self) -> float:
-        """What each of the terms of a sum may err by, for their sizes; of complex ones that of both parts."""
+        """The relative error of each term of a sum; of complex terms that of both parts."""
         return float(np.finfo(self.real).eps) * (2 if self.wide.kind == "c" else 1)
 
     def vectors(self, n: int) -> Pair:
@@ -71,11 +71,11 @@ class Images:
         return (2 * signs - 1).astype(self.wide), np.ones((n, 1), self.real)
 
     def multiply(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
-        """Collective: X x, or that of a part of X, whole on every rank."""
+        """Collective: multiply X, or a part of X, by x; every rank gets the whole image."""
         return to_every_rank(X, self.addends(X, pair, part))
 
     def multiply_reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
-        """Collective: X x, of an X whose lower triangle says what is above; of each copy of X on its ranks."""
+        """Collective: multiply X, of which the lower triangle is stored, by x. Each copy of X serves its own ranks."""
         made = tuple(np.zeros((X.shape[0], cols), kind) for cols, kind in ((VECTORS, self.wide), (1, self.real)))
         views = (X, Part(True, "real" if hermitian else "own")), (X.H if hermitian else X.T, Part(False, "none"))
         for view, part in views if X.grid.active else ():
@@ -95,7 +95,7 @@ class Images:
         ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
         image, size = multiply_pieces(xp, X.stored.shape[:1], self._pieces(X, part), x, ones)
         coords = X.grid.coords or {}
-        first = all(coords[axis] == 0 for axis in X.layout.partial)  # of several addends, one has the ones
+        first = all(coords[axis] == 0 for axis in X.layout.partial)  # one of several addends has the ones of the diagonal
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
             i, j = rows.find_common(cols)
             d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
@@ -104,7 +104,7 @@ class Images:
         return xp.reinterpret(image, X.conjugated), size
 
     def _pieces(self, X: DistMatrix, part: Part | None) -> Iterator[Piece]:
-        """What X's block has of a part, in strips."""
+        """The pieces of X's block that are in a part, strip by strip."""
         pieces = strips(X.xp, X.base, X.transposed, self.wide)
         if part is None:
             yield from pieces
@@ -119,7 +119,7 @@ class Images:
 
 
 def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
-    """Local: of a block x of these rows and columns an element that is infinite or NaN, in this part, and its place; or None."""
+    """Local: find an infinite or NaN element of a block x in this part: the element and its row and column, or None."""
     xp = namespace(x)
     if x.dtype.kind not in "fcV" or xp.finite(x):
         return None
@@ -134,7 +134,7 @@ def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None =
 
 
 def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Piece]:
-    """A block, a few rows of what is stored at a time, in the dtype of sums. transposed: the block is that of base.T."""
+    """Cut a block into strips of a few stored rows, in the dtype of sums. transposed: the block is that of base.T."""
     height = max(1, xp.AT_ONCE // 4 // max(1, base.shape[1]))
     whole = slice(0, base.shape[1])
     for top in range(0, base.shape[0], height):
@@ -143,9 +143,9 @@ def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Pie
 
 
 def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
-    """The images of x, and of sizes, by a matrix in pieces, or by a stack of them, whose rows are of this shape.
+    """Multiply a matrix in pieces, or a stack of them, by x; `shape` is that of its rows.
 
-    ones: None where nobody asks for the sizes.
+    ones=None leaves the sizes out.
     """
     image = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
     size = xp.filled((*shape, 1), real_of(x.dtype), _clear)
@@ -161,15 +161,15 @@ def _shift(part: slice, by: int) -> slice:
 
 
 def _count_before(X: DistMatrix, part: Part) -> np.ndarray:
-    """How many of this rank's columns of each row lie before the triangle's end, or its beginning."""
+    """For each row, count this rank's columns before the triangle's end (lower) or start (upper)."""
     i, j = (held.indices() for held in X.indices)
     return np.searchsorted(j, i, "right" if part.lower == (part.diagonal == "own") else "left")
 
 
 def _list_pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
-    """The rectangles of a strip that a triangle has whole, and the one that it crosses, with what is kept of that.
+    """Split a strip into the rectangles inside a triangle, and the one that it crosses with a mask of what it keeps.
 
-    counts: of each row, the columns before the triangle's end (lower), or beginning; they ascend.
+    counts: for each row, the columns before the triangle's end (lower) or start; they ascend.
     """
     first, last = (int(at) for at in np.searchsorted(counts, (1, width)))
     yield (slice(last, len(counts)) if lower else slice(0, first)), slice(0, width), None
@@ -191,12 +191,12 @@ def _clear(x: Any) -> None:
 
 
 def _magnitudes(part: Any) -> Any:
-    """|x| of each element, of complex ones at most 1.42 times as much."""
+    """The absolute values; of complex elements at most 1.42 times as much."""
     return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
 
 
 def sum_over(pair: Pair, comm: Communicator) -> Pair:
-    """Collective: both added up over the ranks."""
+    """Collective: sum both over the ranks."""
     return _split(_sum(_join(pair), comm))
 
 
@@ -230,12 +230,12 @@ def add(pair: Pair, other: Pair) -> Pair:
 
 
 def to_every_rank(X: DistMatrix, addends: Pair) -> Pair:
-    """Collective: what each rank has addends of, of its rows of X: whole on every rank."""
+    """Collective: sum each rank's addends for its rows of X, and give the whole to every rank."""
     return _sum_to_every_rank(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
 
 
 def _sum_to_every_rank(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
-    """Collective: what is added up along these axes, and lies so then, whole on every rank, idle ones too.
+    """Collective: sum the addends along these axes, and give the sum, which has this layout, to every rank, idle ones too.
 
     A rank that has a copy keeps its own.
     """

@@ -25,7 +25,7 @@ class Native(NamedTuple):
     Parameters
     ----------
     grid : ProcessGrid
-        What the product is computed on.
+        The grid of the product.
     A, B, C : Layout
         As the plan takes and leaves them.
     """
@@ -40,7 +40,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     """Find the grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest.
 
     In these none of the three has to be redistributed. Neighbours on the grid are put on one node
-    where that saves words from other nodes. Ranks may stay idle. Collective over `comm`.
+    where that saves words from other nodes. Ranks may be idle. Collective over `comm`.
 
     Parameters
     ----------

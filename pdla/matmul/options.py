@@ -1,4 +1,4 @@
-"""What a caller may ask of a plan."""
+"""The options of a product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pdla.model.bounds import exact
 
 @dataclass(frozen=True, repr=False)
 class Options:
-    """What the caller asks of the plan: arguments of matmul, described there."""
+    """The caller's options: arguments of matmul, described there."""
 
     algorithm: str = "auto"
     box: tuple[int, int, int] | None = None

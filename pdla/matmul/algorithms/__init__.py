@@ -1,4 +1,4 @@
-"""The algorithms that have grids of their own, by name: to add one, write a file with an `Algorithm`, and a line here.
+"""The algorithms that have grids of their own, by name. To add one, write a file with an `Algorithm`, and a line here.
 
 algorithm  its name, the grids that are worth a look, and the tables for a grid
 table      which axis carries m, n or k, the layouts of A, B and C, and a schedule (table.py)
@@ -7,5 +7,5 @@ box        how many ranks there are along m, n and k
 
 from pdla.matmul.algorithms import box, stationary, tesseract, two_point_five_d
 
-BOX = box.ALGORITHM  # any box of ranks: where the algorithm is left open, these are searched
+BOX = box.ALGORITHM  # any box of ranks: these are searched if the caller names no algorithm
 NAMED = {algorithm.name: algorithm for algorithm in (two_point_five_d.ALGORITHM, tesseract.ALGORITHM, BOX, *stationary.ALGORITHMS)}

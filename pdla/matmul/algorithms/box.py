@@ -1,4 +1,4 @@
-"""3-D: the m x n x k multiplications are cut into boxes, one a rank; A and B are gathered along n and m, C summed along k.
+"""3-D: the m x n x k multiplications are cut into boxes, one a rank. A and B are gathered along n and m, C is summed along k.
 
 Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.words` has the formula,
 with any P.

@@ -1,8 +1,8 @@
-"""A-, B- and C-stationary: one matrix stays where it is, panels of the other two move past it.
+"""A-, B- and C-stationary: one matrix does not move, and panels of the other two move past it.
 
-The matrix that stays should be the largest: C stays while k is walked, A while n is, B while m is.
-Each is a box with one rank along the walked dimension, which the matrix that stays does not have.
-Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38 (2016).
+The stationary matrix should be the largest. Panels walk along the dimension that it lacks: k for C,
+n for A, m for B. Each algorithm is a box with one rank along that dimension. Schatz, van de Geijn
+and Poulson, SIAM J. Sci. Comput. 38 (2016).
 """
 
 from __future__ import annotations

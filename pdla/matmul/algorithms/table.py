@@ -1,7 +1,7 @@
 """An algorithm as a table: a grid, what each axis carries, the layouts of A, B and C, and how panels move.
 
-Everything else follows by the rule: A and B are gathered along axes that cut them but carry no
-dimension of theirs, and C's addends are summed to C's layout.
+The rule determines the rest: A and B are gathered along axes that cut them but carry no dimension
+of theirs. C's addends are summed to C's layout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-LESS = 0.98  # so many times the words is less: shares of A and B along columns have to be copied, and C then lies by columns
+LESS = 0.98  # fewer words must be below this share: cuts along columns copy A's and B's shares, and store C by columns
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
@@ -73,26 +73,26 @@ class Table:
 
     @property
     def box_option(self) -> tuple[int, int, int]:
-        """The grid's shape as matmul's `box` names it: ranks along k that are split over two axes are one number."""
+        """The grid's shape as matmul's `box` gives it: one number for ranks along k, even if two axes share them."""
         first, second, *rest = self.shape
         return first, second, prod(rest)
 
     def words(self, m: int, n: int, k: int) -> float:
-        """Words a rank receives, starting from native layouts: of each face all but its own share; exact where sizes divide."""
+        """Words a rank receives from native layouts: each face but the rank's own share; exact where sizes divide."""
         return float(sum(self.faces(m, n, k)))
 
     def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
         """The same for each of A, B and C.
 
-        Where sizes do not divide: the rank with the largest faces, whose shares of A and B are the
-        smallest, and whose share of C is the largest.
+        If sizes do not divide, it is the rank with the largest faces. Its shares of A and B are the
+        smallest, its share of C the largest.
         """
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
         return self._count_gathered("A", bm, bk), self._count_gathered("B", bk, bn), self._count_addends(bm, bn)
 
     def bound_faces(self, m: int, n: int, k: int) -> list[float]:
-        """A lower bound on `faces`, whichever dimension each is cut along: they are not rounded."""
+        """A lower bound on `faces`, whichever dimension each is cut along: without rounding."""
         bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
         words = []
         for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._face_cuts.values(), strict=True):
@@ -104,7 +104,7 @@ class Table:
         return rows * cols - (rows // by_rows.parts) * (cols // by_cols.parts)
 
     def _count_addends(self, rows: int, cols: int) -> int:
-        """Words of C's addends: they are summed along one axis after another, in the better of two orders (redistribute.sums)."""
+        """Words of C's addends, summed along one axis after another in the better of two orders (redistribute.sums)."""
         by_rows, by_cols = self._face_cuts["C"]
         first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
         words = addends((rows, cols), (*first, *then))
@@ -112,7 +112,7 @@ class Table:
 
     @cached_property
     def _face_cuts(self) -> dict[str, tuple[FaceCut, FaceCut]]:
-        """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
+        """The axes that cut the rows and the columns of each matrix's faces: those that carry another dimension."""
         found = []
         for axes in _find_crossing_axes(self.carries, *self.layouts):
             sizes = tuple(map(self.sizes.__getitem__, axes))
@@ -123,9 +123,8 @@ class Table:
     def roles(self) -> Roles:
         """The roles of the axes: A, B and C are multiplied in the native layouts.
 
-        They are without the cuts along axes that carry another dimension than the one that they
-        cut. LayoutError where an axis carries k and does not cut it, of A or of B: each rank along
-        it would add the whole product.
+        A cut remains if its axis carries the dimension that it cuts. LayoutError if an axis carries
+        k but does not cut k of A and B: each rank along it would add the whole product.
         """
         found = _find_roles(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
         for what, X in (("A's columns", found.A), ("B's rows", found.B)):
@@ -134,10 +133,10 @@ class Table:
         return found
 
     def even_faces(self, m: int, n: int, k: int, two_sums: bool = True) -> Table:
-        """A box's table, with the third cut of a face along its other dimension where a rank then receives less.
+        """A box's table in which faces are cut evenly: the third cut is along the dimension by which a rank receives less.
 
-        Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces,
-        these are cut along both dimensions where that is as even: in two sums fewer messages come.
+        Ten ranks, for instance, cut 3 x 1000 evenly only along its columns. If many ranks sum C's
+        faces, both dimensions are cut if that is as even: two sums take fewer messages.
         """
         if self.carries != BOXED:
             return self
@@ -156,14 +155,14 @@ class Table:
         return split if pays else best
 
     def _split(self, rows: int, cols: int) -> Table:
-        """The table of a box whose ranks along k are a grid of rows x cols: so C's faces are cut along both dimensions."""
+        """The table of a box whose ranks along k are a grid of rows x cols, which cuts C's faces along both dimensions."""
         (pm, pn, _), k = self.shape, (Block("k"), Block("l"))
         A, B = (Layout(*(_replace_cut(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
         C = Layout(("m", "k"), ("n", "l"))
         return replace(self, shape=(pm, pn, rows, cols), carries=(*BOXED, ("l", "k")), A=A, B=B, C=C)
 
     def turn_faces(self, *names: str) -> Table:
-        """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
+        """The table with the third cut of these matrices' faces moved to the other dimension, if there is one such cut."""
         found = {name: self._turn(name) for name in names}
         return replace(self, **found) if found else self  # type: ignore[arg-type]
 
@@ -178,14 +177,14 @@ class Table:
 
     @property
     def straight(self) -> Table:
-        """The same table, where A and B are brought to the layouts in which they are multiplied, so that none is gathered there."""
+        """The table whose layouts of A and B are those of whole faces: nothing is gathered after the conversion."""
         roles = self.roles
         return replace(self, A=roles.A, B=roles.B)
 
 
 @lru_cache(maxsize=1024)
 def _find_crossing_axes(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[str, ...]]:
-    """The axes that cut A's rows and carry another dimension than these; the same of A's columns, B's rows, and so on."""
+    """The axes that cut A's rows but carry another dimension; likewise for A's columns, B's rows, and so on."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
     return [tuple([cut.axis for cut in nest if role[cut.axis] != own]) for nest, own in zip(nests, dimensions, strict=True)]
@@ -193,7 +192,7 @@ def _find_crossing_axes(carries: Carries, A: Layout, B: Layout, C: Layout) -> li
 
 @lru_cache(maxsize=1024)
 def _find_roles(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
-    """The roles of these axes, and A, B and C with the cuts along axes that carry the dimension that they cut, and no others."""
+    """The roles of these axes, and A, B and C with only those cuts whose axis carries the dimension that it cuts."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
     m, k, again_k, n, again_m, again_n = [
@@ -205,16 +204,16 @@ def _find_roles(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A named algorithm: the grid shapes worth a look for a product's m, n, k, ranks and machine; and the tables for one shape."""
+    """A named algorithm: the grid shapes to try for a product's m, n, k, ranks and machine; and the tables of one shape."""
 
     name: str
     shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
     tables: Callable[[tuple[int, int, int]], Iterable[Table]]
 
 
-# The layouts of a box, by the dimension that its panels walk: each of A, B and C is cut by the axes
-# of its own two dimensions, and by the third axis, too: along the walked dimension if it has that,
-# else along its rows.
+# The layouts of a box, by the dimension that its panels walk. The axes of its own two dimensions
+# cut each matrix. The third axis cuts it along the walked dimension, or along its rows if it lacks
+# that.
 BOXES = {
     "k": (Layout("m", ("k", "n")), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
     "n": (Layout(("m", "n"), "k"), Layout("k", ("n", "m")), Layout("m", ("n", "k"))),

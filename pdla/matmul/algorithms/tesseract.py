@@ -1,7 +1,7 @@
-"""Tesseract: a [pr, pc, d] grid; A's rows are cut over depth, then row; every layer has a copy of B, or B is cut over depth, too.
+"""Tesseract: a [pr, pc, d] grid cuts A's rows over depth, then row. Every layer has a copy of B, or depth cuts B, too.
 
 Each layer multiplies its own rows of A by SUMMA, and nothing is summed over depth (but in the
-gradient of B). Where B is cut over depth it is gathered first. A rank receives
+gradient of B). If depth cuts B, B is gathered first. A rank receives
 
     (mk / P)(pc - 1) + (kn / (pr pc))(pr - 1)  words with B in every layer, and
     (kn / (pr pc))(1 - 1/d)  more with B cut,   P = pr pc d.

@@ -1,12 +1,12 @@
 """2.5-D: c layers of q x q ranks; each layer walks a c-th of k, and C is summed over the layers.
 
-With A and B spread over all q^2 c ranks, each nested within its layer's part of k, a rank receives
+A and B are spread over all q^2 c ranks, each nested within its layer's part of k. A rank receives
 
     (mk + kn) (q - 1) / P + (mn / q^2) (1 - 1/c)  words,   P = q^2 c.
 
-c = 1 is Cannon or SUMMA, c = q the cube. Solomonik and Demmel, Euro-Par 2011, start from one layer
-that has A and B and copy them to every layer, which costs (mk + kn)(c - 1)/P more. c is any number
-of layers, q the largest for which there are ranks.
+c = 1 is Cannon or SUMMA, c = q the cube. Solomonik and Demmel, Euro-Par 2011, copy A and B from one
+layer to every other, which costs (mk + kn)(c - 1)/P more. c is any number of layers, q the largest
+that the ranks allow.
 """
 
 from __future__ import annotations
