@@ -1,8 +1,8 @@
 """Distributed multiplication.
 
-roles     the one rule: what each axis of a grid carries, and so how A, B and C must lie (roles.py)
-plan      all choices for one product, how it is run, and what that costs (plan/; builder.py and planner.py make one)
-schedule  when what must travel does (schedules/)
+roles     the one rule: the dimension that each axis of a grid carries, which determines layouts of A, B and C (roles.py)
+plan      all choices for one product, its run and its cost (plan/; builder.py and planner.py make one)
+schedule  the order of messages and local products (schedules/)
 
 choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions
 that a user calls.

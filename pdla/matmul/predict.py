@@ -1,4 +1,4 @@
-"""What a product will cost, from its sizes alone: closed formulas, and the best choice for any number of ranks."""
+"""Predict a product's cost from its sizes alone: closed formulas, and the best choice for any number of ranks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from pdla.model.machine import Machine
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a product costs when A, B and C lie in the algorithm's own layouts.
+    """The cost of a product whose A, B and C have the algorithm's own layouts.
 
-    Of each figure the most that any rank has.
+    Each figure is the most that any rank has.
 
     Parameters
     ----------
     algorithm : str
-        What is cheapest, or was asked for.
+        The cheapest, or the caller's.
     schedule : str
         How its panels move.
     grid : tuple of int
@@ -74,7 +74,7 @@ def predict_matmul(
 ) -> Prediction:
     """Find the best way to multiply m x k by k x n, each matrix in the layout that suits.
 
-    It needs no communicator. Figures are those of dry runs of the very plan.
+    Not collective, and without a communicator. Dry runs of the plan itself give the figures.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def predict_matmul(
         Bytes of workspace a rank, at most.
     machine : Machine or str, optional
         A machine, its name or its TOML file. The best few ways are run dry on it, on P ranks and on
-        fewer, and the fastest is taken. Without one the way of the least price is taken, and
+        fewer, and the fastest is chosen. Without a machine the way of least price is chosen, and
         `seconds` is None.
 
     Returns
@@ -103,7 +103,7 @@ def predict_matmul(
     PlanError
         For sizes that no matrix has, an unknown algorithm, and a memory_limit that no plan keeps.
     MemoryError
-        Where a rank's block of a matrix would have more bytes than there are addresses.
+        If a rank's block of a matrix has more bytes than there are addresses.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def predict_matmul(
 
 
 def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limit: int | None, machine: Machine) -> Plan:
-    """Local: the plan of least price or, with a limit, the first that keeps it."""
+    """Local: find the plan of least price or, with a limit, the first that keeps it."""
     comm = imagined(P, machine)
 
     def make_builder(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
@@ -145,7 +145,7 @@ def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: s
         builder = make_builder(*found[0], found[0][0].schedule)
         return builder.plan(builder.find_cheapest())
     shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
-    for table, order in found:  # each shape once: `lean` tries all of its schedules
+    for table, order in found:  # each shape once: `lean` tries all its schedules
         shapes.setdefault(table.shape, (table, order))
     return planner.fitting((plan for way in shapes.values() for plan in planner.lean(make_builder(*way, None))), limit)
 
@@ -169,14 +169,14 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     Returns
     -------
     float
-        Words. Of Cannon's algorithm the most that any rank receives: SUMMA's, one block of A and
-        one of B for the skew, and another where a rank begins in the middle of a part: of A unless
-        pc is a multiple of pr, of B unless pr is one of pc.
+        Words. For Cannon's algorithm the most that any rank receives: SUMMA's words, and a block of
+        A and one of B for the skew. A rank that starts inside a part receives another block: of A
+        unless pc is a multiple of pr, of B unless pr is a multiple of pc.
 
     Raises
     ------
     PlanError
-        For an unknown name, and for sizes and grids that it does not take.
+        For an unknown name, and for impossible sizes and grids.
 
     Examples
     --------

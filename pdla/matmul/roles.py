@@ -1,4 +1,4 @@
-"""The one rule: each grid axis takes a role in C(m, n) += A(m, k) B(k, n), and the role says how A, B and C must lie along it.
+"""The one rule: each grid axis has a role in C(m, n) += A(m, k) B(k, n), which determines the layouts of A, B and C along it.
 
     the axis carries   A must be     B must be     C comes as
     m                  cut along m   whole         cut along m
@@ -6,9 +6,8 @@
     k                  cut along k   cut along k   partial: each rank an addend
     - (copy)           whole         whole         whole
 
-The roles that move the fewest words win; ties go to m, then n, then k. Words are counted for
-balanced blocks, from sizes alone, so that every rank finds the same roles whatever its coordinates
-and however many ranks there are.
+The roles that move the fewest words win; ties go to m, then n, then k. Words are counted from sizes
+alone, for balanced blocks: so every rank finds the same roles.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from typing import Any, NamedTuple
 from pdla.cuts import Block, Cut, Cuts
 from pdla.layout import Layout, effective, ranks_along
 
-READ = 0.25  # the cost of reading a word of another rank's block in place, in copies of a word: the local product reads it anyway
+READ = 0.25  # the cost of reading a word of another rank's block in place, in copies: the local product reads it anyway
 
 Sizes = tuple[tuple[str, int], ...]
 Nest = tuple[Cut, ...]
-Seen = tuple[bool, bool]  # for A and for B: whether it lies in memory that all ranks see, as it is
+Seen = tuple[bool, bool]  # for A and for B: whether all ranks see the matrix in shared memory
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What each axis carries, and the layouts that A, B and C must have for the local products."""
+    """The dimension that each axis carries, and the layouts that A, B and C must have for the local products."""
 
     carries: tuple[tuple[str, str], ...]
     A: Layout
@@ -55,11 +54,11 @@ class Roles:
 def choose(
     A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: Seen | None = None
 ) -> tuple[Roles, float]:
-    """The roles by which a rank receives the fewest words from these layouts of the operands, and how many.
+    """Choose the roles by which a rank receives the fewest words from these layouts of the operands; and count the words.
 
     C=None leaves C's layout to the roles.
 
-    shared  if given, A and B are read in shared memory, and the roles are those by which a rank copies the fewest words
+    shared  if given, A and B are read in shared memory, and the roles are those of fewest copied words
     """
     size = dict(sizes)
     A, B = (simplify(X, size) for X in (A, B))
@@ -87,7 +86,7 @@ def choose(
 
 
 def simplify(X: Layout, size: Mapping[str, int]) -> Layout:
-    """The layout without the cuts along axes of one rank, and without partial sums; X itself where it has none of these."""
+    """The layout without cuts along axes of one rank and without partial sums; X itself if it has neither."""
     rows, cols = effective(X.rows, size), effective(X.cols, size)
     return X if rows is X.rows and cols is X.cols and not X.partial else Layout.trust(rows, cols)
 
@@ -96,7 +95,7 @@ def _count_operand(
     given: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest,
     cols: Nest,
 ) -> float:
-    """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
+    """The words that A (which=0) or B (1) costs with rows and columns cut so: see `price` and `count_copied`."""
     words = count_moved(mnk[2] * mnk[which], given[which], Layout.trust(rows, cols), size)
     if shared is None:
         return words
@@ -109,14 +108,14 @@ def _count_product(
 ) -> float:
     """The words that C costs if it is computed with its rows and columns cut so.
 
-    added, carried: what an addend, and what another word that travels counts.
+    added, carried: the weights of an addend, and of another word that moves.
     """
     going = _move_product(mnk[0] * mnk[1], Layout.trust(rows, cols, partial), C, size)
     return sum([move.words * (added if move.addends else carried) for move in going])
 
 
 def _list_nests(sources: Mapping[str, tuple[Nest, Nest]], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
-    """The ways to cut a dimension along these axes that are tried: nested as those of one or of the other matrix that has it."""
+    """The ways to cut a dimension along these axes: nested as in one or in the other matrix that has it."""
     first, second = sources[dimension]
     return [*dict.fromkeys((_arrange(axes, first, second), _arrange(axes, second, first)))]
 
@@ -141,7 +140,7 @@ class Move(NamedTuple):
 
 
 def list_moves(given: tuple[Any, ...], layouts: tuple[Any, ...], mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
-    """What a rank receives when A and B come in the layouts `given`, are multiplied in `layouts`, and C goes to its given one."""
+    """List what a rank receives: A and B are moved from the layouts `given` to `layouts`, and C from there to its given one."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
     return [_move_operand(m * k, A, a, size), _move_operand(k * n, B, b, size), *_move_product(m * n, c, C, size)]
 
@@ -151,7 +150,7 @@ def _move_operand(elements: int, X: Layout, x: Layout, size: Mapping[str, int]) 
 
 
 def _move_product(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) -> list[Move]:
-    """What a rank receives on C's way from the layout in which it is computed to the one where it is wanted."""
+    """List what a rank receives when C goes from the layout in which it is computed to layout C."""
     scattered, reduced = plan_sums(c, C)
     block, found = elements / ranks_along(c.axes, size), []
     for axis in c.partial:
@@ -177,9 +176,9 @@ def count_copied(
 ) -> float:
     """Words that a rank copies.
 
-    Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
-    added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied,
-    unless all see them as they are, and a word that it reads counts as READ of a copy.
+    A word that moves is copied when it is sent and when it is received, an addend of C also when it
+    is added. in_place: A and B are read in shared memory. Then a rank copies its own blocks alone,
+    and only if other ranks cannot see them. A word that it reads counts as READ copies.
     """
     coming = list_moves(given, layouts, mnk, size)
     total = sum([move.words * (3 if move.addends else 2) for move in coming])
@@ -190,7 +189,7 @@ def count_copied(
 
 
 def plan_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:
-    """The axes over which C's addends are reduce-scattered rather than all-reduced, outermost first, and C's layout afterwards."""
+    """Find the axes along which C's addends are reduce-scattered rather than all-reduced, outermost first; and C's layout then."""
     if wanted is None:
         return c.partial, native_layout(c)
     rows, cols, scattered = c.rows, c.cols, []
@@ -203,15 +202,15 @@ def plan_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout
 
 
 def native_layout(c: Layout) -> Layout:
-    """C's layout where none is asked for: each axis of its partial sums cuts its rows, innermost."""
+    """C's layout where the caller gives none: each axis of its partial sums cuts its rows, innermost."""
     return Layout.trust((*c.rows, *map(Block, c.partial)), c.cols)
 
 
 def count_moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
-    """Words received from one layout of a matrix to another, for balanced blocks, by the rank that holds least of what it needs.
+    """Words received from one layout of a matrix to another, for balanced blocks, by the rank that holds least of its new block.
 
-    Where both layouts cut a dimension further than the cuts that they have in common, some rank's
-    old and new shares of it do not meet at all: it keeps nothing.
+    If both layouts cut a dimension further than their common cuts, some rank's old and new shares
+    are disjoint: it keeps nothing.
     """
     need = kept = elements / ranks_along(new.axes, size)
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):

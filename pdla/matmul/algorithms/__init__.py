@@ -1,8 +1,8 @@
 """The algorithms that have grids of their own, by name. To add one, write a file with an `Algorithm`, and a line here.
 
-algorithm  its name, the grids that are worth a look, and the tables for a grid
-table      which axis carries m, n or k, the layouts of A, B and C, and a schedule (table.py)
-box        how many ranks there are along m, n and k
+algorithm  a name, the grids to try, and the tables of a grid
+table      the axes that carry m, n or k, the layouts of A, B and C, and a schedule (table.py)
+box        the ranks along m, n and k
 """
 
 from pdla.matmul.algorithms import box, stationary, tesseract, two_point_five_d

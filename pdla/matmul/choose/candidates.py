@@ -1,7 +1,7 @@
-"""The search: every way to multiply two matrices from the layouts in which they come; a plan takes the cheapest.
+"""The search: every way to multiply two matrices from their layouts; a plan takes the cheapest.
 
-A way is the rule on the matrices' own grid, or a table on a grid of its own, to which A and B are
-brought, and C back.
+A way is the rule on the matrices' own grid, or a table on a grid of its own, with conversions of A,
+B and C.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from pdla.matmul.choose.problem import Problem, Sizes
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 
 ALGORITHMS = (*ON_GRID, *NAMED)
-# What each earns is in docs/choosing.md, under "The constants".
-BOXES = 8  # how many of the cheapest boxes are priced with the conversions, and of these tables tried with the ranks relabelled
+# docs/choices.md measures the effect of each constant.
+BOXES = 8  # how many of the cheapest boxes are priced with conversions, and how many of these tables with relabelled ranks
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
-WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
-SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond, WORTH grows with their square
-WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at a tall one, both stored by rows
+WORTH = 2**16  # words of conversion from which that is tried: importing SciPy's assignment takes longer than sending fewer
+SWIFT = 256  # ranks up to which the assignment itself takes little time: above, WORTH grows with their square
+WIDE = 8  # itemsize for which OpenBLAS is faster with a wide block of C than with a tall one, both stored by rows
 
 _price = attrgetter("price")
 
 def list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     """All ways that the arguments allow, cheapest first.
 
-    Ranks that are threads of one process ask the same: only the first searches, the others wait and
-    find the result kept.
+    Ranks that are threads of one process search the same: only the first does, and the others wait
+    for its result.
     """
     with _one_at_a_time:
         return _list_ways(q, algorithm, shape, schedule)
 
 
 def find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
-    """The first of `list_ways`, found without a price of those that cannot be it."""
+    """Find the first of `list_ways`, without a price of those that cannot be it."""
     with _one_at_a_time:
         return _find_cheapest(q, algorithm, shape, schedule)
 
@@ -78,7 +78,7 @@ def _list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedu
 
 @lru_cache(maxsize=256)
 def _find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
-    """Candidates are priced in the order of the least price that each may have, until that is above a price that is known."""
+    """Price candidates by ascending lower bound; stop when the bound exceeds the best price."""
     holdings = Holdings(q)
     found = dict(enumerate(_try_own_grid(q, algorithm, shape, schedule)))
     best = min(map(_price, found.values()), default=inf)
@@ -111,10 +111,10 @@ def _list_candidates(
 
 
 def list_native_tables(q: Sizes, algorithm: str, low_memory: bool = False) -> list[tuple[Table, Order]]:
-    """The tables that are looked at, each with the rank at each place of its grid.
+    """List the tables to try, each with the rank at each place of its grid.
 
-    Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along
-    k, which need less memory as less of C is summed.
+    The first is the cheapest for A, B and C in the table's layouts. low_memory: also tables with
+    fewer ranks along k, which sum less of C.
     """
     tables = _list_tables(q, algorithm, None, None, low_memory)
     ways = [(table, order) for table in tables for order in ([None] if q.homes is None else list_orders(table.shape, q.homes))]
@@ -131,7 +131,7 @@ def list_own_grid_ways(q: Problem) -> list[Way]:
 
 
 def apply_rule(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
-    """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
+    """Apply the rule on the matrices' own grid: the roles that send least and, if ranks share memory, those that copy least."""
     given = schedule or (algorithm if algorithm in ON_GRID else None)
     first = _make_way(q, given, given is not None and SCHEDULES[given].reads_in_place)
     if given is not None or not q.readable:
@@ -141,7 +141,7 @@ def apply_rule(q: Problem, algorithm: str, schedule: str | None = None) -> list[
 
 
 def _make_way(q: Problem, asked: str | None, shared: bool) -> Way:
-    """The rule with the cheapest roles. asked: the schedule, if the caller names one; shared: words that are copied count."""
+    """Make the way of the cheapest roles. asked: the caller's schedule, if any; shared: copied words count."""
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
@@ -195,29 +195,29 @@ def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, low_
 
 
 def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts.
+    """Boxes again, with faces that are read in place.
 
-    But from other layouts A and B come there with one copy in shared memory, and with two by
-    messages.
+    In the box's own layouts no face is. But a conversion takes one copy in shared memory, and two
+    by messages.
     """
     names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
     return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
 
 
 def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them.
+    """Boxes again, with A and B converted to whole faces in one round of messages, or in panels.
 
-    Else they come in shares that are then gathered.
+    The other tables convert to shares, which are then gathered.
     """
     ways = [(table, SCHEDULES[table.schedule].straight) for table in tables]
     return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
 def _turn_faces(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Table:
-    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved.
+    """A box's table with the third cut of each face along the dimension by which fewer words are converted.
 
-    Where none have, nothing is counted: what thousands of ranks have in common takes a second, and
-    much memory.
+    Without conversions nothing is counted: overlaps of thousands of ranks take a second, and much
+    memory.
     """
     if table.algorithm != BOX.name or q.is_large or is_native(q, table, order):
         return table
@@ -233,17 +233,17 @@ def _turn_faces(q: Problem, holdings: Holdings, table: Table, order: np.ndarray)
 
 
 def _list_orders(q: Problem, table: Table) -> list[np.ndarray]:
-    """The orders of ranks on the table's grid that are tried: A's own alone, if its grid has the same shape."""
+    """The orders of ranks to try on the table's grid: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
         return [q.A.place.order]
     return list_orders(table.shape, q.homes)
 
 
 def _relabel(q: Problem, holdings: Holdings, found: list[Way]) -> list[Way]:
-    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way.
+    """The best few ways again, with ranks placed so that the fewest elements move, if that may beat the best way.
 
-    Of many ranks that is the best that is known so far, of few, whose assignments take no time, the
-    best with ranks as they were.
+    For many ranks the best way is the best known so far. For few, whose assignments take no time,
+    it is the best without new places.
     """
     if q.ranks > FEW:
         return []
@@ -260,7 +260,7 @@ def _relabel(q: Problem, holdings: Holdings, found: list[Way]) -> list[Way]:
 
 
 def keep_distinct(found: Sequence[Way]) -> list[Way]:
-    """Of the ways with one algorithm, schedule and grid shape, the cheapest."""
+    """Keep the cheapest way of each algorithm, schedule and grid shape."""
     seen: dict[tuple[Any, ...], Way] = {}
     for way in found:
         seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way)

@@ -1,9 +1,9 @@
-"""Which rank takes which place of a box's grid: ranks are placed so that most elements are where they are needed already.
+"""The place of each rank on a box's grid: so that most elements are already on the rank that needs them.
 
-How many elements a rank holds, on the user's grid, of what a place needs is a product of two
-overlaps, of rows and of columns; all are found at once from the layouts, without a message. The
-best placing is a linear assignment problem. Where there are several nodes it is solved for whole
-nodes first, so that places on one node stay together, and then for the ranks of each node.
+A rank holds, on the user's grid, some elements that a place needs: their number is the overlap of
+rows times that of columns. The layouts give all of these at once, without a message. The best
+placing is a linear assignment problem. On several nodes it is solved for whole nodes first, which
+keeps places of one node together, and then for the ranks of each node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its
 class Place:
     """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too.
 
-    order_digest  what stands for `order`, which may be a million ranks, where places are compared: the grid's digest of it
+    order_digest  the grid's digest of `order`, which may be a million ranks: places are compared by it
     """
 
     axes: tuple[str, ...]
@@ -60,7 +60,7 @@ class Side:
 
     @cached_property
     def nests(self) -> tuple[Nest, Nest]:
-        """How rows and columns are cut, with axes named by their place in the nest: so equal cuts are equal whatever their axes."""
+        """How rows and columns are cut, with axes named by their place in the nest: so equal cuts compare equal."""
         sizes, (m, n) = dict(zip(self.axes, self.grid, strict=True)), self.shape
         return _name_by_place(m, self.layout.rows, sizes), _name_by_place(n, self.layout.cols, sizes)
 
@@ -104,7 +104,7 @@ def _find_runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _find_runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for blocks within blocks, all found at once: `Block._bounds` for arrays."""
+    """The same for blocks within blocks, found at once: `Block._bounds` for arrays."""
     starts, sizes = np.zeros(1, np.int64), np.array([n])
     for cut, p in zip(cuts, parts, strict=True):
         units, numbers = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
@@ -127,10 +127,10 @@ def _count_lengths(nest: Nest) -> np.ndarray:
 class Overlap:
     """How many indices each of the user's shares of a dimension and each native share have in common.
 
-    Only pairs that have any are kept: of thousands of shares most pairs have none.
+    Only pairs with common indices are stored: of thousands of shares most pairs have none.
 
     shape  the user's shares x the native shares
-    pairs  the places in this shape, flat and ascending, of the pairs that have any; last, one that lies past all
+    pairs  the places of these pairs in this shape, flat and ascending; last, a place after all
     sizes  how many indices these pairs have in common; last, 0
     """
 
@@ -157,18 +157,18 @@ class Overlap:
 
     @cached_property
     def partners(self) -> tuple[np.ndarray, np.ndarray]:
-        """With how many native shares each of the user's has indices in common; and the other way round."""
+        """For each user's share, the number of native shares with common indices; and the reverse."""
         held, needed = np.divmod(self.pairs[:-1], self.shape[1])
         return np.bincount(held, minlength=self.shape[0]), np.bincount(needed, minlength=self.shape[1])
 
     def table(self) -> np.ndarray:
-        """The same for all shares."""
+        """The overlaps of all shares."""
         return self(np.arange(self.shape[0])[:, None], np.arange(self.shape[1]))
 
 
 @dataclass(frozen=True)
 class Holding:
-    """How many elements each rank holds of what each place of the native grid needs.
+    """How many elements each rank holds of the block at each place of the native grid.
 
     order  the rank at each place of the user's grid;  ranks: how many there are, idle ones too
     """
@@ -180,7 +180,7 @@ class Holding:
 
     @cached_property
     def _overlaps(self) -> tuple[Overlap, Overlap]:
-        """What rows have in common, and what columns have."""
+        """The overlaps of rows, and of columns."""
         (rows, cols), (native_rows, native_cols) = self.user.nests, self.native.nests
         return Overlap.of(rows, native_rows), Overlap.of(cols, native_cols)
 
@@ -195,15 +195,15 @@ class Holding:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Each rank's place on the user's grid, -1 for an idle rank; and at the end one more -1, for rank -1, which is nobody."""
+        """Each rank's place on the user's grid, or -1 if it is idle; the last -1 is for rank -1, which is no rank."""
         places = np.full(self.ranks + 1, -1)
         places[self.order] = np.arange(len(self.order))
         return places
 
     def _count_held(self, ranks: np.ndarray) -> np.ndarray:
-        """Elements that given ranks hold of what the native grid's places need.
+        """Count the elements that given ranks hold of the blocks at the native grid's places.
 
-        For each place there is one rank, or a row of them; rank -1 is nobody, and holds none.
+        Each place has one rank, or a row of ranks; rank -1 is no rank, and holds nothing.
         """
         at = self._places[ranks]
         by_place, both = (slice(None), *[None] * (ranks.ndim - 1)), []
@@ -218,7 +218,7 @@ class Holding:
         return words
 
     def count_sent(self, order: np.ndarray) -> np.ndarray:
-        """Elements that each rank sends on the way to the native layout, if ranks that hold copies share that evenly."""
+        """Elements that each rank sends on the way to the native layout, if ranks with copies share the work evenly."""
         words = np.zeros(self.ranks)
         words[self.order] = self.user.elements * (self.native.elements.sum() / max(1, self.user.elements.sum()))
         words[order] -= self._count_held(order)
@@ -234,7 +234,7 @@ class Holding:
     def count_messages(self, order: np.ndarray, back: bool) -> np.ndarray:
         """Messages that each rank receives on the way to the native layout, or back from it.
 
-        There is one for each share that its block has elements in common with, its own left out.
+        There is one for each other rank's share that has elements of its block.
         """
         to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
         received, (by_rows, by_cols) = np.zeros(self.ranks, np.int64), self._overlaps
@@ -250,7 +250,7 @@ class Holding:
         beside = _list_neighbours(homes)[homes[order]]
         held = self._count_held(beside)
         there, back = np.zeros(self.ranks), np.zeros(self.ranks)
-        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 where several on a node hold copies
+        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 if several ranks of a node hold copies
         back[self.order] = self.user.elements
         back -= np.bincount(beside[beside >= 0], held[beside >= 0], self.ranks)
         return there, np.maximum(back, 0)
@@ -265,20 +265,20 @@ def _list_neighbours(homes: np.ndarray) -> np.ndarray:
 
 
 def sum_held(holdings: Sequence[Holding]) -> np.ndarray:
-    """How many elements of several matrices each rank holds of what each place needs: ranks x places."""
+    """How many elements, of several matrices, each rank holds of the blocks at each place: ranks x places."""
     return np.add.reduce([matrix.elements for matrix in holdings])
 
 
 def bound_held(total: np.ndarray) -> int:
-    """Elements of `sum_held` that stay on their rank at most, whichever rank is put where."""
+    """An upper bound on the elements of `sum_held` that need not move, for any placing of ranks."""
     return int(min(total.max(axis=0).sum(), total.max(axis=1).sum()))
 
 
 def relabel(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better.
+    """Place ranks so that as few elements as possible move: the rank at each place; `order` itself if none is better.
 
     total  see `sum_held`
-    homes  the node of each rank, numbered from 0; with it as many elements as possible stay on their node, then on their rank, and
+    homes  the node of each rank, numbered from 0: as few elements as possible leave their node, then their rank;
            places that share a node in `order` share one again
     """
     if total[order, np.arange(len(order))].sum() == bound_held(total):
@@ -296,7 +296,7 @@ def relabel(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = Non
 
 
 def _assign(worth: np.ndarray) -> np.ndarray:
-    """For each column of `worth` a row, no row twice, so that the sum of these elements is largest."""
+    """Assign a row to each column of `worth`, no row twice, so that the sum of these elements is largest."""
     from scipy.optimize import linear_sum_assignment
 
     _, rows = linear_sum_assignment(worth.T, maximize=True)  # in order of columns, as none goes without a row

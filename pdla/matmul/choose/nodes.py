@@ -1,4 +1,4 @@
-"""Grids over several nodes: the orders in which to fill one with ranks, and a product's words that a rank gets from other nodes."""
+"""Grids over several nodes: orders in which ranks fill a grid, and a product's words that a rank gets from other nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pdla.matmul.roles import Move
 
 
 def list_orders(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
-    """Ways to fill a grid, each as the rank at each place in C order.
+    """List orders of ranks on a grid, each as the rank at each place in C order.
 
-    The first is the usual order. Where there are several nodes, ranks are also taken node after
-    node and put along the axes, each axis once the fastest; and into tiles of the grid, in each
-    shape of tile that has as many places as a node has ranks.
+    The first is the usual order. On several nodes, ranks are also taken node by node, and put along
+    the axes, each axis once the fastest. And they are put into tiles of the grid, in each shape of
+    tile that has a node's number of places.
 
     homes  the node of each rank, numbered from 0; None: there is one node
     """
@@ -43,7 +43,7 @@ def _list_tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]
 
 
 def weigh_far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
-    """Words that come from other nodes to a rank: of each move, to one that has the fewest peers on its own node.
+    """Words that come from other nodes to a rank: for each move, to a rank with the fewest peers on its own node.
 
     where  the node at each place of the grid
     """
@@ -51,12 +51,13 @@ def weigh_far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> 
 
 
 def share_from_outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
-    """Of the words that a rank receives from its peers along these axes of the grid, the share that comes over its node's link.
+    """The share, of the words that a rank receives from its peers along these axes, that comes over its node's link.
 
-    Without axes, from all its ranks. It is that of the rank with the fewest peers on its own node.
+    Without axes all ranks of the grid are peers. The rank is the one with the fewest peers on its
+    own node.
 
-    Addends come from each peer on another node by themselves. Other pieces come once for all peers
-    on a node, which share the work.
+    Addends come from each peer on another node separately. Other pieces come once for all peers on
+    a node, which share the work.
     """
     rest = [axis for axis in range(where.ndim) if along and axis not in along]
     lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])

@@ -1,4 +1,4 @@
-"""What a way costs, for the rank that receives most: the words of the product and of the conversions, messages, and idle ranks."""
+"""The price of a way, for the rank that receives most: words of the product and of conversions, messages, idle ranks."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Way:
 
 
 def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
-    """Messages by which A and B come where they are needed, and by which C goes to its layout when it has been summed.
+    """Messages that bring A and B to the roles' layouts, and C to its layout when it has been summed.
 
-    Of A's and B's less those of the gathers that a box's price counts: other ones, where no
-    all-gather brings them, or none, where they lie there in copies.
+    Messages of gathers, which a box's price counts, are subtracted. A and B may take others, if no
+    all-gather brings them, or none, if they are there in copies.
     """
     place, received = q.A.place, np.zeros(q.ranks)
 
@@ -91,10 +91,10 @@ def weigh_table(q: Sizes, table: Table, order: Order, words: float) -> float:
 def weigh(
     q: Sizes, schedule: str, words: float, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: those that a rank receives, of which those from other nodes count more.
+    """The words by which a product is priced: those that a rank receives; words from other nodes count more.
 
-    Where ranks share memory, half the words that it copies: a word in a message is copied twice, as
-    it is sent and as it is received.
+    If ranks share memory, they are half the words that a rank copies: a word in a message is copied
+    twice, when sent and when received.
     """
     if not q.readable and q.homes is None:
         return words
@@ -108,7 +108,7 @@ def weigh(
 
 
 class Holdings:
-    """What ranks hold already of A, B and C in a table's layouts. Each pair of layouts is compared once."""
+    """The elements that ranks already hold of their blocks in a table's layouts. Each pair of layouts is compared once."""
 
     def __init__(self, q: Problem) -> None:
         self.q = q
@@ -154,7 +154,7 @@ def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -
         each = holdings(table)
         arriving, returning, stays = _count_moves(q, holdings, each, order)
         moved, more = float((arriving + returning).max()), _count_messages(each, order)
-        # Where few ranks hold A or B, what these send takes longer than what any receives.
+        # If few ranks hold A or B, their sends take longer than any rank's receives.
         leaving = each[0].count_sent(order) + each[1].count_sent(order)
         received = float((np.maximum(arriving, leaving) + returning).max())
         if q.homes is not None:
@@ -164,9 +164,9 @@ def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -
 
 
 def _price_in_place(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Way:
-    """The way by which A and B, in any layouts, are written to shared memory and read there.
+    """Price the way that writes A and B, in any layouts, to shared memory and reads them there.
 
-    A rank copies its blocks once, unless they need not move or all ranks see the matrix as it is.
+    A rank copies its blocks once, unless they need not move or all ranks see the matrix in place.
     """
     each, words = holdings(table), table.words(*q.mnk)
     arriving, returning, stays = _count_moves(q, holdings, each, order)
@@ -181,8 +181,8 @@ def _price_in_place(q: Problem, holdings: Holdings, table: Table, order: np.ndar
 def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> float:
     """A lower bound on the price of a table, turned or not, with ranks in this order.
 
-    On average ranks receive at least what they need less the most that any has, and the product's
-    words are counted without rounding.
+    On average a rank receives at least its new block less the most that any rank has. The product's
+    words are not rounded.
     """
     if q.is_large or is_native(q, table, order):
         return price_native(q, table, order)
@@ -199,7 +199,7 @@ def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray)
 
 
 def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
-    """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
+    """Whether A, B and C have the table's layouts on its grid, with axes of the same names."""
     for X, layout in zip(q.operands, table.layouts, strict=False):
         if not (X.place.axes == table.axes and X.layout == layout and X.place.has_order(table.axes, table.shape, order)):
             return False
@@ -209,7 +209,7 @@ def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
 def _count_moves(
     q: Problem, holdings: Holdings, each: Sequence[Holding], order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
-    """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
+    """Count the words that each rank receives: of A and B before the product, of C after it; and tell which do not move."""
     to = [holdings.count_words(matrix, order, False) for matrix in each]
     back = [holdings.count_words(matrix, order, True) for matrix in each]
     stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
@@ -219,13 +219,13 @@ def _count_moves(
 
 
 def _count_messages(each: Sequence[Holding], order: np.ndarray) -> int:
-    """The most messages that a rank receives: of A and B on the way there, of C on the way back."""
+    """The most messages that a rank receives: of A and B before the product, of C after it."""
     received = [matrix.count_messages(order, i == 2) for i, matrix in enumerate(each)]
     return int(np.add.reduce(received).max())
 
 
 def _weigh_by_node(q: Problem, each: Sequence[Holding], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
-    """The words of conversions as they are priced: those from other nodes count machine.distance times."""
+    """The price of conversions in words: those from other nodes count machine.distance times."""
     assert q.homes is not None
     far = [matrix.count_far(order, q.homes) for matrix in each]
     far_back = far[2][1] if q.C is not None else np.zeros(1)
@@ -234,9 +234,9 @@ def _weigh_by_node(q: Problem, each: Sequence[Holding], order: np.ndarray, there
 
 
 def _estimate_by_sizes(q: Problem, table: Table) -> tuple[float, int]:
-    """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
+    """Words and messages of the conversions, if no rank holds any element of its new block, and no block is cut more than needed.
 
-    Where the ranks that hold A or B send more words than any receives, those.
+    If the ranks that hold A or B send more words than any receives, those count.
     """
     words, messages = 0.0, 0
     for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
@@ -251,7 +251,7 @@ def _estimate_by_sizes(q: Problem, table: Table) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class PriceBound:
-    """The least price that a table may have with ranks placed anew: if all elements stay that may, and all ranks receive as much.
+    """A lower bound on a table's price with ranks placed anew: the fewest elements move, and all ranks receive equally many.
 
     order  the rank at each place as yet;  total: see `sum_held`
     """
@@ -265,7 +265,7 @@ class PriceBound:
     def of(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> PriceBound:
         each = holdings(table)
         total, moved = sum_held(each), 0.0
-        if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
+        if not SCHEDULES[table.schedule].reads_in_place:  # reads in place count less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
             moved = (needed - bound_held(total)) / q.ranks
         price = q.price(table.schedule, table.box, weigh_table(q, table, order, table.words(*q.mnk)) + moved)

@@ -1,4 +1,4 @@
-"""What the choice of a plan depends on: the product's sizes, the ranks and their machine, and how A, B and C lie."""
+"""The data of the choice of a plan: the product's sizes, the ranks and their machine, the layouts of A, B and C."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pdla.matrix.core import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-LARGE = 4096  # ranks beyond which conversions are priced by sizes alone: what more ranks have in common takes seconds to count
+LARGE = 4096  # above so many ranks conversions are priced by sizes alone: overlaps of more ranks take seconds to count
 
 
 @dataclass(frozen=True)
 class Operand:
-    """What a plan knows of a matrix: everything but its elements. It is the same on every rank."""
+    """A matrix without its elements, as a plan knows it: the same on every rank."""
 
     shape: Shape
     layout: Layout
@@ -78,8 +78,8 @@ def simplify_all(given: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Layo
 class Sizes:
     """A product's m, n, k; how many ranks there are; bytes of an element; the machine.
 
-    Also bytes that the ranks of a node may share, and the node of each rank (empty: all run on
-    one).
+    `shared` is the bytes that the ranks of a node may share; `nodes` has the node of each rank
+    (empty: all run on one).
     """
 
     mnk: tuple[int, int, int]
@@ -96,12 +96,12 @@ class Sizes:
 
     @cached_property
     def seen(self) -> tuple[bool, bool]:
-        """Which of A and B lie in memory that all ranks see (DistMatrix.shared), and need not be copied to be read."""
+        """Which of A and B all ranks see in shared memory (DistMatrix.shared): reading these takes no copy."""
         return False, False
 
     @cached_property
     def fits(self) -> bool:
-        """Whether A and B can be read in memory that all ranks share: what does not lie there already fits in."""
+        """Whether A and B can be read in memory that all ranks share: the matrices that are not there already fit in."""
         (m, n, k), (a, b) = self.mnk, self.seen
         return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
 
@@ -117,7 +117,7 @@ class Sizes:
     def schedule(self, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
         """The schedule that suits operands in the layouts `given`.
 
-        What is redistributed before does not count: panels do not help it.
+        Words of a redistribution before the product do not count: panels do not help them.
         """
         current, layouts = simplify_all(given, sizes), chosen.layouts
         moves = roles.list_moves(current, layouts, self.mnk, sizes)
@@ -135,11 +135,11 @@ class Sizes:
 
     @property
     def two_sums(self) -> bool:
-        """Whether C may be summed along two axes: not where nodes have several ranks, as one sum goes from node to node."""
+        """Whether C may be summed along two axes: not if nodes have several ranks, as one sum goes from node to node."""
         return not 1 < len(set(self.nodes)) < self.ranks
 
     def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
-        """Messages of A, B and C that a rank receives, as they are priced; what is read in place needs none."""
+        """Messages of A, B and C that a rank receives, as they are priced; operands that are read in place need none."""
         in_place = SCHEDULES[schedule].reads_in_place
         return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used)
 
@@ -150,7 +150,7 @@ class Sizes:
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
     def weigh_anywhere(self, moved: float) -> float:
-        """Words that come from ranks anywhere, as they are priced: those from other nodes, by their share, count more."""
+        """The price of words from ranks anywhere: the share from other nodes counts more."""
         if self.homes is None:
             return moved
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
@@ -177,7 +177,7 @@ class Problem(Sizes):
 
     @property
     def two_sums(self) -> bool:
-        """Nor where C has to be brought to another layout: from even shares all ranks would send to all."""
+        """Nor if C must go to another layout: from even shares all ranks would send to all."""
         return super().two_sums and (self.C is None or len(self.C.place.axes) == 4)
 
     @cached_property

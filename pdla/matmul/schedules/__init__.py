@@ -1,7 +1,7 @@
-"""When parts of A, B and C travel, and when they are multiplied.
+"""The order in which parts of A, B and C are sent and multiplied.
 
-schedule  an object that is asked (base.py); of those that suit a product the first is taken, where the caller leaves the choice
-walk      the dimension along which panels pass, and what moves along it (walk.py)
+schedule  an object (base.py); the default is the first that suits a product
+walk      the dimension along which panels move, and the matrices that do (walk.py)
 stream    a matrix that moves in parts, and the sink in which products are added up (streams.py)
 """
 
@@ -18,5 +18,5 @@ ON_GRID = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_algo
 
 
 def choose_schedule(traffic: Traffic) -> str:
-    """The schedule that suits a product of this traffic."""
+    """Choose the schedule that suits a product of this traffic."""
     return next(schedule.name for schedule in BY_PREFERENCE if schedule.suits(traffic))

@@ -1,8 +1,7 @@
-"""What a schedule is: the order in which parts of A, B and C travel, and in which they are multiplied.
+"""A schedule is the order in which parts of A, B and C are sent and multiplied.
 
 To add one, write a file with a subclass of `Schedule`, and a line in the registry
-(schedules/__init__.py). What the chooser and the plan have to know of a schedule they ask it; a
-schedule knows neither.
+(schedules/__init__.py). The chooser and the plan ask a schedule; a schedule knows neither.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from pdla.matmul.schedules.walk import Walk
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
-AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
+AHEAD = 3  # panels on their way beside the one that is multiplied: a message may take as long as three products of panels
 
 
 def count_at_once(panels: int) -> int:
-    """Of so many panels, how many there is room for: the one that is multiplied, and those under way."""
+    """How many of so many panels have buffers: the one that is multiplied, and those on their way."""
     return min(1 + AHEAD, panels)
 
 
 class Traffic(NamedTuple):
-    """What a product moves, in bytes a rank.
+    """The traffic of a product, in bytes a rank.
 
-    in_panels  of A and B what all-gathers bring, and of C the addends: what may come panel by panel
-    own        of the rank's own blocks of A and B, what others gather and cannot see as it is
+    in_panels  parts of A and B that all-gathers bring, and addends of C: they may come panel by panel
+    own        the rank's blocks of A and B that others gather and cannot see in place
     comes      whether anything of A or B comes from other ranks;  shares: whether ranks can share memory for A and B
     """
 
@@ -43,7 +42,7 @@ class Traffic(NamedTuple):
 
 
 class Planned(Protocol):
-    """What a schedule is told of the product: a plan has all of it."""
+    """The product, as a schedule sees it: a plan has all of this."""
 
     @property
     def grid(self) -> ProcessGrid: ...
@@ -64,10 +63,10 @@ class Planned(Protocol):
 class Schedule(ABC):
     """One schedule; the registry has one object of each class.
 
-    name              what a caller gives as schedule=, and as algorithm= where it `is_algorithm`, on the matrices' own grid
-    walks             panels pass along one dimension; else A and B come at once
-    takes_any_layout  A and B are taken in whatever layouts they come
-    reads_in_place    A and B are read in memory that ranks share: nothing of them is sent
+    name              the caller's schedule=, and algorithm= if it `is_algorithm`, on the matrices' own grid
+    walks             panels move along one dimension; otherwise A and B come at once
+    takes_any_layout  A and B may have any layouts
+    reads_in_place    A and B are read in memory that ranks share, and not sent
     needs_box         works on a box's grid alone, not on the matrices' own
     keeps_copies      copies of C come out equal: all ranks add products in the same order
     splits_sums       C may be summed along two axes of a grid
@@ -93,12 +92,12 @@ class Schedule(ABC):
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """Collective: `c = alpha a b + beta c`.
 
-        It lies as the products come: in the roles' layout or, if panels of C move, in the walk's.
-        Ranks that are idle on the plan's grid take part.
+        c has the roles' layout or, if panels of C move, the walk's. Ranks that are idle on the
+        plan's grid take part.
         """
 
     def suits(self, traffic: Traffic) -> bool:
-        """Whether it is the best for this, of those that come after it in the registry, where the caller leaves the choice."""
+        """Whether it is better for this traffic than the schedules after it in the registry."""
         return False
 
     def words(self, m: int, n: int, k: int, pr: int, pc: int) -> float:
@@ -106,36 +105,36 @@ class Schedule(ABC):
         return (m * k * (pc - 1) + k * n * (pr - 1)) / (pr * pc)
 
     def find_obstacle(self, comm: Communicator) -> str:
-        """Why the ranks of a communicator cannot multiply by it; empty: they can."""
+        """The reason why ranks of a communicator cannot multiply by it; empty: they can."""
         return ""
 
     def trim(self, comm: Communicator, most: int) -> None:  # noqa: B027 - a default
-        """Collective, after a product: give back memory beyond `most` bytes a rank that is not workspace."""
+        """Collective, after a product: free memory beyond `most` bytes a rank that is not workspace."""
 
     # ------------------------------------------------------------------ memory, without a dry run
 
     def gathers_in_common(self, nodes: int, ranks: int) -> bool:
-        """Whether ranks gather A and B in memory that they share, which is no rank's own."""
+        """Whether ranks gather A and B in memory that they share, which no rank owns."""
         return False
 
     def count_panels(self, plan: Planned, width: int) -> int:
-        """How many panels of at most this width there are, at least."""
+        """A lower bound on the panels of at most this width."""
         return -(-plan.walk.length(plan.mnk) // width)
 
     def under_way(self, plan: Planned) -> int:
-        """Elements of the panels on the grid's first rank: of each matrix that moves those that are there at once."""
+        """Elements of the panels that the grid's first rank holds at once, of each matrix that moves."""
         if not self.walks:
             return 0
         common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
         return self.width_under_way(plan, common) * count_across(plan, self.takes_any_layout)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
-        """How many indices the panels of one matrix have that are there at once; common: those that the rank has of both."""
+        """Indices of the panels of one matrix that are held at once; common: indices that the rank has of both."""
         return count_at_once(self.count_panels(plan, plan.panel)) * even_width(common, plan.panel)
 
 
 def count_across(plan: Planned, all_move: bool) -> int:
-    """The indices across the panels of each matrix that moves, on the grid's first rank, in all."""
+    """The indices across the panels on the grid's first rank, summed over the matrices that move."""
     m, n, k = plan.mnk
     first: Mapping[str, int] = dict.fromkeys(plan.grid.sizes, 0)
     sides = zip(((m, k), (k, n), (m, n)), plan.walk.layouts, plan.walk.axes, walk.WALKED[plan.walk.dimension], strict=True)
@@ -152,7 +151,7 @@ def even_width(n: int, panel: int) -> int:
 
 
 def make_sink(plan: Planned, c: DistMatrix, alpha: complex, beta: complex) -> Sink | None:
-    """Where this rank adds its products; None on a rank that is idle on the plan's grid."""
+    """Make the sink for this rank's products; None on a rank that is idle on the plan's grid."""
     return Sink(c.xp, c.stored, alpha, beta, plan.roles.copies) if plan.grid.active else None
 
 

@@ -1,20 +1,19 @@
-"""Cannon: panels are shifted from neighbour to neighbour, and while two are multiplied the next ones travel.
+"""Cannon: panels are shifted from neighbour to neighbour; while two are multiplied, the next ones are on their way.
 
-On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies
-piece j L/pc + i L/pr + t (mod L): then all ranks of a grid row hold different parts of A and shift
-them together, and so do the columns with B. On a square grid this is Cannon's algorithm: a skew,
-then one shift in each step. Where m or n is walked instead, C's partial sums are passed from rank
-to rank, and go to their owners at the end. On a square grid a rank receives at most pc (mk/P) + pr
-(kn/P) words, one block of A and one of B more than SUMMA, for the skew; `matmul_words` has the
-formula for rectangles. All shifts but the skew, and the last one of C, are between neighbours.
-Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+On a pr x pc grid k is cut into L = lcm(pr, pc) pieces. At step t rank (i, j) multiplies piece j
+L/pc + i L/pr + t (mod L). Then all ranks of a grid row hold different parts of A and shift them
+together; grid columns shift B. On a square grid this is Cannon's algorithm: a skew, then one shift
+in each step. If m or n is walked, ranks pass on C's partial sums, and send them to their owners at
+the end. On a square grid a rank receives at most pc (mk/P) + pr (kn/P) words: SUMMA's, and a block
+of A and one of B for the skew. `matmul_words` has the formula for rectangles. All shifts but the
+skew, and the last one of C, are between neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for
+rectangles.
 
-Wide parts go round in slices, one after the other, each with a skew of its own. So a rank needs two
-panels of A and of B, not two blocks, and only the first slice's skew has no product to travel
-behind.
+Wide parts go round in slices, each with its own skew. A rank then needs two panels of A and of B,
+not two blocks. Only the first slice's skew has no product to hide behind.
 
-Where the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first:
-A, or B where n is walked.
+If the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first: A,
+or B if n is walked.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream,
 from pdla.matmul.schedules.walk import Walk, make_streams
 from pdla.matrix.core import DistMatrix
 
-BUFFERS = 2  # panels of each operand: the one that is multiplied, and the one that comes
+BUFFERS = 2  # panels of each operand: the one that is multiplied, and the next
 
 
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
 def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
 
-    Any two parts with indices in common meet at one of the steps of `schedule`. Their rings share
-    no axis: A moves along axes that carry n, B along those that carry m, C along those that carry
-    k. sides: of the grid.
+    They can if any two parts with indices in common meet at a step of `list_part_pairs`. Their
+    rings share no axis: A moves along axes that carry n, B along those that carry m, C along those
+    that carry k. sides: of the grid.
     """
     sizes = dict(sides)
     (x, along_x), (y, along_y) = walked.sides
@@ -63,14 +62,14 @@ def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool
 
 @dataclass(frozen=True)
 class Share:
-    """What the parts of a stream have of a slice; and the positions, in this rank's own block, of what its own part has."""
+    """The share of each part of a stream in a slice, and the positions of this rank's share in its own block."""
 
     parts: list[IndexSet]
     mine: Selection
 
     @staticmethod
     def of(stream: Stream, some: IndexSet) -> Share:
-        """some: the indices of the slice. What does not move stays whole."""
+        """some: the indices of the slice. A stream that does not move is not cut."""
         if not stream.moves:
             return Share(stream.parts, ALL)
         places = [some.locate_in(part) for part in stream.parts]
@@ -81,8 +80,8 @@ class Share:
 def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
     """The shares of x and y of each slice.
 
-    There are as many slices as parts in common take panels of `width` indices, at most; all are
-    equally wide.
+    The slices are equally wide. Their number is that of the panels of at most `width` indices in
+    the widest common part.
     """
     common = [x.parts[p].select(y.parts[q].locate_in(x.parts[p])) for p, q in find_overlaps(x.parts, y.parts)]
     slices = -(-max(map(len, common), default=0) // width) if x.moves or y.moves else 1
@@ -96,7 +95,7 @@ def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]
 
 
 def list_part_pairs(x: Stream, y: Stream) -> list[tuple[int, int]]:
-    """The numbers of the parts of x and y that are here at each step of a slice."""
+    """List the parts of x and y, by number, that this rank holds at each step of a slice."""
     gx, gy = len(x.parts), len(y.parts)
     steps = lcm(gx, gy)
     first = x.own_part * steps // gx + y.own_part * steps // gy
@@ -105,7 +104,7 @@ def list_part_pairs(x: Stream, y: Stream) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Step:
-    """The slice and the parts of x and of y that are here, by number; where the parts meet (None: they do not, or have before)."""
+    """A slice, a part of x and one of y, by number; and their meeting (None: they have nothing in common, or have met before)."""
 
     slice: int
     x: int
@@ -115,7 +114,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Tour:
-    """How two streams go round: what they have of each slice, and all steps."""
+    """How two streams go round: their shares of each slice, and all steps."""
 
     x: list[Share]
     y: list[Share]
@@ -132,12 +131,12 @@ class Tour:
         return tour
 
     def pair_steps(self) -> Iterator[tuple[Step | None, Step | None]]:
-        """Each step, and the one after it, whose parts are to travel meanwhile; at first none, and the first one."""
+        """Pair each step with the next one, whose parts are sent meanwhile; the first pair is None and the first step."""
         return zip([None, *self.steps], [*self.steps, None], strict=True)
 
 
 class Ring:
-    """One operand on its ring of ranks: the slice and the number of the part that is here, and its elements as stored."""
+    """One operand on its ring of ranks: the slice and the part that this rank holds, by number, and its elements as stored."""
 
     stream: Stream
     shares: list[Share]
@@ -153,9 +152,9 @@ class Ring:
         self.coming: tuple[Pending, int, int] | None = None
 
     def start_shift(self, number: int, part: int) -> None:
-        """Start the shift that brings a part of a slice, of a new one from the ranks' own blocks.
+        """Start the shift that brings a part of a slice; a new slice comes from the ranks' own blocks.
 
-        The part that is here is valid until `arrive`.
+        The current part is valid until `finish_shift`.
         """
         if (number, part) == (self.slice, self.part):
             return
@@ -179,9 +178,9 @@ class Ring:
 
 
 class SumRing:
-    """C on its ring of ranks: sums of a part of a slice, which are passed from rank to rank, and go home when the slice ends.
+    """C on its ring of ranks: sums of a part of a slice pass from rank to rank, and return to their owner after the slice.
 
-    They travel while the next product is computed.
+    The sums are sent while the next product is computed.
     """
 
     stream: Stream
@@ -201,7 +200,7 @@ class SumRing:
         self.coming: Callable[[], Any] | None = None
 
     def pass_on(self, number: int, part: int) -> None:
-        """Pass the sums on, and receive those of another part; those of a new slice begin here, as zeros."""
+        """Pass the sums on, and receive those of another part. Sums of a new slice start as zeros."""
         if (number, part) == (self.slice, self.part):
             return
         self.buffers.reverse()
@@ -214,7 +213,7 @@ class SumRing:
         self.slice, self.part, self.sums = number, part, taken
 
     def return_sums(self) -> None:
-        """Send the sums to the rank whose part they are; those of this rank's own are in C after `arrive`."""
+        """Send the sums to the owner of their part. This rank's own sums are in C after `finish_shift`."""
         if self.slice < 0:
             return
         block, place = self.stream.X.stored, self.stream.place(self.shares[self.slice].mine)
@@ -229,7 +228,7 @@ class SumRing:
         self.coming = put
 
     def _start_shift(self, part: int, out: Any) -> Pending:
-        """The shift that passes the sums on, and brings those of a part."""
+        """Start the shift that passes the sums on, and brings those of a part."""
         self.finish_shift()
         comm = self.stream.comm
         assert comm is not None
@@ -290,7 +289,7 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
 
 
 def _count_visits(ring: int, across: int) -> int:
-    """How many parts come to a rank on a Cannon ring of `ring` ranks, where the other operand's ring has `across`; at most."""
+    """The most parts that come to a rank on a ring of `ring` ranks, if the other operand's ring has `across`."""
     steps = lcm(ring, across)
     mine, theirs = steps // ring, steps // across
     late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
@@ -302,7 +301,7 @@ class Cannon(Schedule):
 
     name = "cannon"
     is_algorithm = walks = True
-    keeps_copies = splits_sums = False  # each rank adds in an order of its own; each dimension has one ring
+    keeps_copies = splits_sums = False  # each rank adds in its own order; each dimension has one ring
     in_panels = "summa"
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
@@ -312,7 +311,7 @@ class Cannon(Schedule):
         run_walk(walk_k, walk_mn, plan, going, make_sink(plan, c, alpha, beta))
 
     def _gather(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
-        """Collective: the streams with one operand gathered first, as their parts do not line up on some rank."""
+        """Collective: make the streams with one operand gathered first, since parts do not line up on some rank."""
         way = plan.walk
         still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
         c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
@@ -322,4 +321,4 @@ class Cannon(Schedule):
         return (m * k * _count_visits(pc, pr) + k * n * _count_visits(pr, pc)) / (pr * pc)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
-        return BUFFERS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two
+        return BUFFERS * min(common, plan.panel // 2 + 1)  # a slightly wider part may be cut in two

@@ -1,10 +1,10 @@
-"""Fetch: panels of A and B come straight from where they lie, in any layouts on any grids, while others are multiplied.
+"""Fetch: panels of A and B come directly from any layouts on any grids, while others are multiplied.
 
-A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not
-hold. By way of the box's own layouts it could receive more: words that it held at first, and gave
-away. Nothing has to be redistributed before the first product, and no block of another layout takes
-memory. Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of
-them hear from one rank at once.
+A rank of a pm x pn x pk box receives the elements of its faces of A and B that it does not hold. A
+conversion to the box's own layouts may move more: words that a rank held at first, and sent away.
+No redistribution precedes the first product, and no block of another layout takes memory. Ranks
+that need the same panel start with different ones, as by Cannon's skew, so that no rank sends to
+all of them at once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pdla.matmul.schedules.summa import start_ahead
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import Piece, Route, received, sent, start
 
-PANEL = "panel"  # stands for an axis: panels cut the faces along k as ranks along one more axis would
+PANEL = "panel"  # an axis for panels: they cut the faces along k as ranks along one more axis would
 
 
 class Step(NamedTuple):
-    """One panel of A and one of B, which are multiplied: how they come, what is sent meanwhile, and their shapes."""
+    """One panel of A and one of B: the routes by which they come and others are sent, and their shapes."""
 
     routes: tuple[Route, Route]
     shapes: tuple[Shape, Shape]
 
 
 def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: PlanCache) -> None:
-    """Collective: into += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
+    """Collective: into += A B for this rank's faces by the roles on the grid, in panels of at most `width` indices of k.
 
     into=None on idle ranks, which may have parts of A and B to send.
     """
@@ -71,13 +71,13 @@ class Feed:
         self.buffers: cycle[Any] = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(count_at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
-        """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
+        """Start sending and receiving panels. Returns a function that waits for this rank's panel, and the panel."""
         panel = next(self.buffers)[: prod(shape)].reshape(*shape)
         return start(self.X, route, self.comm, panel), panel
 
 
 def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
-    """What this rank does, step by step. All ranks have as many steps, in some of which a rank with a small face has no panel."""
+    """List this rank's steps. All ranks have equally many; a rank with a small face has no panel in some."""
     longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
     panels = max(1, -(-longest // width))
     sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
@@ -97,7 +97,7 @@ def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, wi
 
 
 def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
-    """The number of the panel with which each rank begins: those that need the same panels of A, or of B, begin evenly apart."""
+    """The number of each rank's first panel: ranks that need the same panels of A, or of B, start evenly apart."""
     where = np.indices(grid.shape).reshape(len(grid.shape), -1)
     first = np.zeros(where.shape[1], np.int64)
     for axis, role in roles.carries:
@@ -109,7 +109,7 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
 
 
 def _list_sends(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
-    """What this rank sends of X in each step: each panel to a rank in the step in which that rank multiplies it."""
+    """List the pieces of X that this rank sends in each step: those of a panel when the receiver multiplies it."""
     steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
     for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
         steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
@@ -121,14 +121,10 @@ class Fetch(Schedule):
 
     name = "fetch"
     walks = takes_any_layout = True
-    needs_box = True  # elsewhere there may be copies of C: ranks begin with different panels, and would sum them in other orders
+    needs_box = True  # other grids may have copies of C: ranks start with different panels, and would sum in different orders
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """Collective: into += A B for the faces that the roles give this rank on the grid.
-
-        It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have
-        parts of A and B to send.
-        """
+        """Collective: `c = alpha a b + beta c`, in panels of at most `plan.panel` indices of k."""
         run(a, b, plan.roles, plan.grid, make_sink(plan, c, alpha, beta), plan.panel, plan.memo)
 
     def count_panels(self, plan: Planned, width: int) -> int:

@@ -1,9 +1,9 @@
-"""Gather: every rank gathers all blocks of A and B that it needs at once, and multiplies each as soon as it has arrived.
+"""Gather: every rank gathers all blocks of A and B that it needs at once, and multiplies each when it has arrived.
 
-On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1)
-words in (pc - 1) + (pr - 1) messages, and needs as much workspace. Where thin tiles are joined it
-needs room for its own block in addition and, for A, for the whole gathered part once more. Agarwal,
-Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
+On a pr x pc grid with 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1)
++ (pr - 1) messages. Its workspace has the same size. Joined thin tiles add the rank's own block
+and, for A, the whole gathered part once more. Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res.
+Dev. 39 (1995).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from pdla.matmul.schedules.streams import (
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
-LITTLE = 16 * 2**20  # bytes that a rank gathers and sums at once, at most: beyond, panels are faster, and need less memory
-THIN, FEW = 128, 2  # more than FEW tiles, each of at most THIN indices of k, are joined: each product reads and writes all of C
+LITTLE = 16 * 2**20  # the most bytes that a rank gathers and sums at once; above, panels are faster, and need less memory
+THIN, FEW = 128, 2  # more than FEW tiles of at most THIN indices of k are joined, since each product reads and writes all of C
 
 
 class Product(NamedTuple):
-    """A product of a tile of A and a tile of B: the indices of k that they share, as positions in each, and its place in C.
+    """A product of a tile of A and a tile of B: the positions of their common k in each, and its place in C.
 
     part  the first row and column, which name the part of C
     """
@@ -63,10 +63,10 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do; of pairs the first is of A, the second of B.
+    """The products of a rank, and how its tiles come. In pairs the first is A's, the second B's.
 
-    Tiles are numbered by the ranks from which they come, or by groups, where they are joined; empty
-    ones are left out.
+    A tile's number is the rank from which it comes, or its group if tiles are joined. Empty tiles
+    are left out.
 
     axes      the axes along which they are gathered; empty: they are not gathered
     shapes    the shapes of their tiles, as stored
@@ -108,7 +108,7 @@ def _group_tiles(
     X: DistMatrix, side: int, comm: Communicator | None, nbytes: int, tiles: Blocks, whole: tuple[IndexSet, IndexSet],
     roles: Roles, shape: tuple[int, int], machine: Machine,
 ) -> Groups:
-    """The groups in which the tiles of A (side 0) or B (side 1), which are gathered over comm, are joined; empty: they are not.
+    """Group the tiles of A (side 0) or B (side 1), gathered over comm, that are joined; empty: they are not joined.
 
     nbytes  of all tiles;  shape: C's
     """
@@ -117,14 +117,14 @@ def _group_tiles(
         return []
     parts = {r: tile[along_k] for r, tile in tiles.items()}
     if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):
-        return _make_groups(parts, 1, inf)  # they come all at once, and are copied to where they are wanted in any case
-    # By an even share of C, so that all ranks which gather it together decide alike: in a gather
-    # buffer they share its memory.
+        return _make_groups(parts, 1, inf)  # they come at once, and are copied to their places anyway
+    # By an even share of C: all ranks that gather together must decide the same, as they share the
+    # memory of a gather buffer.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
-    # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies
-    # all tiles come before any is multiplied (see run), so that one group loses nothing.
+    # Copies of C are equal only if all ranks join the same tiles, on any number of nodes. With
+    # copies all tiles come before any product (see run), so that one group loses nothing.
     nodes = 1 if roles.copies else comm.nodes
-    # Columns of A take extra memory and a copy, which pays only where a network is slower.
+    # Columns of A take extra memory and a copy, which pays only if a network is slower.
     if not _are_thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
         return []
     rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
@@ -133,10 +133,10 @@ def _group_tiles(
 
 
 def _are_thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
-    """Whether there are many thin tiles: more than FEW, each as wide as `whole` across k.
+    """Whether there are many thin tiles: more than FEW, each as wide as `whole` across k, of at most THIN indices of k.
 
-    Each has at most THIN indices of k and at most `passes`, the columns of C for tiles of A, or its
-    rows for tiles of B, that a rank has if all have as many.
+    `passes` bounds their indices of k, too: an even share of C's columns for tiles of A, of its
+    rows for tiles of B.
     """
     across = len(whole[1 - along_k])
     few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
@@ -144,21 +144,19 @@ def _are_thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, pas
 
 
 def _estimate_pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
-    """How many indices of k come from other nodes, in tiles of length `across`, while one is multiplied with an m x n part of C."""
+    """Estimate how many indices of k come from other nodes, in tiles of length `across`, while one updates an m x n part of C."""
     coming = across * dtype.itemsize / (machine.rate(max(1, machine.node)) * comm.size / comm.nodes)
     return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
 
 
 def _make_groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
-    """The tiles in groups to be joined, as (ranks, indices of k).
+    """Make groups of tiles to be joined, as (ranks, indices of k).
 
-    On one node there is one group; between nodes several, so that one is multiplied while others
-    come.
+    One node has one group. Several nodes have several: one is multiplied while others come.
 
-    The first group is thin, so that multiplying begins early. Each other one is as wide as what
-    comes while the one before is multiplied, since fewer groups pass over C fewer times. Where
-    little comes meanwhile they stay thin, so that little is left to be multiplied when the last has
-    come.
+    The first group is thin, so that the first product starts early. Each other group is as wide as
+    the part that comes during the product before it: fewer groups pass over C fewer times. If
+    little comes meanwhile, groups are thin, and the last product is short.
     """
     in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
     left = sum(len(part) for _, part in in_order)
@@ -184,7 +182,7 @@ def _find_products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, Index
 
 
 def _are_apart(cols: IndexSet, rows: IndexSet) -> bool:
-    """Whether all of one lie before or behind the other, or one is empty: a quick test, true of most pairs of many tiles."""
+    """Whether one is empty, or ends before the other starts: a quick test, true of most pairs of many tiles."""
     if not (len(cols.starts) and len(rows.starts)):
         return True
     return bool(cols.stops[-1] <= rows.starts[0] or rows.stops[-1] <= cols.starts[0])
@@ -199,7 +197,7 @@ def _find_product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], he
 
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: PlanCache, machine: Machine) -> None:
-    """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
+    """Collective: into += a b, with both moved to the roles' layouts. into=None on idle ranks."""
 
     def make_script() -> Script:
         return Script.of(a, b, roles, (find_gather_axes(a, roles.A), find_gather_axes(b, roles.B)), machine)
@@ -208,7 +206,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
-    # Made by idle ranks, too, as that is collective.
+    # Idle ranks make them, too: that is collective.
     comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
     if into is None:
         return
@@ -217,7 +215,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     try:
         tiles_a, arriving_a = _start_gather(a, roles.A, script, 0, comms[0], gather_buffers[0])
         tiles_b, arriving_b = _start_gather(b, roles.B, script, 1, comms[1], gather_buffers[1])
-        if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
+        if roles.copies:  # copies of C are equal only if all ranks add in the same order: so all tiles come first
             for _ in chain(arriving_a, arriving_b):
                 pass
             tiles_a, tiles_b = dict(sorted(tiles_a.items())), dict(sorted(tiles_b.items()))
@@ -234,7 +232,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
 
 
 def _open_buffer(comm: Communicator | None, size: Size) -> GatherBuffer | None:
-    """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
+    """Open the memory that a node's ranks share for an operand gathered over comm; None: there is none."""
     return None if comm is None else comm.gather_buffer(*size)
 
 
@@ -243,8 +241,8 @@ def _start_gather(
 ) -> tuple[Tiles, Iterator[int]]:
     """Start to gather an operand.
 
-    Gives its tiles that are here, by number, and an iterator, which puts each further tile among
-    them when it has come, and yields its number.
+    Returns the tiles that this rank has, by number, and an iterator. The iterator adds each tile
+    that arrives, and yields its number.
     """
     if script.joined[side]:
         return _gather_joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
@@ -254,7 +252,7 @@ def _start_gather(
 def _gather_tiles(
     X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
+    """The same for separate tiles: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     tiles = {comm.rank: X.stored}
@@ -277,7 +275,7 @@ def _gather_tiles(
 def _gather_joined(
     X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same where tiles are joined: the iterator yields a group's number when the last of its tiles has come."""
+    """The same for joined tiles: the iterator yields a group's number when its last tile has arrived."""
     whole, arrivals = gather_in_parts(X, layout, along, gather_buffer)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]

@@ -1,11 +1,11 @@
 """Shared: ranks of one node write their blocks of A and B into memory that all of them read, and multiply there.
 
-Nothing of A and B is sent: a rank copies its own block once, where by messages each of the others
-would copy it. The part of a matrix that one rank multiplies is a *face*. In whatever layouts A and
-B come, on whatever grids, their blocks are written to the faces that need them. What a rank reads
-of others' blocks is counted as received: as many bytes as by messages. The workspace is the ranks'
-own blocks, whatever the grid. A matrix that all ranks see as it is (DistMatrix.shared) is not
-copied at all: the product begins when all ranks have come to it, and ends when all have read.
+No element of A or B is sent. A rank copies its own block once; by messages each other rank would
+copy it. A *face* is the part of a matrix that one rank multiplies. A and B may have any layouts on
+any grids: their blocks are written to the faces that need them. The elements that a rank reads of
+others' blocks count as received, as by messages. The workspace is the ranks' own blocks, on every
+grid. A matrix in memory that all ranks see (DistMatrix.shared) is not copied. Its product starts
+when all ranks have come to it, and ends when all have read.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from pdla.matrix.redistribute import incoming
 
 Place = tuple[Selection, Selection]
 Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
-MOST = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
+MOST = 48 * 2**20  # the most bytes of A and B that a rank writes to shared memory; above, panels need less memory
 KEPT = 2  # places of a shared buffer for which views are kept: small turns alternate between two
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of this rank's block, `here` (None: all of it), and where it goes.
+    """A part of this rank's block, `source` (None: all of it), and its destination.
 
-    That is the place `there` of the face of this shape, as stored, that begins at byte `begin` of
-    the shared buffer.
+    The destination is the place `target` in a face of this shape, as stored, from byte `begin` of
+    the shared buffer on.
     """
 
     begin: int
@@ -52,7 +52,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Read:
-    """What a rank reads of others' blocks: bytes, from how many ranks, and the axes along which these differ from it."""
+    """The reads of a rank from others' blocks: bytes, number of ranks, and the axes along which they differ from it."""
 
     size: int
     peers: int
@@ -63,8 +63,8 @@ class Read:
 class Written:
     """An operand whose faces are written to the shared buffer.
 
-    It has the byte at which the face that this rank reads begins, its shape as stored, and the
-    pieces that this rank writes.
+    begin, shape: the first byte and the shape, as stored, of the face that this rank reads. pieces:
+    those that this rank writes.
     """
 
     begin: int
@@ -75,7 +75,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Seen:
-    """An operand that all ranks see as it is: which rows and columns of it are this rank's face."""
+    """An operand that all ranks see in place: the rows and columns of this rank's face."""
 
     place: Place
     read: Read
@@ -88,9 +88,8 @@ Faces = Written | Seen
 class Script:
     """The faces of A and B, the bytes that they take on the shared buffer, and how they are read.
 
-    Faces are None where each rank's face is its block, or a part of it. What makes of each operand
-    the matrix whose blocks are read gives the operand itself, or its parts where each rank has its
-    face.
+    Faces are None if each rank's face is its block, or a part of it. The functions `sources` give,
+    for each operand, the matrix whose blocks are read: the operand itself, or parts of it.
     """
 
     A: Faces | None
@@ -107,18 +106,18 @@ class Script:
 
     @staticmethod
     def once(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
-        """The same, worked out once."""
+        """The script, made once."""
         common = a.common is not None, b.common is not None
         return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
 
     @cached_property
     def seen(self) -> bool:
-        """Whether ranks read another rank's matrix where it lies, so that it must not be written to before all have read."""
+        """Whether ranks read another rank's matrix in place: it must not change before all have read."""
         return any(isinstance(faces, Seen) for faces in (self.A, self.B))
 
     @cached_property
     def is_reusable(self) -> bool:
-        """Whether the blocks of A and B themselves are read, and no copies of parts of them, which are of one call alone."""
+        """Whether the blocks of A and B themselves are read: later calls can read them again. Copies of parts serve one call."""
         return all(own is _keep for own in self.sources)
 
 
@@ -132,9 +131,9 @@ def _keep(X: DistMatrix) -> DistMatrix:
 
 
 def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
-    """The faces of X in the layout in which it is multiplied, and the byte where they end.
+    """Plan the faces of X in the layout in which it is multiplied; and the byte where they end.
 
-    They lie one after another from byte `offset` of the shared buffer on, each with room for the
+    Faces follow each other from byte `offset` of the shared buffer on, each with room for the
     largest.
     """
     if _is_local(X, layout, grid):
@@ -158,7 +157,7 @@ def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -
 
 
 def _count_read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
-    """What of its face this rank reads from other ranks' blocks."""
+    """Count the elements of its face that this rank reads from other ranks' blocks."""
     others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
@@ -177,9 +176,10 @@ def _find_longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 
 
 def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, locate: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
-    """The pieces that this rank writes; of ranks with the same block only the first writes.
+    """List the pieces that this rank writes; of ranks with the same block only the first writes.
 
-    begin: the byte of the shared buffer at which the face of the rank at given coordinates begins.
+    locate: gives the first byte, in the shared buffer, of the face of the rank at given
+    coordinates.
     """
     if not X.first:
         return
@@ -197,9 +197,9 @@ def _selects_all(selection: Selection, n: int) -> bool:
 
 @dataclass(frozen=True)
 class LocalBlock:
-    """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed.
+    """A matrix's local block; the whole matrix, if all ranks see it (else None); and whether both are stored transposed.
 
-    A turn keeps this and not the matrix, so that the matrix can be garbage-collected before it.
+    A turn keeps the block and not the matrix: so the matrix can be garbage-collected first.
     """
 
     xp: Any
@@ -213,7 +213,7 @@ class LocalBlock:
         return LocalBlock(X.xp, X.stored, whole, X.transposed)
 
     def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
-        """The face of this rank, to be multiplied.
+        """Find the face that this rank multiplies.
 
         Functions that write this rank's pieces of all faces are appended to `writes`.
         """
@@ -244,8 +244,7 @@ class LocalBlock:
 class Turn:
     """The product of two given matrices at the shared buffer.
 
-    When it is run again, which only a script that is bound allows, it uses the same views of its
-    memory.
+    A turn that runs again uses the same views of its memory. Only a reusable script allows that.
     """
 
     left: LocalBlock
@@ -277,7 +276,7 @@ class Turn:
                         note_read(faces.read.axes, faces.read.size, faces.read.peers)
                 if c is not None:
                     multiply(self.left.xp, left, right, c, alpha, beta)
-            finally:  # a rank that goes on after a failure here must not be a turn behind the others
+            finally:  # a rank that continues after a failure must not be a turn behind the others
                 if script.seen:
                     shared_buffer.finish()
                 else:

@@ -1,4 +1,4 @@
-"""What the schedules share: bringing an operand to a layout, collecting products in C, and operands that move in parts."""
+"""Parts that schedules share: operands in another layout, sums of products in C, and operands that move in parts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ALL = slice(None)
 
 
 class PlanCache(dict[Any, Any]):
-    """What a plan works out at its first run and keeps for the next: index sets, panels, routes, which depend on layouts alone."""
+    """Results that a plan computes at its first run and keeps: index sets, panels and routes, which depend on layouts alone."""
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value kept under a key; made, and kept, when it is first asked for."""
+        """The value under a key: made at the first request, and kept."""
         if key not in self:
             self[key] = make()
         return self[key]
@@ -36,22 +36,22 @@ class PlanCache(dict[Any, Any]):
 
 
 def find_gather_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
-    """The axes over which an all-gather brings X to this layout; empty where X lies so already, or an all-gather does not do it."""
+    """The axes along which an all-gather gives X this layout; empty if X has it, or if no all-gather gives it."""
     return extra_axes(X.layout, layout, X.grid.sizes) or ()
 
 
 def stored_shape(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
-    """The shape in which a part of X with these rows and columns is stored, and travels: turned round where X is a transpose."""
+    """The shape in which a part of X with these rows and columns is stored and sent: transposed if X is a transpose."""
     return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def assemble(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
-    """Collective: X in another layout on its grid: X itself, a part of each block, an all-gather, or a redistribution."""
+    """Collective: give X another layout on its grid, by X itself, a part of each block, an all-gather, or a redistribution."""
     return memo.once((X.shape, X.layout, layout), lambda: make_assembler(X, layout, memo))(X)
 
 
 def make_assembler(X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
-    """The function that does this, for X and for other matrices of its shape, grid and layout."""
+    """Make the function that does this for X and for other matrices of its shape, grid and layout."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
         return lambda X: X
@@ -68,7 +68,7 @@ def _redistribute(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
 
 
 def find_route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
-    """The part of this rank in redistributing X to a layout on a grid; worked out once."""
+    """Find this rank's part in redistributing X to a layout on a grid; computed once."""
     between = (X.layout, X.grid), (layout, grid)
     return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
 
@@ -84,7 +84,7 @@ def _gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
 
 
 def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
-    """Collective: start gathering X over the axes, which brings it to this layout; gives a function that waits for the matrix."""
+    """Collective: start gathering X along the axes, which gives it this layout. Returns a function that waits for the matrix."""
     whole, arrivals = gather_in_parts(X, layout, axes)
 
     def finish() -> DistMatrix:
@@ -98,12 +98,11 @@ def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callab
 def gather_in_parts(
     X: DistMatrix, layout: Layout, axes: tuple[str, ...], gather_buffer: GatherBuffer | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
-    """Collective: the same; gives the matrix, still to be filled, and the ranks whose blocks come.
+    """Collective: start gathering X; returns the matrix, still to be filled, and the ranks whose blocks arrive.
 
-    An iterator over the ranks along the axes that have a block with elements: each is given once
-    its block is in the matrix.
+    The iterator yields each rank along the axes that has elements, once its block is in the matrix.
 
-    gather buffer  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it,
+    gather_buffer  memory that ranks of the communicator along the axes share: it holds the whole matrix if no block has gaps in it,
     else each block
     """
     comm = X.grid[axes]
@@ -113,7 +112,7 @@ def gather_in_parts(
     to = _plan_assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
     whole = (allocate if gapless else buffer)(X.xp, to.shape, X.dtype)
-    if not gapless and comm.stepwise(whole.nbytes):  # what comes in steps is copied to its place in any case, with gaps or without
+    if not gapless and comm.stepwise(whole.nbytes):  # pieces that come in steps are copied to their places anyway
         in_place = {r for r, part in to.parts.items() if part.sliced}
     else:
         in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
@@ -136,7 +135,7 @@ def gather_in_parts(
 
 
 class Part(NamedTuple):
-    """A part of a block: its place there, its shape, and whether that place is an array, and contiguous memory."""
+    """A part of a block: its place there, its shape, and whether that place is a slice, and contiguous memory."""
 
     place: tuple[Selection, Selection]
     shape: Shape
@@ -145,10 +144,10 @@ class Part(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """How a rank's block is put together from the blocks of several ranks.
+    """How a rank's block is assembled from the blocks of several ranks.
 
-    It has its shape, and its parts, by number of the rank; ranks that have nothing of it are left
-    out.
+    An assembly has the block's shape and its parts, by number of the rank. Ranks without a part are
+    left out.
     """
 
     shape: Shape
@@ -179,9 +178,9 @@ def _is_gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
 
 
 def list_blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
-    """The rows and columns of the blocks that are gathered over the axes to bring X to this layout.
+    """The rows and columns of the blocks that are gathered along the axes to give X this layout.
 
-    They are by number of the rank along the axes; ranks whose blocks are empty are left out.
+    The keys are ranks along the axes; ranks with empty blocks are left out.
     """
     assert X.grid.coords is not None
     met = find_blocks(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
@@ -194,8 +193,8 @@ def list_blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[in
 class Sink:
     """A local block of C to which local products are added.
 
-    What was there is multiplied by beta: each part of the block when its first product comes.
-    alike: as for gemm, where other ranks have copies of the block.
+    Each part of the block is multiplied by beta when its first product comes. `alike`, for blocks
+    of which other ranks have copies, goes to gemm.
     """
 
     xp: Any
@@ -222,13 +221,13 @@ class Sink:
             self.xp.put(self.block, rows, cols, target)
 
     def end(self) -> None:
-        """If no product has come (this rank's part of k is empty), multiply the block by beta now."""
+        """If no product has come, as this rank's part of k is empty, multiply the block by beta."""
         if not self.begun:
             self.xp.scale(self.block, self.beta)
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
-    """`c = alpha a b + beta c`, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
+    """`c = alpha a b + beta c`, recorded in the ledger; its buffers are workspace. `alike` goes to gemm."""
     allocate = partial(buffer, xp)
     if current() is None:
         xp.gemm(a, b, c, alpha, beta, allocate, alike)
@@ -244,10 +243,10 @@ def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, ali
 class Stream:
     """A matrix that is cut along the walked dimension over the ranks of `comm`: parts[r] are the indices of rank r's block.
 
-    Without a comm there is one part, and it does not move.
+    Without a comm the stream has one part, and does not move.
 
-    Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round,
-    as the product needs it.
+    Panels are sent in the order in which the matrix is stored. `orient` transposes a panel of a
+    transpose, for the product.
     """
 
     X: DistMatrix
@@ -284,15 +283,15 @@ class Stream:
         return seen[::-1] if self.X.transposed else seen
 
     def orient(self, stored: Any) -> Any:
-        """A panel as the product needs it, of one as stored; or the other way round."""
+        """Turn a panel as stored into one for the product, or back."""
         return stored.T if self.X.transposed else stored
 
     def cut(self, selection: Selection) -> Any:
-        """These positions of this rank's own block, as stored."""
+        """Take positions of this rank's own block, as stored."""
         return self.orient(take(self.X.xp, self.X.stored, *self.place(selection)))
 
     def take_part(self, stored: Any, selection: Selection) -> Any:
-        """These positions of a part that has been received, as the product needs them."""
+        """Take positions of a received part, for the product."""
         return take(self.X.xp, self.orient(stored), *self.place(selection))
 
     def place(self, selection: Selection) -> tuple[Selection, Selection]:
@@ -304,7 +303,7 @@ class Stream:
         return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
 
     def fit(self, memory: Any, width: int) -> Any:
-        """A panel of `width` indices, as stored, at the beginning of a buffer."""
+        """A panel of `width` indices, as stored, at the start of a buffer."""
         shape = self.shape(width)
         return memory[: prod(shape)].reshape(*shape)
 
@@ -313,7 +312,7 @@ class Stream:
 class Meeting:
     """The indices of the walked dimension that part x of one stream and part y of another have in common.
 
-    It has their positions in each part, and how many there are.
+    A meeting has their positions in each part, and their number.
     """
 
     x: int
@@ -323,7 +322,7 @@ class Meeting:
     width: int
 
     def chop(self, width: int) -> list[Meeting]:
-        """The same in as few pieces of at most `width` indices as there can be, all equally wide."""
+        """Cut the meeting into as few pieces of at most `width` indices as possible, all equally wide."""
         pieces = -(-self.width // width)
         cuts = [block_bounds(self.width, pieces, i) for i in range(pieces)]
         places = [(slice_selection(self.in_x, *cut), slice_selection(self.in_y, *cut)) for cut in cuts]

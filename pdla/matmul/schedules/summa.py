@@ -1,8 +1,8 @@
-"""SUMMA: panels are broadcast along the grid's rows and columns, and while one is multiplied the next three travel.
+"""SUMMA: panels are broadcast along the grid's rows and columns; while one is multiplied, the next three are on their way.
 
-Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and
-needs four panels of A and of B. For A B^T and A^T B the same loop walks n or m: panels of one
-operand are broadcast, panels of C reduced to their owners. Van de Geijn and Watts, Concurrency:
+When k is walked, a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs
+four panels of A and of B. For A B^T and A^T B the loop walks n or m. Then panels of one operand are
+broadcast, and panels of C are reduced to their owners. Van de Geijn and Watts, Concurrency:
 Practice and Experience 9 (1997).
 """
 
@@ -34,7 +34,7 @@ class Feed:
         self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.fit, memory)) for memory in buffers])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
-        """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
+        """Start sending or receiving a panel. Returns the Pending, and the panel for the product, which is valid after its wait."""
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
@@ -80,7 +80,7 @@ def list_panels(x: Stream, y: Stream, width: int, memo: PlanCache) -> tuple[list
 
 
 def start_ahead(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[tuple[Panel, Any]]:
-    """Each panel with what `start` gives for it; before a panel is given, the next AHEAD have been started."""
+    """Yield each panel with the result of `start`; the next AHEAD panels have been started before."""
     coming: deque[tuple[Panel, Any]] = deque()
     for panel in panels:
         coming.append((panel, start(panel)))

@@ -1,8 +1,8 @@
 """Walking one dimension: which matrices move along it, over which axes, and in which layouts.
 
-SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it
-(A and B are broadcast or shifted, C is reduced or passed on); the third stays. What has to be
-gathered along other dimensions is gathered first.
+SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it:
+A and B are broadcast or shifted, C is reduced or passed on. The third matrix does not move. Gathers
+along other dimensions come first.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pdla.matmul.roles import Nest, Roles, simplify
 from pdla.matmul.schedules.streams import PlanCache, Stream, assemble, list_meetings
 from pdla.matrix.core import DistMatrix
 
-# Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
+# The walked dimension of A, B and C: 0 is rows, 1 is columns, None is neither.
 WALKED: dict[str, tuple[int | None, int | None, int | None]] = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How panels pass along the walked dimension.
+    """How panels move along the walked dimension.
 
-    It has the axes along which A, B and C move panel by panel (none: it stays); the layouts from
-    which A and B set out, and at which C arrives; and the words that all of the panels have.
+    axes_a, axes_b, axes_c: the axes along which A, B and C move; empty: the matrix does not move.
+    A, B, C: the layouts in which A and B start and C ends. words: of all panels.
     """
 
     dimension: str
@@ -39,17 +39,17 @@ class Walk:
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
-        """Those along which A, B and C move."""
+        """The axes along which A, B and C move."""
         return self.axes_a, self.axes_b, self.axes_c
 
     @property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
-        """Of A, B and C."""
+        """The layouts of A, B and C."""
         return self.A, self.B, self.C
 
     @property
     def sides(self) -> list[tuple[Nest, tuple[str, ...]]]:
-        """Of each of the two matrices that have the walked dimension: how it is cut along it, and the axes along which it moves."""
+        """For each of the two matrices that have the walked dimension: its cuts of it, and the axes along which it moves."""
         found = zip(self.layouts, self.axes, WALKED[self.dimension], strict=True)
         return [((X.rows, X.cols)[which], axes) for X, axes, which in found if which is not None]
 
@@ -67,9 +67,9 @@ def _replace_cuts(layout: Layout, dimension: int, cuts: Nest) -> Layout:
 
 
 def _plan_stream(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
-    """The axes over which an operand can move along the dimension, and the layout that it must have before.
+    """Find the axes along which an operand can move in panels, and the layout that it must have before.
 
-    None: it has to be gathered.
+    No axes: it must be gathered.
     """
     if dimension is None:
         return (), needed
@@ -81,9 +81,9 @@ def _plan_stream(given: Layout, needed: Layout, dimension: int | None, sizes: Ma
 
 
 def _plan_reduction(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
-    """The axes over which addends of C can be summed panel by panel, and C's layout after the walk.
+    """Find the axes along which addends of C can be summed panel by panel, and C's layout after the walk.
 
-    Each panel is summed at the rank that is to hold it; sums over other axes may be left.
+    Each panel is summed at its owner; sums along other axes may remain.
     """
     axes, layout = _plan_stream(wanted, c.summed, dimension, sizes)
     if not set(axes) <= set(c.partial):
@@ -113,7 +113,7 @@ def choose(
     A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int],
     dimension: str | None = None,
 ) -> Walk:
-    """The walk along a dimension; None: along that on which most words move panel by panel, ties to k, then n."""
+    """Choose the walk along a dimension; None: the dimension of most words in panels, ties to k, then n."""
     A, B, wanted = (simplify(X, sizes) for X in (A, B, wanted))
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
@@ -121,11 +121,11 @@ def choose(
 def find_widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be.
 
-    That is the most indices of the walked dimension that a share by the one and a share by the
-    other matrix that has it have in common.
+    Two matrices have the walked dimension: it is the most indices that shares of the one and of the
+    other have in common.
     """
     n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
-    if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
+    if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares both start at 0, and none is longer
         return count_first_common(walked, mnk, sizes)
     xs, ys = (shares(n, nest, sizes, axes_of(nest), {}) for nest in nests)
     return max((meeting.width for meeting in list_meetings(xs, ys)), default=0)
@@ -134,14 +134,14 @@ def find_widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int
 def count_first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """How many indices of the walked dimension the grid's first rank holds of both matrices that have it.
 
-    If panels may be so wide, its widest has no fewer.
+    Its widest panel is no narrower, if panels may be so wide.
     """
     x, y = (share(walked.length(mnk), nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
     return x.overlay(y)[2]
 
 
 def make_streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache) -> list[Stream] | None:
-    """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
+    """Collective: make streams of A, B and C along the walked dimension, A and B gathered as `walk` needs; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in walk.axes:
         if axes:

@@ -113,7 +113,7 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
                     builder.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
                 words = price.weigh(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
-                assert way.price == builder.problem.priced(schedule, used, words, more), (schedule, lying)
+                assert way.price == builder.problem.price(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
 

@@ -309,7 +309,7 @@ def test_a_product_is_on_one_grid_where_c_is_there_too():
 
 def test_of_words_that_come_from_anywhere_those_from_other_nodes_count_more():
     q = replace(from_blocks(4, 6, 5, 7), machine=Machine(bandwidth=4.0, network=1.0))
-    assert q.weigh_anywhere(8.0) == 8 and replace(q, nodes=(0, 0, 2, 2)).anywhere(8.0) == 4 + 4 * 4
+    assert q.weigh_anywhere(8.0) == 8 and replace(q, nodes=(0, 0, 2, 2)).weigh_anywhere(8.0) == 4 + 4 * 4
 
 
 def test_two_operands_are_read_in_place_rather_than_one_sent():
