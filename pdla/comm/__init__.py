@@ -1,11 +1,11 @@
 """Communicators: ten verbs, three worlds (MPI, threads of one process, dry), and the ledger that counts.
 
 communicator  ranks that send each other arrays (communicator.py, group.py), in three worlds (mpi/, threads.py, dry.py)
-verb          bcast, reduce and so on: it gives a Pending, which is waited for (pending.py, collectives/)
+verb          bcast, reduce and so on: it starts, and returns a Pending to wait for (pending.py, collectives/)
 ledger        what a rank has received and computed (ledger.py, trace.py, workspace.py)
 
-`world()` is the communicator that comm=None means: the one of pdla.run or pdla.dry_run inside
-those, else MPI's world.
+`world()` is the communicator that comm=None means: inside pdla.run or pdla.dry_run theirs, else
+MPI's world.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def world() -> Communicator:
     Returns
     -------
     Communicator
-        That of `run`, `dry_run` or `dry_run_all` inside these, else MPI's world.
+        Inside `run`, `dry_run` or `dry_run_all` theirs, else MPI's world.
 
     Raises
     ------
     NoMPIError
-        Outside these, where there is no MPI.
+        Outside these, if there is no MPI.
 
     Examples
     --------
@@ -49,26 +49,26 @@ def world() -> Communicator:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """Make a pdla communicator of whatever stands for one.
+    """Convert an argument to a pdla communicator.
 
-    Collective the first time that it is given a communicator of mpi4py's, which is duplicated.
+    Collective at the first call with an mpi4py communicator, which it duplicates.
 
     Parameters
     ----------
     comm : None, Communicator or mpi4py.MPI.Comm
-        None stands for the world.
+        None means the world.
 
     Returns
     -------
     Communicator
-        The same one for the same `comm`.
+        The same one at each call with the same `comm`.
 
     Raises
     ------
     GridError
         For anything else, on this rank.
     NoMPIError
-        For None, where there is no MPI and no world of `run`.
+        For None, if there is no MPI and no world of `run`.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def as_communicator(comm: Any) -> Communicator:
 
 
 def from_fortran(handle: int) -> Communicator:
-    """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
+    """Convert an MPI communicator, as Fortran or C's MPI_Comm_c2f names it, to pdla's. Collective the first time."""
     from pdla.comm.mpi import libmpi
     from pdla.comm.mpi.attach import attach
 
@@ -96,16 +96,16 @@ def from_fortran(handle: int) -> Communicator:
 
 
 def abort_on_exception() -> None:
-    """End the whole MPI job, from here on, where an exception is not caught on one rank.
+    """End the whole MPI job, from here on, if a rank does not catch an exception.
 
-    Its traceback is printed: once for all ranks that fail alike within half a second, and a line
-    says which they are. Without this call the other ranks wait for that rank until PDLA_TIMEOUT; so
-    they do for one that calls sys.exit, which is no error. Not collective; for MPI only.
+    One rank prints the traceback for all ranks that fail in the same way within half a second, and
+    names them. Otherwise the other ranks wait for a failed rank until the time of PDLA_TIMEOUT. They
+    still wait for a rank that calls sys.exit, which is no error. Not collective; for MPI only.
 
     Raises
     ------
     NoMPIError
-        Where there is no MPI.
+        If there is no MPI.
 
     Examples
     --------

@@ -1,19 +1,17 @@
 """Agreement: the ranks of a collective call make the same call, or all of them raise the same error.
 
-with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on
-all. agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise
-an error that quotes each call. raise_everywhere(error): the same where no communicator is at hand.
+* agree(comm, call): one small reduction over a digest of the call; if calls differ, all ranks raise.
+* with agreed(comm, call): each rank checks its own arguments; an error on one rank is raised on all.
+* raise_everywhere(error): the same without a communicator at hand.
+* note(comm, done): local; the next agreement compares this, too.
+* with collective_section(comm, call): the ranks exchange messages.
 
-With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
+With PDLA_CHECK=0 nothing is compared, and only the rank that fails raises its error.
 
-note(comm, done): local; what is done without a message and must be the same on all ranks is
-compared in the next agreement.
-
-with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an
-error and goes on would take messages of this call for those of the next. So before its next
-agreement or message it asks whether all ranks have failed at the same place of this call; if not,
-the next one is an error, too, and so are all that follow. A place is counted from where all ranks
-met last, in a verb or an agreement, as idle ranks take no part in others.
+A rank that leaves a section by an error could take its messages for those of the next call. Before
+its next agreement or message it therefore asks whether all ranks failed at the same place. If not,
+every further call raises an error. A place counts verbs since all ranks last met, in a verb or an
+agreement: idle ranks skip other verbs.
 """
 
 from __future__ import annotations
@@ -34,18 +32,18 @@ from pdla.comm.group import sections
 from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
-_moments = count()  # numbers of moments in this process: a later one has a larger number
+_moments = count()  # moments of this process, in ascending order
 SHORT = 60  # characters of an argument that an error names first
-_LONG = 2**63  # integers from here on are written as floats if they are equal to one
+_LONG = 2**63  # from here on an integer is written as a float if it equals one
 _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
 
 def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
     """Collective: raise on every rank unless all give the same `call` and no rank gives an error.
 
-    One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the
-    nearest of its classes that is pdla's or Python's own and is made from a text alone; calls that
-    differ raise AgreementError.
+    One rank's error is raised on every rank, with the numbers of the ranks that gave it. Its class
+    is the nearest base class of pdla or Python that is made from a text alone. Calls that differ
+    raise AgreementError.
     """
     if not config.settings.check:
         comm.count_meeting()
@@ -58,7 +56,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     before = comm.enter(call)
     try:
         alike = comm.same(text)
-    except BaseException as interruption:  # raised by a signal's handler: the others, who may agree, go on with this call
+    except BaseException as interruption:  # a signal's handler raised it: the other ranks may agree and go on with this call
         mark_failed(comm, f"the agreement on {call}", interruption)
         raise
     finally:
@@ -72,15 +70,15 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
 
 
 def note(comm: Communicator, done: str) -> None:
-    """Local: have the next agreement compare this, too, in words: it takes no message of its own."""
+    """Local: let the next agreement compare this text, too, without a message of its own."""
     if config.settings.check:
         comm.noted.append(done)
 
 
 def raise_disagreement(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
-    """Raise the errors of all ranks or, where there are none, AgreementError, which quotes their calls.
+    """Collective: raise the errors of all ranks or, if there are none, an AgreementError that quotes their calls.
 
-    Collective, once all ranks know that they differ.
+    All ranks know already that they differ.
     """
     kind, text = (None, None) if error is None else (_find_plain_base(type(error)), str(error) or type(error).__name__)
     others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
@@ -94,7 +92,7 @@ def raise_disagreement(comm: Communicator, call: str, error: Exception | None = 
 
 
 def _find_difference(calls: list[str]) -> str:
-    """" in alpha=1 and alpha=2": in what calls differ, where that is one short argument; "" for others."""
+    """Find the one short argument in which calls differ, as " in alpha=1 and alpha=2"; "" for other differences."""
     if len({call.count("; ") for call in calls}) > 1:
         return ""
     arguments = map(set, zip(*(call.split("; ") for call in calls), strict=True))
@@ -104,24 +102,24 @@ def _find_difference(calls: list[str]) -> str:
     if all(text.startswith("digest ") for text in apart[0]):
         return " in the elements of an array"
     words = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(apart[0])]
-    named = all("=" in word and word.partition("=")[0].isidentifier() for word in words)  # and no part of a call's other words
+    named = all("=" in word and word.partition("=")[0].isidentifier() for word in words)  # no other part of a call
     return f" in {' and '.join(words)}" if named and len(words) == 2 else ""
 
 
 def _mark_known(comm: Communicator, error: Exception) -> Exception:
-    """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
+    """Mark an error that all ranks of the communicator raise now, so that an outer `agreed` does not share it again."""
     error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
     return error
 
 
 def to_text(given: Any) -> str:
-    """An argument as a text to be compared.
+    """Write an argument as the text that ranks compare.
 
-    Its repr, but the same for equal numbers, and sequences of them, of which one rank may give an
-    int, another a float, or NumPy's.
+    The text is the repr, except that equal numbers have one text, alone and in sequences. One rank
+    may give an int, another a float or a NumPy number.
     """
     kind = type(given)
-    if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
+    if given is None or (kind in (int, float) and abs(given) < _LONG):  # most arguments
         return repr(int(given) if kind is float and given.is_integer() else given)
     if kind in (tuple, list):
         inside = ", ".join(map(to_text, given)) + "," * (kind is tuple and len(given) == 1)
@@ -144,7 +142,7 @@ def _number(given: Any) -> str:
 
 
 def group_ranks(texts: Sequence[str | None]) -> dict[str, list[int]]:
-    """For each text the ranks that said it, in the order of the first of them. texts: by rank; None: this one said nothing."""
+    """Group ranks by text, in the order of each text's first rank. texts: by rank, None for no text."""
     ranks: dict[str, list[int]] = {}
     for rank, text in enumerate(texts):
         if text is not None:
@@ -153,9 +151,9 @@ def group_ranks(texts: Sequence[str | None]) -> dict[str, list[int]]:
 
 
 def _find_plain_base(kind: type[Exception]) -> type[Exception]:
-    """The nearest base class that can be pickled and is made from a text alone, as NumPy's and users' errors may not be.
+    """Find the nearest base class that can be pickled and is made from a text alone; NumPy's and users' errors may not be.
 
-    Never StopIteration, which would mean something else when raised in the generator `agreed`.
+    The class is never StopIteration, which would end the generator `agreed`.
     """
     return next(
         base
@@ -165,21 +163,21 @@ def _find_plain_base(kind: type[Exception]) -> type[Exception]:
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Ranks in words, at most eight of them by number."""
+    """Name ranks, at most eight of them by number."""
     some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
 
 
 @contextmanager
 def agreed(comm: Communicator, call: str) -> Iterator[None]:
-    """Collective: a with-block of a rank's own checks or local work: an error in it on any rank is raised on every rank."""
+    """Collective: raise an error of any rank in this with-block, of local work, on every rank."""
     error, entered = None, next(_moments)
     try:
         yield
     except Exception as raised:
         ranks, when = getattr(raised, "known_to", ("", -1))
         if ranks == comm.identity and when > entered:
-            raise  # a function of the user's has made another call, in which the other ranks, here or elsewhere, raise it, too
+            raise  # the user's function made another call in here, and that call raised it on all its ranks
         error = raised
     agree(comm, call, error)
 
@@ -188,31 +186,31 @@ known_ranks: ContextVar[tuple[Communicator, ...]] = ContextVar("pdla_known_ranks
 
 
 def remember_ranks(comm: Communicator) -> None:
-    """Local: this rank makes a grid over these ranks."""
+    """Local: remember that this rank makes a grid over these ranks."""
     known = known_ranks.get()
     if len(known) < 2 and comm not in known:
         known_ranks.set((*known, comm))
 
 
 def raise_everywhere(error: Exception) -> NoReturn:
-    """Raise an error of a call in which nothing that this rank was given says which other ranks make it.
+    """Raise an error of a call whose arguments on this rank name no communicator.
 
-    Collective over the one communicator over which this rank has made grids: whatever call the
-    others are in, it is theirs. Local where there are several, or none.
+    Collective over the only communicator over which this rank has made grids: the other ranks meet
+    the error in whatever call they make. Local if there is no such communicator, or several.
     """
     if len(known := known_ranks.get()) == 1:
         agree(known[0], "a call without a grid", error)
     raise error
 
 
-# ---------------------------------------------------------------------------------------------- errors amid messages
+# ---------------------------------------------------------------------------------------------- errors between messages
 
 
 class collective_section:
     """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank.
 
-    meetings  how often all ranks of the communicator have come to a verb or an agreement here
-    verbs     how many verbs have begun since then, in which idle ranks, say, take no part
+    meetings  verbs and agreements of all ranks of the communicator in this block
+    verbs     verbs started since the last of these, some without idle ranks
     """
 
     before: tuple[int, str] | None
@@ -241,9 +239,9 @@ class collective_section:
 
 
 def mark_failed(comm: Communicator, what: str, error: BaseException, verb: int = 0, meeting: int = 0) -> None:
-    """Remember that this rank failed amid the call, in the verb of this number since the meeting of this number.
+    """Local: mark the communicator, as this rank failed in this verb after this meeting of the call.
 
-    Local; for `collective_section`, and what is too short for it.
+    `collective_section` calls it, and so do blocks too short for a section.
     """
     if comm.failed is None:
         told = PdlaError(
@@ -255,22 +253,21 @@ def mark_failed(comm: Communicator, what: str, error: BaseException, verb: int =
 
 
 def _check_all_failed(comm: Communicator, place: str, error: PdlaError) -> None:
-    """Raise `error` unless all ranks have failed at the same place of the same call.
+    """Collective: raise `error` unless all ranks failed at the same place of the same call.
 
-    Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an
-    error, too.
+    A rank that failed calls it. Ranks that are in another call get an error, too.
     """
     if not comm.same(place):
         raise_disagreement(comm, place, error)
 
 
 def raise_out_of_step(comm: Communicator, fault: str) -> NoReturn:
-    """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
+    """Local: raise this error now and at every further call, as ranks have left different calls half done."""
     mark_out_of_step(comm, fault)()
 
 
 def mark_out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
-    """Local: raise this at every further call; gives what raises it."""
+    """Local: let every further call raise this error. Return the function that raises it."""
     comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
     return raises
 

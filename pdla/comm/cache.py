@@ -1,19 +1,19 @@
-"""Keeps with a communicator, or a grid, what follows from layouts alone, such as routes and scripts, for later calls with them."""
+"""A cache, in a communicator or a grid, of values that follow from layouts alone, such as routes and scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any
 
-MOST = 128  # values kept with a communicator, and plans
+MOST = 128  # values, or plans, that a communicator keeps
 
 
 def find_or_make(home: Any, key: Hashable, make: Callable[[], Any], good: Callable[[Any], bool] | None = None) -> Any:
-    """What this rank made for this key at an earlier call, if it is still good, or makes now.
+    """Find the value that this rank made for this key earlier, if it is still good; else make it.
 
-    The MOST used last are kept, as long as the communicator or the grid lives that is their home.
+    `home`, a communicator or a grid, keeps the MOST values used last as long as it lives.
 
-    `make` may be collective if the calls are: then all ranks make, find and drop the same.
+    `make` may be collective if the calls are: then all ranks make, find and drop the same values.
     """
     found = vars(home).setdefault("_kept", {})
     made = found.pop(key, None)

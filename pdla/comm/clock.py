@@ -1,9 +1,9 @@
-"""The times of events: this machine's, or in a dry run those that the machine described by a `Machine` would have.
+"""The times of events: this machine's, or in a dry run the times that a `Machine` predicts.
 
-A `Clock` belongs to one rank. Work moves it forward by the time of the work; a wait moves it to the
-time at which a message is there. On each of a rank's links messages are handled one after another;
-a latency after that a message's bytes occupy the link, while the next message is handled. Other
-ranks are assumed to do at each time what this one does.
+A `Clock` belongs to one rank. Work advances it by the work's time; a wait advances it to a
+message's arrival. Each link handles messages one after another. One latency later a message's bytes
+occupy the link, while the next message is handled. Other ranks are assumed to do at each time what
+this one does.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ current: ContextVar[Clock | None] = ContextVar("pdla_clock", default=None)
 
 
 def now() -> float:
-    """Seconds: of this rank's clock in a dry run on a machine, else of time.perf_counter."""
+    """Read this rank's clock in a dry run on a machine, else time.perf_counter, in seconds."""
     clock = current.get()
     return time.perf_counter() if clock is None else clock.time
 
 
 def begin_step() -> None:
-    """Tell the clock, if there is one, of what a step of a factorization takes besides: Python, headers, calls of few elements."""
+    """Advance the clock, if there is one, by a factorization step's overhead: Python, headers, calls of few elements."""
     clock = current.get()
     if clock is not None:
         clock.step()
 
 
 class Link:
-    """handled: the time at which all its messages are handled; free: the time at which all their bytes have passed."""
+    """A link's times: `handled`, when all messages so far are handled; `free`, when all their bytes have passed."""
 
     handled: float
     free: float
@@ -43,8 +43,8 @@ class Link:
 class Clock:
     """One rank's time on a machine, in seconds, and the times at which its links are free.
 
-    Links have a time of their own, which is `lag` behind the rank's: it stands still in the share
-    of computing time in which messages do not move (1 - machine.overlap).
+    The links' own time is `lag` behind the rank's, and stands still in that share of computing time
+    in which messages do not move: 1 - machine.overlap.
     """
 
     time: float
@@ -58,23 +58,23 @@ class Clock:
         self.outbound: dict[bool, Link] = {False: Link(), True: Link()}
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
-        """`count` local products of these sizes, in one call, of factors of one dtype into another."""
+        """Count `count` local products of these sizes, in one call, of factors of one dtype into another."""
         self._work(self.machine.gemm(m, n, k, dtype, count, out))
 
     def lapack(self, m: int, n: int, operations: float, dtype: Any) -> None:
-        """So many real operations of LAPACK on an m x n block, as `Machine.lapack` prices them."""
+        """Count real operations of LAPACK on an m x n block, at the price of `Machine.lapack`."""
         self._work(self.machine.lapack(m, n, operations, dtype))
 
     def step(self) -> None:
-        """What a step of a factorization takes besides."""
+        """Count the overhead of a factorization step."""
         self._work(self.machine.step)
 
     def touch(self, size: int, steps: int = 1) -> None:
-        """Elementwise work that reads and writes `size` bytes in all, in so many steps."""
+        """Count elementwise work that reads and writes `size` bytes in all, in this many steps."""
         self._work(self.machine.touch(size, steps))
 
     def erf(self, count: int, itemsize: int) -> None:
-        """The error function of `count` elements."""
+        """Count the error function of `count` elements."""
         self._work(self.machine.error_function(count, itemsize))
 
     def _work(self, seconds: float) -> None:
@@ -83,14 +83,14 @@ class Clock:
         self.lag += (1 - self.machine.overlap) * seconds
 
     def receive(self, size: int, sharing: int, messages: int = 1) -> float:
-        """The links' time at which messages sent to this rank now, of `size` bytes in all, have arrived.
+        """Predict when messages sent to this rank now, of `size` bytes in all, arrive, in the links' time.
 
-        sharing  how many ranks of this node receive from other nodes meanwhile; 0: the messages are from this node
+        sharing  ranks of this node that receive from other nodes meanwhile; 0: the messages are from this node
         """
         return self._transfer(self.inbound[sharing > 0], size, sharing, messages)
 
     def send(self, size: int, sharing: int, messages: int = 1) -> float:
-        """The links' time at which messages that this rank sends now, `size` bytes in all, have left; sharing: as in `received`."""
+        """Predict when messages that this rank sends now, `size` bytes in all, have left; see `receive`."""
         return self._transfer(self.outbound[sharing > 0], size, sharing, messages)
 
     def _transfer(self, link: Link, size: int, sharing: int, messages: int) -> float:
@@ -103,13 +103,13 @@ class Clock:
 
     @property
     def read(self) -> tuple[float, float, float]:
-        """Its time, its links' lag, and the time that it has worked."""
+        """The rank's time, its links' lag, and its computing time."""
         return self.time, self.lag, self.computed
 
     def repeat(self, since: tuple[float, float, float], times: int) -> None:
-        """Let what has happened since the clock was read happen so many times in all."""
+        """Repeat what has happened since the clock was read, so that it happens `times` times in all."""
         self.time, self.lag, self.computed = (was + times * (now - was) for was, now in zip(since, self.read, strict=True))
 
     def wait(self, until: float) -> None:
-        """Wait until this moment of the links' time."""
+        """Advance to this moment of the links' time."""
         self.time = max(self.time, until + self.lag)

@@ -2,11 +2,11 @@
 
 A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the
 order of the lines: start the next panel, multiply this one, wait. Pieces may differ in size from
-rank to rank and may be empty; arrays may be strided views. Every verb but send and recv is
-collective: all ranks of the communicator call the same verbs in the same order. 16-bit floats are
-added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI,
-threads, dry) provides one round of messages, `_exchange` (group.py), and overrides a verb where it
-has a better way.
+rank to rank and may be empty; arrays may be strided views.
+
+Every verb but send and recv is collective: all ranks call the same verbs in the same order. A sum
+of 16-bit floats is computed in float32, and rounded once at the end if `out` has 16 bits. A world
+(MPI, threads, dry) provides one round of messages, `_exchange` (group.py), and may override a verb.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from pdla.comm.pending import Pending, to_pending
 from pdla.cuts import bounds_of_blocks
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
 
-# Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A
-# verb's tag tells the number of its call, so that ranks out of step wait instead of taking one
-# verb's data for another's.
+# Users' tags are below this one. Verbs' tags go from here to 2^15 - 1, which every MPI allows. A
+# verb's tag has the number of its call, so that ranks out of step wait instead of taking one verb's
+# data for another's.
 VERB_TAGS = 1 << 14
 
 _RANK, _NBYTES = itemgetter(0), attrgetter("nbytes")
@@ -52,7 +52,7 @@ class Communicator(Group):
     rank : int
         This rank's number.
     size : int
-        How many ranks there are.
+        The number of ranks.
     axis : str, optional
         The axis of a grid along which the ranks differ, or another name of the group; "all" for a
         whole world.
@@ -60,11 +60,11 @@ class Communicator(Group):
     Raises
     ------
     ShapeError
-        By a verb, on this rank, for what is no array; `share` takes it.
+        By a verb, on this rank, for an argument that is no array; `share` takes other objects.
 
     Notes
     -----
-    16-bit floats are added up in float32, and rounded once, at the end.
+    A sum of 16-bit floats is computed in float32, and rounded once, at the end.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class Communicator(Group):
         self._numbered: int | None = None
 
     def _number(self) -> int:
-        """The number of the verb that begins now: the next one, or the one that was set aside for it."""
+        """Number the verb that starts now: the next number, or the one reserved for it."""
         self.check_in_step()
         for section in sections.get():
             if section.comm is self:
@@ -91,14 +91,14 @@ class Communicator(Group):
         return next(self._calls) if number is None else number
 
     def _rank_error(self, verb: str, name: str, rank: int) -> GridError:
-        """The error for a rank that is none of this communicator's: some negative numbers mean any rank, or none, to MPI."""
+        """Make the error for a rank outside this communicator; to MPI some negative numbers mean any rank, or none."""
         return GridError(f"{verb} on {self.axis!r}: {name}={rank}: the communicator has ranks 0 to {self.size - 1}")
 
     def _count_error(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
         return ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
 
     def _check_arrays(self, verb: str, *given: Any) -> None:
-        """ShapeError unless all are arrays. NumPy's numbers have an array's attributes, but nothing can be written to them."""
+        """Raise ShapeError unless all are arrays. NumPy's scalars have an array's attributes, but no rank can write to them."""
         for x in given:
             if isinstance(x, np.generic) or not hasattr(x, "nbytes"):
                 raise ShapeError(
@@ -110,9 +110,9 @@ class Communicator(Group):
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Any, way: str = "", owners: Sequence[int] = (),
         finish: Callable[[], None] | None = None,
     ) -> Pending:
-        """A Pending for a round that has been started, with its event if a ledger is open.
+        """Make the Pending of a started round, with its event if a ledger is open.
 
-        owners[i]: the rank whose piece recvs[i] is, where pieces come by way of other ranks.
+        owners[i]: the owner of piece recvs[i], if other ranks forward pieces.
         """
         whose = owners or [*map(_RANK, recvs)]
         event = None
@@ -122,12 +122,14 @@ class Communicator(Group):
         return Pending(map(whose.__getitem__, arrivals), result, event, finish)
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """Copy x of one rank into x of every rank, in the way that suits its length. Collective.
+        """Copy x of one rank into x of every rank. Collective.
+
+        The length of x decides the algorithm.
 
         Parameters
         ----------
         x : array
-            What is sent, or filled: every rank but `root` receives x.nbytes bytes.
+            The array to send, or to fill: every rank but `root` receives x.nbytes bytes.
         root : int
             The rank that sends.
 
@@ -150,7 +152,7 @@ class Communicator(Group):
         return self._make_pending("bcast", arrivals, m.recvs, x, way)
 
     def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
-        """Start a broadcast in the world's own way, where it has one; else by the messages `m`."""
+        """Start a broadcast by the world's own algorithm, if it has one; else by the messages `m`."""
         return self._exchange("bcast", *m)
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
@@ -163,7 +165,7 @@ class Communicator(Group):
         root : int
             The rank that gets the sum; it receives size - 1 addends.
         out : array, optional
-            On `root`, what the sum is written to; x itself by default.
+            On `root`, the array for the sum; x itself by default.
 
         Returns
         -------
@@ -188,9 +190,9 @@ class Communicator(Group):
         Parameters
         ----------
         x : array
-            This rank's addend, in C order.
+            The addend of this rank, in C order.
         out : array, optional
-            What the sum is written to, in C order; x itself by default.
+            The array for the sum, in C order; x itself by default.
 
         Returns
         -------
@@ -204,9 +206,9 @@ class Communicator(Group):
 
         Notes
         -----
-        It is a balanced reduce-scatter, then an all-gather, which begins when the result is waited
-        for: so all ranks must wait for their all-reduces in the same order. Where sums are sent
-        directly, a rank receives size - 1 times its own part of x, and then the other parts.
+        A balanced reduce-scatter, then an all-gather. The all-gather starts in `wait()`, so all
+        ranks must wait for their all-reduces in the same order. If ranks send addends directly, a
+        rank receives size - 1 times its own part of x, and then the other parts.
         """
         out = x if out is None else out
         self._check_arrays("allreduce", x, out)
@@ -215,7 +217,7 @@ class Communicator(Group):
 
         def steps() -> Iterator[int]:
             first.wait()
-            self._numbered = second  # by now some ranks may have begun other verbs, which took the next numbers
+            self._numbered = second  # some ranks may have started other verbs, which took the next numbers
             yield from next(halves)
 
         return Pending(steps(), out)
@@ -228,11 +230,11 @@ class Communicator(Group):
         Parameters
         ----------
         x : array
-            This rank's addend, in C order.
+            The addend of this rank, in C order.
         out : array
-            What the result is written to, in C order.
+            The array for the result, in C order.
         op : {"add", "maximum"}, optional
-            What is done to the addends.
+            The operation that combines addends.
 
         Yields
         ------
@@ -257,12 +259,12 @@ class Communicator(Group):
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
     def _start_stepwise(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
-        """A verb by steps along a row, which is waited for as a whole: then the pieces of `owners` are there."""
+        """Start a verb that goes step by step along a row. Its pieces, those of `owners`, come all at the end."""
         number = self._number()
 
         def arrivals() -> Iterator[int]:
             for messages in row.steps():
-                self._numbered = number  # of all steps, as in each of them the ranks of a message are others
+                self._numbered = number  # one number for all steps, as each step's messages are between other ranks
                 for _ in self._exchange(verb, *messages):
                     pass
             yield from owners
@@ -286,13 +288,13 @@ class Communicator(Group):
         x : array
             This rank's piece.
         outs : sequence or mapping of int to array
-            What the pieces are written to, by rank: a rank receives every other rank's piece once.
-            This rank's may be None: own data stays where it is. A mapping may leave out ranks whose
-            x is empty.
+            An array for each rank's piece: a rank receives every other rank's piece once. The one
+            for this rank may be None, which leaves its data in x. A mapping may leave out ranks
+            whose x is empty.
         verb : str, optional
-            What the ledger calls it.
+            The verb's name in the ledger.
         gather_buffer : GatherBuffer, optional
-            That in which all of `outs` lie, taken from it by all ranks in the same order.
+            The buffer of all of `outs`; all ranks took them from it in the same order.
 
         Returns
         -------
@@ -306,9 +308,9 @@ class Communicator(Group):
 
         Notes
         -----
-        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py).
-        Short pieces of many ranks go step by step (pdla/comm/collectives/circulant.py); all ranks
-        must wait for such verbs in the same order.
+        Long pieces go around the nodes (pdla/comm/collectives/ring.py). Short pieces of many ranks
+        go step by step (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in
+        the same order.
         """
         if len(outs) != self.size and not isinstance(outs, Mapping):
             raise self._count_error(verb, outs)
@@ -337,10 +339,10 @@ class Communicator(Group):
     def _receive_shared(
         self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer
     ) -> Iterator[int]:
-        """The numbers of the hops whose pieces have come.
+        """Receive an all-gather into a gather buffer; yield the numbers of the hops whose pieces have come.
 
-        Pieces that other ranks of this node bring come without a message: they are waited for in
-        the gather buffer.
+        Pieces that other ranks of this node receive need no message: this rank waits for them in the
+        gather buffer.
         """
         own = 1 if x.size else 0
         gather_buffer.publish(own)
@@ -355,11 +357,11 @@ class Communicator(Group):
         parts : sequence of array
             An addend for each rank.
         out : array
-            What this rank's sum is written to: it receives size - 1 addends.
+            The array for this rank's sum: it receives size - 1 addends.
         verb : str, optional
-            What the ledger calls it.
+            The verb's name in the ledger.
         op : {"add", "maximum"}, optional
-            What is done to the addends.
+            The operation that combines addends.
 
         Returns
         -------
@@ -373,11 +375,11 @@ class Communicator(Group):
 
         Notes
         -----
-        Where there are several nodes of several ranks, long sums go from node to node
-        (pdla/comm/collectives/pipeline.py): a rank receives about as many bytes, of 16-bit floats
-        twice as many, in float32. Short sums of many ranks go step by step, in an order of their
-        own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same
-        order.
+        Between several nodes of several ranks, long sums go from node to node
+        (pdla/comm/collectives/pipeline.py). A rank then receives about as many bytes; 16-bit floats
+        travel as float32, in twice as many. Short sums of many ranks go step by step, in another
+        order of addition (pdla/comm/collectives/circulant.py). All ranks must wait for such verbs in
+        the same order.
         """
         if len(parts) != self.size:
             raise self._count_error(verb, parts)
@@ -396,7 +398,7 @@ class Communicator(Group):
         return self._sum(verb, sends, parts[self.rank], out, op)
 
     def _sum(self, verb: str, sends: Pieces, x: Array, out: Array, op: str = "add") -> Pending:
-        """Receive an addend from every other rank, and add them up in rank order, so that all worlds get the same bits."""
+        """Receive an addend from every other rank, and add them up in rank order: all worlds get the same bits."""
         others = self._others if x.size else []
         recvs = [*zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True)]
         addends = dict(recvs)
@@ -418,7 +420,7 @@ class Communicator(Group):
         return self._make_pending(verb, self._exchange(verb, sends, recvs, {}), recvs, out, finish=add_up)
 
     def _widen(self, x: Array, dtype: Any) -> Array:
-        """`x` itself, or a copy in another dtype."""
+        """Convert `x` to a dtype; return `x` itself if it has that dtype."""
         if x.dtype == dtype:
             return x
         made = buffer(self.xp, x.shape, dtype)
@@ -431,10 +433,9 @@ class Communicator(Group):
         Parameters
         ----------
         sends : mapping of int to array
-            What is sent, by the rank that receives it. That rank must name this one in its `recvs`.
+            The arrays to send, by receiver. Each receiver must name this rank in its `recvs`.
         recvs : mapping of int to array
-            What messages are written to, by the rank that sends; it shares no memory with what is
-            sent.
+            The arrays to fill, by sender. They share no memory with those sent.
 
         Returns
         -------
@@ -450,11 +451,11 @@ class Communicator(Group):
         Parameters
         ----------
         x : array
-            What is sent to the rank `step` further on.
+            The array to send to rank + step.
         out : array
-            What is received from the rank `step` back.
+            The array to receive from rank - step.
         step : int, optional
-            How far, the same on every rank.
+            The distance around the ring, the same on every rank.
 
         Returns
         -------
@@ -464,7 +465,7 @@ class Communicator(Group):
         Raises
         ------
         ShapeError
-            Where `x` and `out` share memory, on this rank.
+            If `x` and `out` share memory, on this rank.
         """
         self._check_arrays("shift", x, out)
         if namespace(out).overlap(out, x):
@@ -482,16 +483,16 @@ class Communicator(Group):
         Parameters
         ----------
         x : array
-            What is sent.
+            The array to send.
         to : int
-            The rank that receives it.
+            The receiver.
         tag : int, optional
             From 0 to 2^14 - 1, the same as the receiver's.
 
         Returns
         -------
         Pending
-            Of `x`, which may be written to again once it has been waited for.
+            Of `x`; after its `wait()` the program may write to `x` again.
 
         Raises
         ------
@@ -511,9 +512,9 @@ class Communicator(Group):
         Parameters
         ----------
         out : array
-            What it is written to.
+            The array to fill.
         source : int
-            The rank that sends.
+            The sender.
         tag : int, optional
             From 0 to 2^14 - 1, the same as the sender's.
 
@@ -541,7 +542,7 @@ class Communicator(Group):
         Raises
         ------
         AgreementError
-            Where others are in another agreement.
+            If other ranks are in another agreement.
         """
         if not self.same("barrier"):
             raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")

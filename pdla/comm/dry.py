@@ -1,4 +1,4 @@
-"""One rank of P, without data: the same verbs, the same events, nothing sent. To run one of 1,000,000 costs what one of 4 costs."""
+"""One rank of P, without data: the same verbs and events, but no messages. One rank of 1,000,000 costs what one of 4 costs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DryBuffer(SharedBuffer):
         pass
 
     def count_published(self, rank: int, lane: int = 0) -> int:
-        """More than any number of pieces that could be waited for."""
+        """Return more than any count of pieces."""
         return maxsize
 
     def may_have_left(self, lane: int = 0) -> bool:
@@ -57,9 +57,10 @@ class DryBuffer(SharedBuffer):
 
 
 class DryComm(Communicator):
-    """The communicator of a dry rank: nothing is sent; what would be received is counted, and with a clock, when it would come.
+    """The communicator of a dry rank: it sends nothing, but counts what would be received and, with a clock, when.
 
-    members  the ranks of the world that are in this communicator, in its order;  alive: empty once the program has ended
+    members  the world's ranks in this communicator, in its order
+    alive    empty once the program has ended
     """
 
     xp: ModuleType = meta
@@ -73,8 +74,8 @@ class DryComm(Communicator):
         self.name: tuple[int, ...] = (size,)
         self.alive: list[int] = [rank]
         self.clock = clock
-        # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and
-        # nodes that add in turn are not.
+        # With a clock sums are timed as if sent directly: the clock assumes that all ranks are at the
+        # same point, and nodes that add in turn are not.
         self.adds: bool = clock is None
         if clock is not None and clock.machine.node:
             home = clock.machine.home
@@ -93,8 +94,8 @@ class DryComm(Communicator):
     ) -> Iterator[int]:
         self._check_open()
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
-        boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # over MPI, arrays with gaps travel by way of buffers
-        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the round has ended
+        boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # over MPI, arrays with gaps travel through buffers
+        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the end of the round
         clock = self.clock
         if clock is None:
             return _hold_until_end(held, iter(range(len(recvs))))
@@ -109,7 +110,7 @@ class DryComm(Communicator):
         clock.wait(left)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """As in any world, but the messages of each half are counted at once, so that thousands of ranks cost no more than two."""
+        """Give the two halves of an all-reduce, counting all messages of each at once: the cost does not grow with the ranks."""
         self._check_open()
         if self.stepwise(x.nbytes):
             yield from super().halves(x, out, op)
@@ -132,9 +133,9 @@ class DryComm(Communicator):
         yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
-        """What this rank receives for its `own` elements of a sum of x, bytes of buffers, and the sum's way.
+        """Count what this rank receives for its `own` elements of a sum of x. Also return bytes of buffers, and the sum's way.
 
-        Addends are added up in `wide` bytes each.
+        An element is added up in `wide` bytes.
         """
         growth, peers = wide // x.itemsize, self.size - 1
         if self._goes_by_pipeline(x.nbytes, growth):
@@ -145,12 +146,12 @@ class DryComm(Communicator):
         return self._spread(size, peers if own else 0, self._outside), size + (wide * own if growth > 1 else 0), ""
 
     def _spread(self, size: int, messages: int, outside: int) -> Figures:
-        """The figures of `size` bytes that come from all other ranks alike, `outside` of which are on other nodes."""
+        """Count `size` bytes received in equal parts from all other ranks, `outside` of them on other nodes."""
         far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
         return Figures(size, messages, far, far_messages)
 
     def _half(self, come: Figures, end: Callable[[], None], way: str) -> Pending:
-        """A verb by which these bytes and messages come; `end` is called when it ends."""
+        """Make the Pending of a verb that receives these bytes and messages; it calls `end` when it ends."""
         clock, due = self.clock, 0.0
         size, messages, far, far_messages = come
         if clock is not None and size:
@@ -167,7 +168,7 @@ class DryComm(Communicator):
 
     @cached_property
     def _outside(self) -> int:
-        """How many ranks are on other nodes."""
+        """The number of ranks on other nodes."""
         return sum(home != self.homes[self.rank] for home in self.homes)
 
     def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
@@ -193,7 +194,7 @@ class DryComm(Communicator):
         pass
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """The step in the middle, or both of them, each counted for half of all: so what grows linearly is counted exactly."""
+        """Run the one or two middle steps, counted for all: a cost that is linear in the step is exact."""
         count, clock, ledger = len(steps), self.clock, current()
         middle = steps[(count - 1) // 2 : count // 2 + 1]
         for step in middle:
@@ -205,7 +206,7 @@ class DryComm(Communicator):
                 clock.repeat(since, times)
 
     def share(self, value: Any) -> list[Any]:
-        """Every rank is taken to give what this one gives."""
+        """Give this rank's value for every rank."""
         self._check_open()
         return [value] * self.size
 
@@ -215,7 +216,7 @@ class DryComm(Communicator):
 
 
 def _hold_until_end(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
-    """The same arrivals; `held` is emptied at their end."""
+    """Yield the same arrivals, and clear `held` at their end."""
     yield from arrivals
     held.clear()
 
@@ -233,41 +234,41 @@ def dry_run(
 ) -> tuple[Result, Ledger]:
     """Run a program as one rank of many, without data or other ranks.
 
-    Matrices hold blocks that have a shape and a dtype alone. Numbers that depend on elements, as
-    those of norm and trace, are 0.
+    Blocks have a shape and a dtype alone. Numbers that depend on elements, as norm and trace, are
+    0.
 
     Parameters
     ----------
     size : int
-        Ranks of the imagined world.
+        Ranks of the simulated world.
     program : callable
-        It is called once, as ``program(comm, *args, **named)``.
+        The dry run calls ``program(comm, *args, **named)`` once.
     *args
         Further arguments of `program`.
     rank : int, optional
-        The rank that is run. Where sizes do not divide, ranks differ.
+        The rank to run. Ranks differ if sizes do not divide.
     machine : Machine or str, optional
-        A machine, its name or its TOML file: the ledger's times are those of this rank on it, from
-        0 on, and ``ledger.seconds`` is how long it took. Every other rank is taken to be as far as
-        this one at any time.
+        A machine, its name or its TOML file. The ledger then has predicted times of this rank, from
+        0 on, and ``ledger.seconds`` is the total. Every other rank is assumed to be at the same
+        point as this one at any time.
     **named
         Further arguments of `program`, by name.
 
     Returns
     -------
     result
-        What `program` returned. Collective calls of its matrices are a GridError from now on.
+        The result of `program`. Collective calls with its matrices raise GridError from now on.
     ledger : Ledger
-        What this rank received (bytes, messages) and computed (flops).
+        The bytes and messages that this rank received, and its flops.
 
     Raises
     ------
     PdlaError
-        For a number of ranks, or a rank, that cannot be.
+        For an impossible number of ranks, or rank.
 
     Examples
     --------
-    A product of SUMMA on 1,024 ranks, each of which holds 125 x 125 of A, B and C:
+    A product by SUMMA on 1,024 ranks, each of which holds 125 x 125 of A, B and C:
 
     >>> def program(comm):
     ...     grid = pdla.ProcessGrid((32, 32))
@@ -289,7 +290,7 @@ def dry_run(
 
 
 def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Result]) -> tuple[Result, Ledger]:
-    """Run the program as one rank, in the context that it is called in; gives its result and its ledger."""
+    """Run the program as one rank in the current context. Return its result and its ledger."""
     current_world.set(comm)
     known_ranks.set(())
     current_clock.set(clock)

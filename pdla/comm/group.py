@@ -1,7 +1,7 @@
-"""A group of ranks: who they are, on which nodes they run, and what a world provides for them.
+"""A group of ranks: their numbers, their nodes, and what a world provides for them.
 
-A world (MPI, threads, dry) is a class that fills in the abstract methods. The most important is
-`_exchange`, one round of messages, of which the verbs are made (communicator.py).
+A world (MPI, threads, dry) is a class that implements the abstract methods. The most important is
+`_exchange`, one round of messages; the verbs consist of such rounds (communicator.py).
 """
 
 from __future__ import annotations
@@ -24,82 +24,82 @@ from pdla.comm.workspace import align
 from pdla.errors import AgreementError
 
 Array = Any
-Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
-Forwards = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
+Pieces = Sequence[tuple[int, Array]]  # (receiver or sender, array)
+Forwards = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks to which it is forwarded: see _exchange
 _RANK = itemgetter(0)
-OnArrival = Callable[[int], None]  # called with how many of those pieces have come
+OnArrival = Callable[[int], None]  # called with the number of forwarded pieces that have come
 
 Step = TypeVar("Step")
 
-sections: ContextVar[tuple[Any, ...]] = ContextVar("pdla_sections", default=())  # collective ones (agreement.py) that are open here
+sections: ContextVar[tuple[Any, ...]] = ContextVar("pdla_sections", default=())  # open collective sections (agreement.py)
 
 
 class Group(ABC):
-    """Ranks of one world, and which of them share a node; a Communicator without its verbs.
+    """Ranks of one world, and their nodes; a Communicator without its verbs.
 
     Parameters
     ----------
     rank : int
         This rank's number.
     size : int
-        How many ranks there are.
+        The number of ranks.
     axis : str, optional
         The axis of a grid along which the ranks differ, or another name of the group; "all" for a
         whole world.
     """
 
-    xp: ModuleType  # the array module this world's matrices are made of
-    homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    xp: ModuleType  # the array module of this world's matrices
+    homes: Sequence[int] = ()  # by rank, the number of its node; empty: all ranks are on one node
     rank: int
     size: int
     axis: str
-    tree = False  # whether broadcasts may go the world's own way
-    adds = True  # whether a rank can add to a piece that has come before it is sent on
-    publishes = True  # whether waiting for what others publish takes its time; not where times are predicted
-    shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
+    tree = False  # whether broadcasts may use the world's own algorithm
+    adds = True  # whether a rank can add to a received piece before it forwards it
+    publishes = True  # whether ranks wait for counts that others publish; they do not where times are predicted
+    shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: ranks send messages instead
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
-        self.failed: Callable[[], None] | None = None  # after an error amid messages (agreement.py): asks whether all ranks failed
+        self.failed: Callable[[], None] | None = None  # after an error (agreement.py): checks that all ranks failed
         self.user: tuple[int, str] | None = None  # the thread that is in a collective call, and the call in words
-        self.clash: str = ""  # what to say at every further call, since two threads were in collective calls at once
-        self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agreement.py)
-        self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
-        self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
+        self.clash: str = ""  # the error of every further call, after two threads were in collective calls at once
+        self.noted: list[str] = []  # texts for the next agreement to compare (agreement.py)
+        self.above: Group | None = None  # the communicator of the grid, if this one is along axes of a grid
+        self.ending: list[Callable[[], None]] = []  # collective: `close` calls them, to close what uses this communicator
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
 
     def __copy__(self) -> Self:
-        return self  # a second handle would number its verbs by itself
+        return self  # a second handle would count its verbs by itself
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
     @cached_property
     def nodes(self) -> int:
-        """How many nodes the ranks run on."""
+        """The number of nodes of these ranks."""
         return len(set(self.homes)) or 1
 
     @property
     def workers(self) -> int:
-        """How many ranks can work at once, as every rank says: fewer where some share a core."""
+        """The number of ranks that can work at once, the same on every rank: fewer if ranks share cores."""
         return self.size
 
     @cached_property
     def _others(self) -> list[int]:
-        """The ranks but this one."""
+        """All ranks except this one."""
         return [*range(self.rank), *range(self.rank + 1, self.size)]
 
     @cached_property
     def _ahead(self) -> list[int]:
-        """By rank: how far it is ahead of this one around the ring."""
+        """By rank: its distance ahead of this one around the ring."""
         return [(rank - self.rank) % self.size for rank in range(self.size)]
 
     def _order_by_ring(self, pieces: Pieces, forwards: Forwards | None = None) -> list[int]:
-        """The numbers of these pieces by their ranks around the ring, from this one on, so that not all ranks begin with rank 0.
+        """Order pieces by their ranks around the ring, from this rank on; return their numbers.
 
-        Those to be sent on come first.
+        Each rank thus starts with another rank. Pieces to forward come first.
         """
         ahead = [*map(self._ahead.__getitem__, map(_RANK, pieces))]
         turns = sorted(range(len(ahead)), key=ahead.__getitem__)
@@ -114,13 +114,13 @@ class Group(ABC):
         return self._circle.route(self.rank)
 
     def _goes_around(self, nbytes: int) -> bool:
-        """Whether pieces of `nbytes` in all are gathered around the nodes (ring.py)."""
+        """Whether an all-gather of `nbytes` in all goes around the nodes (ring.py)."""
         return ring.pays(nbytes, self.size, self.nodes)
 
     def _goes_by_pipeline(self, nbytes: int, growth: int) -> bool:
         """Whether a sum of pieces of `nbytes` in all goes from node to node (collectives/pipeline.py).
 
-        growth  so many times as many bytes a piece has there, as 16-bit floats are widened
+        growth  the factor by which pieces grow there, as 16-bit floats are widened
         """
         if not (self.adds and self._goes_around(nbytes)):
             return False
@@ -132,7 +132,7 @@ class Group(ABC):
         Parameters
         ----------
         nbytes : int
-            Of all pieces.
+            The bytes of all pieces.
 
         Returns
         -------
@@ -147,13 +147,13 @@ class Group(ABC):
 
     @cached_property
     def _beside(self) -> list[int]:
-        """The ranks on this rank's node, itself among them."""
+        """The ranks on this rank's node, including itself."""
         return [rank for rank, home in enumerate(self.homes) if home == self.homes[self.rank]]
 
     def _count_sharing(self, rank: int, node: int) -> int:
-        """How many of a node's `node` ranks use its links while this one exchanges with `rank`; 0: it is on this node.
+        """Count the ranks, of `node` on a node, that use its links while this one exchanges with `rank`; 0: it is on this node.
 
-        Each rank of the group is taken to exchange with the one as far ahead of it, and other groups to do alike.
+        The count assumes that each rank exchanges with the rank equally far ahead, in this group and in others.
         """
         if not self._is_far(rank):
             return 0
@@ -164,20 +164,20 @@ class Group(ABC):
     def check_in_step(self, call: str = "a verb") -> None:
         """Check, before an agreement or a message, that this rank may go on.
 
-        If it has gone on after an error amid messages (agreement.py), ask whether all ranks have;
-        if that raises, the next call asks again.
+        After an error between messages (agreement.py) on this rank, ask whether all ranks failed; if
+        that raises, the next call asks again.
 
         Parameters
         ----------
         call : str, optional
-            What is about to happen, in words.
+            The call in words.
 
         Raises
         ------
         GridError
-            Where the communicator has been freed.
+            If the communicator has been freed.
         AgreementError
-            Where two threads are in calls at once.
+            If two threads are in calls at once.
         """
         self._check_open()
         comm: Group | None = self
@@ -189,13 +189,13 @@ class Group(ABC):
             comm = comm.above
 
     def count_meeting(self) -> None:
-        """Count verbs of open sections from here on, as all ranks of this communicator come here."""
+        """Count a meeting of all ranks of this communicator in its open sections; their verbs count from here."""
         for section in sections.get():
             if section.comm is self:
                 section.meetings, section.verbs = section.meetings + 1, 0
 
     def enter(self, call: str) -> tuple[int, str] | None:
-        """Begin a collective call in this thread.
+        """Start a collective call in this thread.
 
         Parameters
         ----------
@@ -205,12 +205,12 @@ class Group(ABC):
         Returns
         -------
         tuple or None
-            What the thread puts back into `user` at the end of the call.
+            The former `user`; the thread restores it at the end of the call.
 
         Raises
         ------
         AgreementError
-            As `alone` does.
+            As `check_one_thread` does.
         """
         before = self.user
         if before is not None or self.clash:
@@ -221,17 +221,17 @@ class Group(ABC):
     def check_one_thread(self, call: str) -> None:
         """Refuse this call, and any further one, if another thread is in a collective call.
 
-        Ranks would mistake messages of the one for those of the other.
+        Ranks would take messages of the one call for messages of the other.
 
         Parameters
         ----------
         call : str
-            This thread's call in words.
+            The call of this thread, in words.
 
         Raises
         ------
         AgreementError
-            Where another thread of this rank is, or was, in one at once.
+            If another thread of this rank is, or was, in a call at the same time.
         """
         user = self.user
         if not self.clash and user is not None and user[0] != get_ident():
@@ -244,7 +244,7 @@ class Group(ABC):
             raise AgreementError(self.clash)
 
     def _end_waits(self) -> None:  # noqa: B027 - a default
-        """The communicator has a clash: end what another thread of this rank waits in."""
+        """End the waits of this rank's other threads, as the communicator has a clash."""
 
     def _check_failures(self) -> None:
         if self.above is not None:
@@ -260,7 +260,7 @@ class Group(ABC):
     # ------------------------------------------------------------------ what a world provides
 
     def _check_open(self) -> None:  # noqa: B027 - a default
-        """GridError where the communicator has been freed, in a world in which it can be."""
+        """Raise GridError if the communicator has been freed, in a world in which it can be."""
 
     @abstractmethod
     def _exchange(
@@ -268,15 +268,14 @@ class Group(ABC):
     ) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
-        The iterator yields i when recvs[i] is there. If `forwards` has i, recvs[i] is then sent on to
-        the ranks forwards[i], once all pieces that come before it in `forwards` have been. Before that,
-        `on_arrival` is called with the number of pieces of `forwards` that have come so far, this one
-        included.
+        The iterator yields i when recvs[i] has come. If `forwards` has i, the rank then forwards recvs[i]
+        to the ranks forwards[i], in the order of `forwards`. Before each of these sends it calls
+        `on_arrival` with the number of forwarded pieces so far, this one included.
         """
 
     @abstractmethod
     def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
-        """As `_exchange`, for the one message of a send or a recv, which is matched by its tag, not by the number of the call."""
+        """Start the one message of a send or a recv, matched by its tag, not by the number of the call; see `_exchange`."""
 
     @abstractmethod
     def _wait_until(self, call: str, ready: Callable[[], bool]) -> None:
@@ -289,10 +288,10 @@ class Group(ABC):
         Parameters
         ----------
         ranks : sequence of int, or None
-            The group's ranks in this communicator, in the new order; None: this rank is in no
+            The group's ranks in this communicator, in the new order; None if this rank is in no
             group.
         axis : str
-            What to call the group.
+            The name of the group.
 
         Returns
         -------
@@ -307,7 +306,7 @@ class Group(ABC):
         Parameters
         ----------
         value : object
-            Any small one.
+            Any small object.
 
         Returns
         -------
@@ -317,7 +316,7 @@ class Group(ABC):
         Raises
         ------
         PdlaError
-            For one that cannot be pickled, over MPI.
+            For a value that cannot be pickled, over MPI.
         """
 
     @abstractmethod
@@ -338,7 +337,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def identity(self) -> Any:
-        """A value that is equal for two handles of one communicator on the same rank."""
+        """A value that two handles of one communicator have in common on each rank."""
 
     def shared_buffer(self) -> SharedBuffer | None:
         """Give memory that all ranks write to and read from in turns.
@@ -346,12 +345,12 @@ class Group(ABC):
         Returns
         -------
         SharedBuffer or None
-            None where they do not run on one node.
+            None if the ranks are on several nodes.
         """
         return None
 
     def common(self, size: int) -> Any:
-        """Make memory that all ranks see, and that lives as long as an array over it. Collective.
+        """Allocate memory that all ranks see, and that lives as long as an array over it. Collective.
 
         Parameters
         ----------
@@ -361,36 +360,36 @@ class Group(ABC):
         Returns
         -------
         object or None
-            None where the ranks do not run on one node, or share no memory.
+            None if the ranks are on several nodes, or share no memory.
 
         Raises
         ------
         PdlaError
-            Where there is not enough memory, on every rank.
+            If there is not enough memory, on every rank.
         """
         return None
 
     @cached_property
     def near(self) -> Self:
-        """The communicator of the ranks of this node; collective when it is first asked for."""
+        """The communicator of the ranks of this node; collective at its first use."""
         made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
         assert made is not None
         return made
 
     def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
-        """Make memory that the ranks of each node share, for an all-gather. Collective.
+        """Allocate memory that the ranks of each node share, for an all-gather. Collective.
 
         Parameters
         ----------
         nbytes : int
-            Bytes to be gathered.
+            Bytes to gather.
         pieces : int
-            How many arrays will be taken from it.
+            The number of arrays to take from it.
 
         Returns
         -------
         GatherBuffer or None
-            None where that does not pay or is not possible: then each rank needs memory of its own.
+            None if that does not pay or is not possible: then each rank needs memory of its own.
         """
         if self.nodes in (1, self.size) or not self._goes_around(nbytes):
             return None
@@ -399,21 +398,21 @@ class Group(ABC):
         return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """Give some steps that cost alike, or a little less from each to the next, one after another.
+        """Iterate over steps of equal cost, or of cost that falls evenly from each to the next.
 
         Parameters
         ----------
         steps : sequence
-            What each is known by.
+            One value for each step.
 
         Yields
         ------
         object
-            Each step. In a dry run the one or two in the middle, which are counted for all.
+            Each step. A dry run yields the one or two middle steps and counts them for all.
         """
         yield from steps
 
     def close(self) -> None:
-        """Free what the world holds for this communicator and what was made from it. Collective."""
+        """Free the communicator's resources, and those of all that was made from it. Collective."""
         while self.ending:
             self.ending.pop()()

@@ -5,8 +5,8 @@ with pdla.record() as ledger:
 ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(comm),
 ledger.save_trace("trace.json")
 
-Bytes are bytes that this rank received from other ranks; messages likewise. A rank of a dry run
-records the same events. Without an open ledger nothing is recorded, and it costs nothing.
+Bytes and messages are those that this rank received from other ranks. A rank of a dry run records
+the same events. Without an open ledger nothing is recorded, and that costs nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pdla.indices import Selection
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
 _tag: ContextVar[str] = ContextVar("pdla_tag", default="")
-_NAMED = 6  # verbs, axes or tags that a ledger's repr names: those with most bytes
+_NAMED = 6  # verbs, axes or tags with most bytes, which a ledger's repr names
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened on a rank: a verb of the communicator, or local work.
+    """One event of a rank: a verb of the communicator, or local work.
 
     Parameters
     ----------
     what : str
         The verb; "gemm"; a LAPACK routine; or another piece of local work.
     axis : str
-        The grid axis it ran along, or axes, comma-separated; "" for local work.
+        The grid axis of the verb, or its axes, comma-separated; "" for local work.
     bytes : int
         Received from other ranks.
     messages : int
@@ -47,15 +47,15 @@ class Event:
     flops : int
         Multiplications and additions done.
     start, end : float
-        Seconds on time.perf_counter's clock, or on the clock of a dry run's machine; at `end` the
-        result was there.
+        Seconds on time.perf_counter's clock, or on the clock of a dry run's machine; `end` is when
+        the result was there.
     way : str
-        Of a broadcast one of `broadcast.WAYS`; of an all-gather around the nodes "ring"; of a sum
-        from node to node "pipeline"; of short pieces of many ranks "circulant".
+        The algorithm: a broadcast's is one of `broadcast.WAYS`. "ring" is an all-gather around the
+        nodes, "pipeline" a sum from node to node, "circulant" short pieces in steps.
     tag : str
-        What it was for, where a layer or a program has said so by `tagged`.
+        The purpose, if a layer or a program has named one by `tagged`.
     far : int
-        Of `bytes` those from ranks on other nodes, as far as pdla knows which ranks these are.
+        The part of `bytes` from other nodes, as far as pdla knows which rank runs where.
     """
 
     what: str
@@ -70,17 +70,17 @@ class Event:
     far: int = 0
 
     def repeated(self, times: int) -> Event:
-        """Give the event that stands for so many like this one.
+        """Multiply the event: one event that stands for `times` like this one.
 
         Parameters
         ----------
         times : int
-            How many.
+            The number of events.
 
         Returns
         -------
         Event
-            With so many times as many bytes, messages and flops.
+            With `times` times the bytes, messages and flops.
         """
         bytes_, messages, flops, far = (times * figure for figure in (self.bytes, self.messages, self.flops, self.far))
         return replace(self, bytes=bytes_, messages=messages, flops=flops, far=far)
@@ -88,9 +88,9 @@ class Event:
 
 @dataclass(repr=False)
 class Ledger:
-    """What one rank received and computed: `record` and `dry_run` make it.
+    """One rank's record of what it received and computed; `record` and `dry_run` make one.
 
-    Its repr is a few lines of totals, however many events there are.
+    The repr is a few lines of totals, however many events there are.
 
     Parameters
     ----------
@@ -99,11 +99,11 @@ class Ledger:
     workspace : int
         Bytes of buffers that are allocated now.
     peak_workspace : int
-        The most of these bytes at any moment.
+        The largest value of `workspace` so far.
     seconds : float
-        Of a dry run on a machine: how long it took.
+        The predicted time of a dry run on a machine.
     computed : float
-        Of these seconds those in which this rank did not wait.
+        The part of `seconds` in which this rank does not wait.
 
     Examples
     --------
@@ -191,7 +191,7 @@ class Ledger:
         ])
 
     def _repr_html_(self) -> str:
-        """The totals, and a bar for the bytes of each phase: of each tag, verb and axis."""
+        """Show the totals, and a bar for the bytes of each tag, verb and axis."""
         from pdla import show
 
         total = self.bytes_received
@@ -218,8 +218,8 @@ class Ledger:
         Returns
         -------
         dict of str to int
-            bytes_received, bytes_from_far, messages and peak_workspace (bytes): sums over the
-            ranks; and max_bytes_received and so on: the most that any rank has.
+            Sums over the ranks of bytes_received, bytes_from_far, messages and peak_workspace
+            (bytes), and the maxima over the ranks, as max_bytes_received.
         """
         figures = comm.share((self.bytes_received, self.bytes_from_far, self.messages, self.peak_workspace))
         names = ("bytes_received", "bytes_from_far", "messages", "peak_workspace")
@@ -229,21 +229,21 @@ class Ledger:
     def save_trace(self, path: str, comm: Any = None) -> None:
         """Write the events as a Chrome/Perfetto trace.
 
-        What a rank computes is in one row, messages under way are above it. Collective over `comm`,
-        if one is given.
+        Each rank has one row of computation, and above it rows of messages under way. Collective
+        over `comm`, if one is given.
 
         Parameters
         ----------
         path : str
             The JSON file.
         comm : Communicator, optional
-            Rank 0 of it writes the events of all its ranks, each as a process, with clocks aligned
-            by a barrier. By default this rank's events alone are written.
+            Its rank 0 writes the events of all its ranks, each as a process; a barrier aligns their
+            clocks. By default this rank writes its own events alone.
 
         Raises
         ------
         OSError
-            Where the file cannot be written, on every rank.
+            If the file cannot be written, on every rank.
         """
         if comm is None:
             trace.write(path, {0: self.events})
@@ -253,13 +253,13 @@ class Ledger:
         if comm.rank == 0:
             try:
                 trace.write(path, {rank: trace.shift(events, ranks[0][0] - mark) for rank, (mark, events) in enumerate(ranks)})
-            except Exception as error:  # any at all, as for a path or a tag that is no text: the other ranks wait below
+            except Exception as error:  # of any class, as for a path that is no text: the other ranks wait below
                 fault = f"{path!r}: {error or type(error).__name__}" if not isinstance(error, OSError) else str(error)
         if fault := comm.share(fault)[0]:
             raise OSError(fault)
 
     def _count(self, x: Any) -> None:
-        """Count an array as workspace, for as long as it or a view of it lives."""
+        """Count an array as workspace, while it or a view of it lives."""
         self._hold(x.nbytes)
         weakref.finalize(x if x.base is None else x.base, self._hold, -x.nbytes)
 
@@ -269,13 +269,13 @@ class Ledger:
 
 
 def _sort(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
-    """The sums, the largest first; and whether it is the first."""
+    """Sort sums, the largest first. Yield for each whether it is the first, and the sum."""
     for i, name in enumerate(sorted(sums, key=sums.__getitem__, reverse=True)):
         yield i == 0, (name, sums[name])
 
 
 def _largest(sums: dict[str, int]) -> str:
-    """The largest of some sums, by name."""
+    """Name the largest sums."""
     found = [f"{name or 'without one'}: {size}" for _, (name, size) in _sort(sums)]
     return ", ".join(found[:_NAMED]) + (f", and {len(found) - _NAMED} others" if len(found) > _NAMED else "")
 
@@ -284,13 +284,13 @@ def _largest(sums: dict[str, int]) -> str:
 def record() -> Iterator[Ledger]:
     """Open a ledger for this rank for the length of a with-block.
 
-    What an inner one records, an outer one does not. Without an open ledger nothing is recorded,
-    and that costs nothing. Not collective.
+    An outer ledger does not record what an inner one does. Without an open ledger nothing is
+    recorded, and that costs nothing. Not collective.
 
     Yields
     ------
     Ledger
-        That of this rank.
+        The ledger of this rank.
 
     Examples
     --------
@@ -311,13 +311,13 @@ def record() -> Iterator[Ledger]:
 
 
 current: Callable[[], Ledger | None] = _open.get  # the open ledger of this rank, if any
-tag: Callable[[], str] = _tag.get  # the name that `tagged` has given to what is recorded now; "" without one
+tag: Callable[[], str] = _tag.get  # the tag of events recorded now; "" outside of `tagged`
 
 
 class tagged:
-    """Name what the messages begun and the work done in a with-block are for.
+    """Tag the events of messages started, and of work done, in a with-block.
 
-    Events of them have this tag. Not collective.
+    Not collective.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class tagged:
 
 
 def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Workspace: an array, counted by the open ledger for as long as it or a view of it lives."""
+    """Allocate workspace: an array that the open ledger counts while it or a view of it lives."""
     workspace, ledger = find_workspace(), _open.get()
     x = xp.empty(shape, dtype) if workspace is None else workspace.take(xp, shape, dtype)
     if ledger is not None:
@@ -359,20 +359,20 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def buffers(xp: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
-    """The same for several arrays, parts of one buffer: with many ranks they are many and short, and one is cheaper to take."""
+    """Allocate several arrays as parts of one buffer, which is cheaper than many short ones."""
     ends = list(accumulate(map(prod, shapes), initial=0))
     whole = buffer(xp, (ends[-1],), dtype)
     return [whole[lo:hi].reshape(*shape) for (lo, hi), shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
-    """xp.take, where a copy counts as workspace; two slices give a view, which does not."""
+    """Call xp.take; a copy counts as workspace, but two slices give a view."""
     in_place = isinstance(rows, slice) and isinstance(cols, slice)
     return xp.take(x, rows, cols) if in_place else takes(xp, x, [(rows, cols)])[0]
 
 
 def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
-    """xp.takes, where copies count as workspace."""
+    """Call xp.takes; copies count as workspace."""
     parts = xp.takes(x, places)
     for part, (rows, cols) in zip(parts, places, strict=True):
         if not (isinstance(rows, slice) and isinstance(cols, slice)):
@@ -381,7 +381,7 @@ def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> lis
 
 
 def count(x: Any) -> None:
-    """Count an array that was made elsewhere as workspace, for as long as it or a view of it lives."""
+    """Count an array that other code allocated as workspace, while it or a view of it lives."""
     workspace, ledger = find_workspace(), _open.get()
     if workspace is not None:
         workspace.count(x)
@@ -412,7 +412,7 @@ class held:
 
 
 def note_read(axis: str, size: int, messages: int) -> None:
-    """Record bytes that came without a verb: this rank reads them in shared memory."""
+    """Record bytes that this rank reads in shared memory, without a verb."""
     ledger = _open.get()
     if ledger is not None:
         at = now()
@@ -420,7 +420,7 @@ def note_read(axis: str, size: int, messages: int) -> None:
 
 
 class timed:
-    """Record the local work of a with-block, or what comes in it."""
+    """Record the local work of a with-block, or what this rank receives in it."""
 
     event: dict[str, Any]
     ledger: Ledger | None

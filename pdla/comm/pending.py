@@ -1,4 +1,4 @@
-"""A verb of the communicator that has been started, and is ended later."""
+"""Pending: a verb of the communicator that has started and has not ended."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pdla.comm.ledger import Event, Ledger, current, tag
 
 
 class Pending:
-    """A verb that has been started: `wait()` ends it and gives its result, once.
+    """A verb that has started: `wait()` ends it and gives its result, once.
 
-    Iterating gives, in order of arrival, the ranks whose pieces have come, and ends when the verb
-    has ended on this rank. Verbs of a `Communicator` make it.
+    Iterating gives the ranks whose pieces have come, in order of arrival, until the verb has ended
+    on this rank. Verbs of a `Communicator` make it.
 
     Parameters
     ----------
     arrivals : iterator of int
         The ranks whose pieces have come.
     result : object
-        What the verb fills.
+        The array, or arrays, that the verb fills.
     event : tuple, optional
-        What the open ledger is to record.
+        The event for the open ledger.
     finish : callable, optional
-        What `wait` calls before it gives the result, as to add up what has come.
+        `wait` calls it before it gives the result, for instance to add up addends.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Pending:
         self._result, self._finish = result, finish
 
     def __iter__(self) -> Iterator[int]:
-        return chain(self._arrivals)  # else a loop over this by `yield from` that is left early would end the verb
+        return chain(self._arrivals)  # else leaving a `yield from` over this early would end the verb
 
     def wait(self) -> Any:
         """End the verb on this rank.
@@ -45,7 +45,7 @@ class Pending:
         Returns
         -------
         array or list of arrays
-            What the verb has filled.
+            The filled ones.
         """
         for _ in self._arrivals:
             pass
@@ -57,12 +57,12 @@ class Pending:
 def _record(
     arrivals: Iterator[int], ledger: Ledger, event: tuple[str, str, int, int, str, int], tag: str, start: float
 ) -> Iterator[int]:
-    """The same arrivals; at their end the ledger gets the event, which began at `start`."""
+    """Yield the same arrivals; at their end record the event, which started at `start`."""
     yield from arrivals
     what, axis, size, messages, way, far = event
     ledger.events.append(Event(what, axis, size, messages, start=start, end=now(), way=way, tag=tag, far=far))
 
 
 def to_pending(result: Any) -> Pending:
-    """A Pending with nothing left to do."""
+    """Make a Pending that has ended."""
     return Pending(iter(()), result)

@@ -1,17 +1,17 @@
 """A shared buffer: memory that all ranks of a communicator on one node write to and read from, in turns.
 
-memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
-...                          each rank writes its own part
-buffer.seal()                collective: waits until all have written; then all may read
-buffer.publish(3)            or, instead of `seal`: the first 3 pieces that this rank writes can be read
-buffer.count_published(1)    how many of its pieces rank 1 has published
-buffer.wait_until(call, ready)  waits for what others tell
-buffer.leave()               ends this rank's reading, without waiting
-buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
-buffer.trim(most)            collective: frees the memory if it is more than `most` bytes a rank
+    memory = buffer.open(size)       # collective: start a turn, in `size` bytes that no rank still reads
+    ...                              # each rank writes its own part
+    buffer.seal()                    # collective: wait until all ranks have written; then all may read
+    buffer.publish(3)                # or, instead of `seal`: the others may read this rank's first 3 pieces
+    buffer.count_published(1)        # the number of pieces that rank 1 has published
+    buffer.wait_until(call, ready)   # wait for counts that others publish
+    buffer.leave()                   # end this rank's reading, without waiting
+    buffer.finish()                  # or, instead of `leave`, collective: wait until all have read
+    buffer.trim(most)                # collective: free the memory if it is more than `most` bytes a rank
 
-A turn that is opened has to be sealed, or left where pieces are told of. If a rank fails while it
-writes, the others wait for it, and its next `open` is an error.
+A rank that opens a turn must seal it or, if ranks publish pieces, leave it. If a rank fails while
+it writes, the others wait for it, and its next `open` raises an error.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any
 
 from pdla.errors import PdlaError
 
-LANES = 3  # numbers that a rank can tell of, independent of each other
-GONE = 2**32 - 1  # instead of a number of pieces: the rank has left this turn by an error
-HALF = 2**20  # bytes up to which turns alternate between two halves of memory: so none waits for the readers of the one before
+LANES = 3  # independent counts that a rank publishes
+GONE = 2**32 - 1  # the count of a rank that has left this turn by an error
+HALF = 2**20  # bytes up to which turns alternate between two halves of memory, without waiting for earlier readers
 
 
 class SharedBuffer(ABC):
     """Memory that the ranks of a communicator write to and read from in turns."""
 
-    place: Any = None  # a name for the memory of this turn: at turns with equal names it is the same; None: new at every turn
+    place: Any = None  # names this turn's memory: turns with equal names have the same; None: new memory at each turn
 
     @abstractmethod
     def open(self, size: int) -> Any:
-        """Collective: raw memory of at least `size` bytes for this turn."""
+        """Collective: give raw memory of at least `size` bytes for this turn."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -42,26 +42,26 @@ class SharedBuffer(ABC):
 
     @abstractmethod
     def publish(self, pieces: int, lane: int = 0) -> None:
-        """The first `pieces` of this rank's pieces of this turn can be read; the number only grows."""
+        """Publish that others may read this rank's first `pieces` pieces of this turn; the count only grows."""
 
     @abstractmethod
     def count_published(self, rank: int, lane: int = 0) -> int:
-        """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
+        """Count the pieces that a rank has published in this turn; below 0: the rank has not come to it."""
 
     @abstractmethod
     def may_have_left(self, lane: int = 0) -> bool:
-        """Whether some rank may have left this turn by an error (GONE), or is in a later one: then ask `count_published`."""
+        """Whether some rank may have left this turn by an error (GONE), or is in a later turn; `count_published` tells which."""
 
     @abstractmethod
     def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready` is true, which depends on what others tell. call: what for, in words."""
+        """Wait until `ready` is true, which depends on counts that others publish. call: the call in words."""
 
     @abstractmethod
     def leave(self) -> None:
         """End this rank's reading, without waiting for others."""
 
     def finish(self) -> None:
-        """Collective: wait until all ranks have read: the same barrier as `seal`."""
+        """Collective: wait until all ranks have read; the barrier is that of `seal`."""
         self.seal()
 
     @abstractmethod
@@ -70,9 +70,9 @@ class SharedBuffer(ABC):
 
 
 class Turns(SharedBuffer):
-    """A shared buffer over memory that is kept from turn to turn.
+    """A shared buffer over the same memory from turn to turn.
 
-    `_grow` provides it; `_come` and `_await` are the halves of a barrier.
+    `_grow` provides the memory; `_come` and `_await` are the halves of a barrier.
     """
 
     size: int
@@ -88,15 +88,15 @@ class Turns(SharedBuffer):
 
     @abstractmethod
     def _grow(self, size: int) -> Any:
-        """Collective: new memory of this size; no rank uses the old any more."""
+        """Collective: allocate memory of this size; no rank uses the old memory any more."""
 
     @abstractmethod
     def _come(self) -> None:
-        """The first half of a barrier: tell the others that this rank has come to it."""
+        """Enter a barrier: show the others that this rank has come."""
 
     @abstractmethod
     def _await(self) -> None:
-        """The second half: wait until all ranks have come to the barrier to which this one came last."""
+        """Wait until all ranks have come to the barrier that this rank entered last."""
 
     def open(self, size: int) -> Any:
         if self.open_still:
@@ -104,7 +104,7 @@ class Turns(SharedBuffer):
         small, before = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
-            wanted, self.size = max(size, 2 * HALF), 0  # so that, if this fails, the next turn asks for memory again
+            wanted, self.size = max(size, 2 * HALF), 0  # size 0: if this fails, the next turn allocates again
             self.memory = self._grow(wanted)
             self.size, self.grown = wanted, self.grown + 1
         elif not (small and before):
@@ -122,5 +122,5 @@ class Turns(SharedBuffer):
 
     def leave(self) -> None:
         self.open_still = False
-        if not self.small:  # after a small turn, a large one comes to this barrier itself: see open
+        if not self.small:  # after a small turn, the next large one enters this barrier: see open
             self._come()

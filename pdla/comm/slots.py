@@ -1,20 +1,19 @@
-"""Slots: memory in which arrays are broadcast, one after another, while other ranks still read those before.
+"""Slots: memory for broadcasts one after another; a rank writes the next slot while others still read earlier ones.
 
-slots = Slots(comm, xp, size, dtype)   for arrays of up to `size` elements; comm=None: this rank is alone
-slots = Slots(..., addends=n)          the same, and for sums of up to n elements
-with slots:                            collective
-    x = slots.take(n, writes)          n elements of the next slot, to be written by ranks that say so; to others they will come
-    pending = slots.bcast(x, parts)    collective: each rank in `parts` has written these rows of x; more of a slot may follow
-    ...                                                                             after pending.wait() all of x may be read
-    slots.release()                    this rank has read the slot that it took first of those that it has not released
-    slots.sum(x)                       collective: x becomes the sum of all ranks' x, in rank order
+    slots = Slots(comm, xp, size, dtype)   # arrays of up to `size` elements; comm=None: one rank
+    slots = Slots(..., addends=n)          # also sums of up to n elements
+    with slots:                            # collective
+        x = slots.take(n, writes)          # n elements of the next slot; writes: this rank writes them
+        pending = slots.bcast(x, parts)    # collective: each rank in `parts` has written these rows of x
+        pending.wait()                     # now all of x may be read; bcast may send more of the slot
+        slots.release()                    # local: release the oldest slot held
+        slots.sum(x)                       # collective: x becomes the sum over ranks, in rank order
 
-Where ranks see the same memory, a rank that has written tells, and the others read in place:
-nothing is copied, no message is sent, and who writes goes on at once. It waits only before it
-writes to a slot again, until all have released it. Elsewhere each rank has slots of its own, and
-parts are broadcast, while it goes on. The ledger counts the same words.
+Ranks that share memory publish what they have written, and the others read it in place, without a
+copy or a message. A writer waits only until all ranks have released the slot that it writes again.
+Other ranks have slots of their own, and `bcast` sends the parts. The ledger counts the same bytes.
 
-A rank that leaves the with-block by an error tells that, too: whoever waits for it gets an error.
+A rank that leaves the with-block by an error publishes that: ranks that wait for it get an error.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
 COUNT = 4  # slots: one is read, the next two written, and a rank may be one behind
-WRITTEN, RELEASED, ADDED = 0, 1, 2  # what ranks publish: broadcasts, sums of which they wrote their parts; slots they released
-TURNS = 2  # places of an addend: a rank that writes the next one has seen that all others have read the last but one
+WRITTEN, RELEASED, ADDED = 0, 1, 2  # lanes of published counts: broadcasts written, slots released, addends written
+TURNS = 2  # places of an addend: when a rank writes the next one, all others have read the last but one
 Parts = Mapping[int, Sequence[slice]]  # rank -> the rows of an array that it writes
 
 
 class Slots:
-    """COUNT slots of a communicator, whose ranks take, broadcast and release alike."""
+    """COUNT slots of a communicator; all ranks take, broadcast and release in the same order."""
 
     comm: Communicator | None
     xp: ModuleType
@@ -59,9 +58,9 @@ class Slots:
         self.addends: int = align(addends * dtype.itemsize)
         self.taken = self.released = self.bcasts = self.sums = 0
         self.seen: SharedBuffer | None = None
-        self.known: tuple[list[int], ...] = ()  # of each lane, what each rank is known to have told
+        self.known: tuple[list[int], ...] = ()  # by lane and rank: the last count seen
         self.own: list[Any] = []
-        self.rows: list[list[Any]] = []  # of both turns the places of all ranks' addends
+        self.rows: list[list[Any]] = []  # by turn and rank: the addends' memory
         self.ends: ExitStack[bool | None] = ExitStack()
 
     def __enter__(self) -> Slots:
@@ -94,7 +93,7 @@ class Slots:
             seen.trim(KEPT)
 
     def take(self, n: int, writes: bool) -> Any:
-        """The first n elements of the next slot; writes: this rank is going to write to it."""
+        """Take the first n elements of the next slot; writes: this rank writes them."""
         number, self.taken = self.taken, self.taken + 1
         if self.seen is None:
             return self.own[number % COUNT][:n]
@@ -103,7 +102,7 @@ class Slots:
         return self.xp.look(self.memory, number % COUNT * self.size, (n,), self.dtype)
 
     def bcast(self, x: Any, parts: Parts) -> Pending:
-        """Tell the others that this rank has written its rows of x, of the slot that was taken last, or send them."""
+        """Collective: publish, or send, this rank's rows of x, an array of the slot taken last."""
         if self.comm is None or not x.size:
             return to_pending(x)
         if self.seen is None:
@@ -119,15 +118,15 @@ class Slots:
         return Pending(self._arrivals(others, self.bcasts), x, event)
 
     def release(self) -> None:
-        """Tell that this rank reads no more of the slot that it took first of those that it has not released."""
+        """Release the oldest slot held: this rank reads it no more."""
         self.released += 1
         if self.seen is not None:
             self.seen.publish(self.released, RELEASED)
 
     def sum(self, x: Any) -> None:
-        """Collective, blocking: x, in C order, becomes the sum of x of all ranks, added up in rank order.
+        """Collective, blocking: sum x, in C order, over all ranks, in rank order.
 
-        The ledger counts the words of an all-reduce by messages.
+        The ledger counts the bytes of an all-reduce by messages.
         """
         comm, seen = self.comm, self.seen
         if comm is None or not x.size:
@@ -149,7 +148,7 @@ class Slots:
             add(flat, row)
 
     def _record_sum(self, x: Any) -> AbstractContextManager[object]:
-        """An event of the ledger, if one is open: the bytes that an all-reduce of x brings to this rank."""
+        """Record, if a ledger is open, the bytes that this rank receives in an all-reduce of x."""
         if current() is None:
             return nullcontext()
         comm = self.comm
@@ -163,7 +162,7 @@ class Slots:
         yield from ranks
 
     def _wait_until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
-        """Wait until these ranks have told of so many; PdlaError where one has left by an error instead."""
+        """Wait until these ranks have published this count; raise PdlaError if one of them left by an error."""
         seen, known = self.seen, self.known[lane]
         assert seen is not None
         behind = [*ranks] if seen.may_have_left(lane) else [rank for rank in ranks if known[rank] < count]
@@ -183,7 +182,7 @@ class Slots:
             raise PdlaError(f"{call} on {self.comm.axis!r}: rank {behind[-1]} of {self.comm.size} has left this call by an error")
 
     def _send_parts(self, x: Any, parts: Parts) -> Pending:
-        """The same by broadcasts, of what each rank has written in one piece."""
+        """Broadcast what each rank has written, as one array a rank."""
         assert self.comm is not None
         coming = []
         for root, rows in parts.items():
@@ -202,7 +201,7 @@ class Slots:
         return Pending(arrivals(), x)
 
     def _plan_packing(self, x: Any, rows: Sequence[slice]) -> tuple[Any, list[tuple[Any, Any]]]:
-        """An array without gaps for rows of x, and what is copied to it: (its part, the rows) of each slice."""
+        """Make an array without gaps for rows of x. Return it, and a pair (part of it, rows of x) for each slice."""
         ends = [0]
         for each in rows:
             ends.append(ends[-1] + _rows(x, each))

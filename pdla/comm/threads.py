@@ -1,13 +1,12 @@
 """Ranks as threads of one process: for notebooks, tests and studies; no MPI needed.
 
-A message is copied once, from the sender's array into the receiver's, by the receiver; the sender's
-wait ends when that is done. The world sees every rank, so it knows when all of them wait
-(DeadlockError, naming each rank's call) and when ranks disagree on which verb comes next
-(AgreementError, naming both).
+The receiver copies a message once, from the sender's array into its own; the sender's wait ends
+then. The world sees every rank. If all of them wait, it raises DeadlockError, which names each
+rank's call. If two ranks are in different verbs, it raises AgreementError, which names both.
 
-In a chain, or around nodes, ranks send on what they receive. Here a rank does that only while it
-waits for that very verb (over MPI while it waits for any verb): so all ranks must wait for such
-verbs in the same order.
+In a chain, or around nodes, ranks forward what they receive. Here a rank forwards only while it
+waits for that very verb; over MPI, while it waits for any. All ranks must wait for such verbs in
+the same order.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ ENDED = (
     "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
     "pdla.dry_run or pdla.dry_run_all, and return arrays, as A.gather() and A.local are, instead of matrices"
 )
-Result = TypeVar("Result")  # of a program, on each rank
+Result = TypeVar("Result")  # what a program returns on each rank
 _RANK = itemgetter(0)
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
 
 @dataclass
 class Message:
-    """An array on its way: the call that it belongs to, when it will be there, and whether the receiver has copied it."""
+    """An array under way: its call, the time of its arrival, and whether the receiver has copied it."""
 
     call: str
     value: Any
@@ -55,7 +54,7 @@ class Message:
 
 
 class World:
-    """What the threads of all ranks share: the messages under way, which rank waits in which call, and the first failure."""
+    """The state that the threads of all ranks share: messages under way, waiting ranks with their calls, the first failure."""
 
     size: int
     delay: float
@@ -67,25 +66,25 @@ class World:
         self.wake: list[threading.Condition] = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple[Any, ...], Message] = {}
-        # Ranks that wait, each with its threads that do, and what describes their calls, in case that all do.
+        # Waiting ranks, each with its waiting threads and functions that describe their calls.
         self.waiting: dict[int, dict[threading.Thread, Callable[[], str]]] = {}
-        self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank its known threads that do not wait
+        self.running: list[set[threading.Thread]] = [set() for _ in range(size)]  # by rank: known threads that do not wait
         self.alive: set[int] = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank: int = -1
         self.stopped: bool = False  # a rank has failed, or none runs any more: `check_failure` raises
-        self.elements_copied: list[int] = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
+        self.elements_copied: list[int] = [0] * size  # by receiving rank: tests compare the ledger's counts with these
         self.bytes_copied: list[int] = [0] * size
 
     def begin(self, rank: int) -> None:
-        """A rank's program begins, in this thread."""
+        """Note that a rank's program starts in this thread."""
         self.running[rank].add(threading.current_thread())
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
-        """Block a thread of a rank until `ready`; to be called with the lock held.
+        """Block a thread of a rank until `ready`; the caller holds the lock.
 
-        A rank that is notified no longer counts as waiting. After PDLA_TIMEOUT seconds it looks whether
-        all ranks wait, whatever other threads of theirs may do.
+        A notified rank no longer counts as waiting. After PDLA_TIMEOUT seconds it checks whether all
+        ranks wait, whatever their other threads do.
         """
         thread, patience = threading.current_thread(), min(config.settings.timeout, threading.TIMEOUT_MAX) or None
         while not ready():
@@ -99,7 +98,7 @@ class World:
                 self.check_deadlock(late=True)
 
     def check_failure(self) -> None:
-        """Raise the first failure, on a rank that has not met it yet; GridError where no rank runs any more."""
+        """Raise the first failure, on a rank that has not raised it yet; GridError if no rank runs any more."""
         if not self.alive:
             raise GridError(ENDED)
         if self.failure is not None:
@@ -113,45 +112,44 @@ class World:
                 self.wake[rank].notify_all()
 
     def check_deadlock(self, late: bool = False) -> None:
-        """Fail where all ranks wait, and no thread of theirs that is known may still end that; late: or has for too long."""
+        """Fail if all ranks wait and no known thread of theirs could still wake one; late: even if one could."""
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
         if late or not any(thread.is_alive() for threads in self.running for thread in threads):
             self.deadlock([(rank, call) for rank in sorted(self.waiting) for call in self.waiting[rank].values()])
 
     def deadlock(self, waits: Sequence[tuple[int, Callable[[], str]]]) -> None:
-        """All ranks wait. waits: each rank, and what describes its call."""
+        """Fail with a DeadlockError. waits: for each rank a function that describes its call."""
         calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in waits)
         gone = sorted(set(range(self.size)) - self.alive)
         note = f"\n  ended: ranks {gone}" if gone else ""
         self.fail(waits[0][0], DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
 
     def fail(self, rank: int, failure: BaseException) -> None:
-        """Keep the first failure and wake everybody."""
+        """Keep the first failure and wake all ranks."""
         if self.failure is None:
             self.failure, self.failed_rank, self.stopped = failure, rank, True
             for condition in self.wake:
                 condition.notify_all()
 
     def end(self, rank: int) -> None:
-        """A rank's program has ended: if all of the others are waiting, that is a deadlock now."""
+        """Note that a rank's program has ended; if all other ranks wait, that is a deadlock."""
         with self.lock:
             self.leave(rank)
             self.running[rank].discard(threading.current_thread())
             self.check_deadlock()
 
     def leave(self, rank: int) -> None:
-        """Note that a rank runs no more."""
+        """Note that a rank no longer runs."""
         self.alive.discard(rank)
         self.stopped = self.stopped or not self.alive
 
 
 class ThreadComm(Communicator):
-    """One rank's communicator, of a group of ranks that are threads. ranks: the world's numbers of all of them, in its order.
+    """One rank's communicator, of ranks that are threads. ranks: their numbers in the world, in the communicator's order.
 
     Ranks read and write each other's arrays. On a device each thread may have a stream of its own,
-    of which the others know nothing: so before a rank tells others anything it waits until all that
-    it has asked for is done.
+    unknown to the others. A rank therefore waits for all its device work before it notifies others.
     """
 
     xp: ModuleType = numpy
@@ -170,7 +168,7 @@ class ThreadComm(Communicator):
         return (id(self.world), self.name)
 
     def _check_open(self) -> None:
-        """Also ends a rank that waits for no other, as the only one of its world, after Ctrl-C."""
+        """Also end, after Ctrl-C, a rank that waits for no other."""
         if self.world.stopped:
             self.world.check_failure()
 
@@ -189,7 +187,7 @@ class ThreadComm(Communicator):
         return self._complete(call, key, recvs, forwards, on_arrival, self._send(call, key, sends) if sends else [])
 
     def _send(self, call: str, key: tuple[Any, ...], sends: Pieces) -> list[tuple[int, Message]]:
-        """Messages that set out now. While one is delayed neither its sender waits nor a core works."""
+        """Send messages now. While one is delayed, its sender does not wait and no core works."""
         if self.xp is not numpy:
             self.xp.finish()
         world, leaves, sent = self.world, time.perf_counter() + self.world.delay, []
@@ -221,7 +219,7 @@ class ThreadComm(Communicator):
                     self.world.wait_until(self.me, copied, told)
 
     def _copy(self, out: Array, call: str, key: tuple[Any, ...], source: int) -> None:
-        """Copy a message to `out`, once it has come."""
+        """Wait for a message and copy it to `out`."""
         world, slot = self.world, (self.name, key, source, self.rank)
         with world.lock:
             if slot not in world.mail:
@@ -235,7 +233,7 @@ class ThreadComm(Communicator):
             self._check(call, key, source, message.call)
             self._check_fit(call, source, x, self.rank, out)
         if (left := message.due - time.perf_counter()) > 0:
-            time.sleep(left)  # not counted as waiting, of which a deadlock is made: this rank goes on by itself
+            time.sleep(left)  # no wait in the sense of a deadlock: this rank goes on by itself
         namespace(out).copy(out, x)
         if self.xp is not numpy:
             self.xp.finish()
@@ -246,7 +244,7 @@ class ThreadComm(Communicator):
             world.notify((self.ranks[source],))
 
     def _check(self, call: str, key: tuple[Any, ...], other: int, theirs: str) -> None:
-        """AgreementError unless the other rank of a message is in the same call; send and recv are matched by tags alone."""
+        """Raise AgreementError unless the other rank is in the same call; send and recv are matched by tags alone."""
         if theirs != call and key[0] == "verb":
             raise AgreementError(
                 f"ranks disagree on call {key[-1]} on {self.axis!r}: "
@@ -254,7 +252,7 @@ class ThreadComm(Communicator):
             )
 
     def _check_fit(self, call: str, source: int, x: Array, to: int, out: Array) -> None:
-        """AgreementError unless what is sent has the shape and dtype of what is expected."""
+        """Raise AgreementError unless the array sent has the shape and dtype of the array expected."""
         if x.shape != out.shape or x.dtype != out.dtype:
             raise AgreementError(
                 f"{call} on {self.axis!r}: rank {self.ranks[source]} sends {x.dtype} {x.shape}, "
@@ -262,7 +260,7 @@ class ThreadComm(Communicator):
             )
 
     def _exchange_tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
-        """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
+        """Match the n-th send with a tag to a rank with that rank's n-th recv with it, whatever verbs come between."""
         self._check_open()
         ((peer, _),) = [*sends, *recvs]
         return self._post(f"{verb}(tag={tag})", (tag, next(self._tags[verb, tag, peer])), sends, recvs, {})
@@ -271,7 +269,7 @@ class ThreadComm(Communicator):
         return self._shared("share", value, "share")
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
-        """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
+        """Collective: give every rank's value, by rank. call: the text for a DeadlockError."""
         self.check_in_step()
         if sections.get():
             self.count_meeting()
@@ -292,7 +290,7 @@ class ThreadComm(Communicator):
         return [*slot.value]
 
     def _find_missing(self, come: Mapping[int, Any]) -> list[int]:
-        """The ranks, by the world's numbers, that have not come yet."""
+        """Find the ranks that have not come yet, by their numbers in the world."""
         return [r for i, r in enumerate(self.ranks) if i not in come]
 
     def _end_waits(self) -> None:
@@ -327,7 +325,7 @@ class ThreadComm(Communicator):
 
 
 class ThreadBuffer(SharedBuffer):
-    """A shared buffer in the memory of the process, new at every turn."""
+    """A shared buffer in the memory of the process, allocated anew for each turn."""
 
     def __init__(self, comm: ThreadComm) -> None:
         self.comm = comm
@@ -357,7 +355,7 @@ class ThreadBuffer(SharedBuffer):
         self.comm._wait_until(call, ready)
 
     def leave(self) -> None:
-        self.comm.xp.finish()  # the memory may be freed now, and used again by another thread
+        self.comm.xp.finish()  # another thread may now free the memory and use it again
 
     def trim(self, most: int) -> None:
         pass
@@ -374,41 +372,41 @@ def run(
 ) -> list[Result]:
     """Run a program on ranks that are threads of this process, and give their results.
 
-    Inside, `comm=None` means this world. Every BLAS is held to one thread a rank meanwhile.
+    Inside, `comm=None` means this world. Meanwhile every BLAS has one thread a rank.
 
     Parameters
     ----------
     size : int
         Ranks, at most 10,000.
     program : callable
-        It is called as ``program(comm, *args, **named)`` on each rank.
+        Each rank calls ``program(comm, *args, **named)``.
     *args
         Further arguments of `program`, the same on every rank.
     delay : float, optional
-        Seconds by which an imagined network delays each array; agreements take no time.
+        Seconds by which a simulated network delays each array; agreements take no time.
     bandwidth : float, optional
-        Bytes a second of that network, for each array whatever else is on its way.
+        Bytes a second of that network, for each array by itself.
     **named
         Further arguments of `program`, by name.
 
     Returns
     -------
     list
-        What `program` returned, by rank.
+        The results of `program`, by rank.
 
     Raises
     ------
     PdlaError
-        For a number of ranks, a delay or a bandwidth that cannot be.
+        For an impossible number of ranks, delay or bandwidth.
     DeadlockError
-        Where all ranks wait; it names each rank's call.
+        If all ranks wait; the text names each rank's call.
     Exception
-        That of the first rank that raises, which ends the others.
+        The exception of the first rank that raises; it ends the others.
 
     Notes
     -----
     Ctrl-C is raised at once, and ends each rank at its next collective call. Once all ranks have
-    ended, a collective call, as of a matrix that the program has returned, is a GridError.
+    ended, a collective call raises GridError, also one of a matrix that the program returned.
 
     Examples
     --------
@@ -434,9 +432,9 @@ def run(
 
 
 def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[Any], **own: bool) -> None:
-    """PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's, for the error.
+    """Raise PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's.
 
-    own  the caller's own keywords, and whether they were given: PdlaError for one that is left to the program, too, as an argument
+    own  the caller's own keywords, and whether they were given; PdlaError if the program takes one as an argument, too
     """
     if not isinstance(size, Integral):
         raise ArgumentError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
@@ -453,9 +451,9 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
 
 
 def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
-    """The arguments that a function still takes by keyword, once so many are given by position.
+    """Find the arguments that a function still takes by keyword, once this many are given by position.
 
-    Those that functools.partial gives are left out.
+    Arguments that functools.partial gives are left out.
     """
     try:
         known = [*signature(program).parameters.values()]
@@ -468,7 +466,7 @@ def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
 
 
 def together(world: World, main: Callable[[int], Any]) -> list[Any]:
-    """Run main(rank) for each rank of a world, a thread each; gives what they return, or raises as `run` does."""
+    """Run main(rank) for each rank of a world, in a thread each. Return the results, or raise as `run` does."""
     size, results = world.size, [None] * world.size
 
     def rank_main(rank: int) -> None:
@@ -496,7 +494,7 @@ def _join(world: World, threads: Sequence[threading.Thread]) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    except BaseException as stop:  # Ctrl-C, or no more threads: the ranks that run must not wait for those that never started
+    except BaseException as stop:  # Ctrl-C, or no more threads: running ranks must not wait for those that never started
         with world.lock:
             world.fail(0, stop)
         raise

@@ -1,4 +1,4 @@
-"""Events as a Chrome trace, which Perfetto shows: a process for each rank, with work as spans, messages as asynchronous ones."""
+"""Write events as a Chrome trace, for Perfetto: a process for each rank, work as spans, messages as asynchronous spans."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def shift(events: Sequence[Any], seconds: float) -> list[Any]:
-    """The events with so many seconds added to their times."""
+    """Add seconds to the times of events."""
     return [replace(event, start=event.start + seconds, end=event.end + seconds) for event in events]
 
 
 def write(path: str, ranks: Mapping[int, Sequence[Any]]) -> None:
-    """Write all ranks' events; times count from the beginning of the first event."""
+    """Write all ranks' events; times count from the start of the first event."""
     origin = min((event.start for events in ranks.values() for event in events), default=0.0)
     numbers = count()
     rows = [row for rank, events in ranks.items() for row in _rank(rank, events, origin, numbers)]

@@ -1,8 +1,7 @@
-"""Workspace: buffers that one call gives back and the next one takes again, so that a plan run many times allocates once.
+"""Workspace: buffers that calls reuse, so that a plan run many times allocates once.
 
 New memory costs more than the copies that a product makes: the system clears every page of it. A
-buffer goes back when the last view of it is gone, wherever that happens; nothing has to be freed by
-hand.
+buffer returns to the workspace with its last view; callers free nothing by hand.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ import numpy as np
 from pdla.array.numpy import give_back
 
 _ALIGN = 64
-KEPT = 64 * 2**20  # bytes that calls without a plan keep for the next one: with none 1000 x 1000 on 4 ranks takes 2.5 times as long
-LARGE = 2**20  # bytes of an array for which a workspace without spare has the allocator give back what it keeps
-SPARE = 16 * 2**20  # bytes that may be kept for the next run beyond the peak of what was in use at once
+KEPT = 64 * 2**20  # bytes kept between calls without a plan: with none 1000 x 1000 on 4 ranks takes 2.5 times as long
+LARGE = 2**20  # bytes of an array for which a workspace without spare makes the allocator release its free memory
+SPARE = 16 * 2**20  # bytes kept for the next run beyond the peak of bytes in use
 
 
 def align(size: int) -> int:
-    """`size` bytes, rounded up to whole cache lines."""
+    """Round `size` bytes up to whole cache lines."""
     return -(-size // _ALIGN) * _ALIGN
 
 
 class Workspace:
     """Memory of one rank for reuse, by size and, on a device, by the stream whose work used it.
 
-    Work on other streams does not wait until that is done. `held` counts its bytes, in use or not;
-    `used` those in use, `peak` the most at once.
+    Work on other streams does not wait for that work. `held` counts all bytes, `used` the bytes in
+    use, and `peak` is the largest `used` so far.
 
-    Before it would hold more than `most` bytes (inf: more than the peak, which is what plans
-    foretell, and `spare`) it frees memory that is not in use; a later call allocates it again.
+    A workspace frees unused memory before it would hold more than `most` bytes; a later call
+    allocates it again. With `most` inf the limit is the peak, which plans predict, plus `spare`.
     """
 
     held: int
@@ -49,7 +48,7 @@ class Workspace:
         self._free: dict[tuple[int, int], list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array over memory that is not in use; over new memory, where there is none of its size."""
+        """Take an array over unused memory, or over new memory if none of its size is unused."""
         size = align(prod(shape) * np.dtype(dtype).itemsize)
         kind = size, xp.lane()
         spare = self._free.setdefault(kind, [])
@@ -65,12 +64,12 @@ class Workspace:
         return x
 
     def count(self, x: Any) -> None:
-        """Count an array that was made elsewhere, for as long as it or any view of it lives."""
+        """Count an array that other code allocated, while it or any view of it lives."""
         self.hold(x.nbytes)
         weakref.finalize(x if x.base is None else x.base, self.hold, -x.nbytes)
 
     def hold(self, change: int) -> None:
-        """Count so many bytes more that are in use elsewhere, or fewer; before there are more, make room for them."""
+        """Count `change` more bytes, or fewer, that other code uses; first make room for them."""
         if change > 0:
             self._make_room(change)
         self.held += change
@@ -91,7 +90,7 @@ class Workspace:
         self.used -= kind[0]
 
     def trim(self, keep: float) -> None:
-        """Free memory that is not in use, largest pieces first, until no more than `keep` bytes are held."""
+        """Free unused memory, largest pieces first, until at most `keep` bytes are held."""
         for kind in sorted(self._free, reverse=True):
             while self._free[kind] and self.held > keep:
                 self._free[kind].pop()
@@ -101,11 +100,11 @@ class Workspace:
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
 
 
-find_workspace: Callable[[], Workspace | None] = _open.get  # the workspace that buffers of this rank come from, if any
+find_workspace: Callable[[], Workspace | None] = _open.get  # the workspace of this rank's buffers, if any
 
 
 def choose_workspace() -> Workspace:
-    """The workspace of a call with a memory limit, if one is open; else a new one."""
+    """Choose the open workspace if it belongs to a call with a memory limit; else make a new one."""
     workspace = find_workspace()
     return Workspace() if workspace is None or workspace.spare else workspace
 

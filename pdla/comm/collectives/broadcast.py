@@ -1,10 +1,10 @@
-"""Ways to broadcast x from one rank, the root, to all: which rank sends which piece to whom, and who sends it on.
+"""Algorithms that broadcast x from one rank, the root, to all: each rank's sends, receives and forwards.
 
-mpi      the MPI library's own way
-flat     the root sends x to every rank: P - 1 times x through its link
-chain    the ranks stand in a row, and each sends x on in chunks: once x through every link, after a delay of P - 2 chunks
+* mpi: the MPI library's own algorithm.
+* flat: the root sends x to every rank, P - 1 times x through its link.
+* chain: each rank forwards x to the next rank in chunks; every link carries x once, after a delay of P - 2 chunks.
 
-In every way each rank but the root receives x once, x.nbytes bytes in all.
+In each of them every rank but the root receives x once, x.nbytes bytes in all.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-CHUNK = 64 << 10  # bytes of a chain's chunk, at least
-LONG = 128 << 10  # bytes of x from which on a chain is faster between nodes
+CHUNK = 64 << 10  # least bytes of a chain's chunk
+LONG = 128 << 10  # bytes of x from which a chain is faster between nodes
 
 
 def best(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
-    """The fastest way for so many bytes, ranks and nodes, by `python -m bench broadcasts`; tree: MPI has one of its own."""
+    """Choose the fastest algorithm, by `python -m bench broadcasts`; tree: the world has one of its own."""
     if ranks > 2 and nodes > 1 and nbytes >= LONG:
         return "chain"
     return "mpi" if tree and ranks > 2 else "flat"
 
 
 class Messages(NamedTuple):
-    """One rank's part: the pieces that it sends at once, as (to, piece), and those that it receives, as (from, piece).
+    """One rank's part: pieces to send at once, as (receiver, piece), and pieces to receive, as (sender, piece).
 
-    recvs[i] is sent on to the ranks forwards[i].
+    The rank forwards recvs[i] to the ranks forwards[i].
     """
 
     sends: Sequence[tuple[int, Any]]
@@ -36,7 +36,7 @@ class Messages(NamedTuple):
 
 
 def messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:
-    """The part of `rank` of `size` ranks."""
+    """Give the part of `rank` of `size` ranks."""
     if size == 1 or not x.size:
         return Messages((), (), {})
     return WAYS[way](x if x.ndim else x.reshape(1), rank, size, root)
@@ -49,7 +49,7 @@ def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
 
 
 def _chain(x: Any, rank: int, size: int, root: int) -> Messages:
-    """Chunks of x along its first dimension, so long that the delay adds at most an eighth to the time of x on one link."""
+    """Cut x into chunks along its first dimension, short enough that the delay adds an eighth to the time of x at most."""
     chunk = max(CHUNK, x.nbytes // (8 * size))
     rows = max(1, chunk * len(x) // x.nbytes)
     chunks = [x[lo : lo + rows] for lo in range(0, len(x), rows)]
@@ -59,4 +59,4 @@ def _chain(x: Any, rank: int, size: int, root: int) -> Messages:
     return Messages((), [(back, part) for part in chunks], dict.fromkeys(range(len(chunks)), (ahead,)) if ahead != root else {})
 
 
-WAYS = {"mpi": _flat, "flat": _flat, "chain": _chain}  # "mpi" so where a world has no way of its own
+WAYS = {"mpi": _flat, "flat": _flat, "chain": _chain}  # "mpi": in a world without an algorithm of its own

@@ -1,13 +1,16 @@
-"""Short pieces of many ranks: gathered, or summed, in ceil(log2 P) steps of one message each, instead of P - 1 messages at once.
+"""Gather or sum short pieces of many ranks in ceil(log2 P) steps of one message each, instead of P - 1 messages at once.
 
-Each rank puts the pieces of all ranks in a row: its own first, then that of the next rank around
-the ring, and so on. To sum, a rank sends the addends at places `skip` to `skip + count - 1` of its
-row to the rank `skip` further on, where they are those of places 0 to `count - 1`, and adds what
-comes to these of its own row; after the last step its own piece, at place 0, is summed. To gather,
-ranks take the steps backwards: the first `count` places go `skip` ranks back, and come to places
-`skip` and so on there. Either way a rank receives P - 1 pieces, as it does directly, for any P.
-Where only some ranks have pieces of a sum, these stand evenly between the others: then the first
-steps bring half of the pieces, a quarter and so on, and the last ones one each.
+Each rank keeps the pieces of all ranks in a row: place i has the piece of rank + i around the ring.
+
+A step of a sum sends the addends at places [skip, skip + count) to rank + skip. The receiver adds
+them to its places [0, count). After the last step place 0 has the sum of the rank's own piece.
+
+A step of a gather is the reverse. It sends places [0, count) to rank - skip, which stores them at
+places [skip, skip + count).
+
+A rank receives P - 1 pieces in all, for any P, as it does directly. If only some ranks have pieces
+of a sum, they are spaced evenly around the ring. The first steps then receive a half, a quarter, ...
+of the pieces, and the last steps one each.
 
 Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997); Träff, arXiv
 2410.14234 (2024).
@@ -29,22 +32,22 @@ from pdla.array.composed import summed_in
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.ledger import buffer
 
-MANY = 32  # ranks from which this is faster, as `python -m bench exchanges` found
-SHORT = 4 << 10  # bytes of a piece up to which it is: there 64 ranks take 85 ms instead of 96, but 32 ranks as many either way
+MANY = 32  # ranks from which steps are faster, by `python -m bench exchanges`
+SHORT = 4 << 10  # bytes of a piece below which steps are faster: at this length 64 ranks take 85 ms instead of 96
 
 
 def pays(nbytes: Any, ranks: Any) -> Any:
-    """Whether pieces of `nbytes` in all go by these steps; elementwise for arrays."""
+    """Whether pieces of `nbytes` in all go in steps; elementwise for arrays."""
     return (ranks >= MANY) & (nbytes < SHORT * ranks)
 
 
 def messages(nbytes: Any, ranks: Any) -> Any:
-    """Messages in which a rank receives pieces of `nbytes` in all, in steps or at once; elementwise for arrays."""
+    """Count the messages that a rank receives for pieces of `nbytes` in all, in steps or at once; elementwise for arrays."""
     return np.where(pays(nbytes, ranks), np.ceil(np.log2(ranks)), ranks - 1)
 
 
 def skips(ranks: Any) -> list[tuple[Any, Any]]:
-    """(skip, count) of each step of a sum: each skip is half of the one before, rounded up; elementwise for arrays."""
+    """List (skip, count) of each step of a sum: each skip is half of the one before, rounded up; elementwise for arrays."""
     found, left = [], ranks
     for _ in range(int(np.max(ranks, initial=1) - 1).bit_length()):
         count = left // 2
@@ -54,12 +57,12 @@ def skips(ranks: Any) -> list[tuple[Any, Any]]:
 
 
 def most_addends(ranks: Any, holders: Any) -> Any:
-    """The most pieces that a rank receives in a sum where only `holders` ranks have pieces; elementwise for arrays."""
+    """Count the most pieces that a rank receives in a sum if only `holders` ranks have pieces; elementwise for arrays."""
     return sum([-(-count * holders // ranks) for _, count in skips(ranks)])
 
 
 def spread(sizes: Sequence[int]) -> Sequence[int]:
-    """The ranks in the order in which they stand around the ring of a sum of pieces of these sizes."""
+    """Order the ranks around the ring of a sum of pieces of these sizes."""
     ranks, holders = len(sizes), [rank for rank, size in enumerate(sizes) if size]
     if len(holders) in (0, ranks):
         return range(ranks)
@@ -72,7 +75,7 @@ def spread(sizes: Sequence[int]) -> Sequence[int]:
 
 
 class Step(NamedTuple):
-    """A rank's part in a step: `sent` of its row goes to one rank, and what comes from another belongs to `into` of its row."""
+    """A rank's part in a step: it sends `sent` of its row to rank `to`, and receives `into` of its row from rank `source`."""
 
     to: int
     sent: slice
@@ -81,10 +84,10 @@ class Step(NamedTuple):
 
 
 def sum_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
-    """The steps of a rank in a sum.
+    """List a rank's steps of a sum.
 
-    ring: the ranks in the order in which they stand around it, this one at `here`. at(place): where
-    the piece at a place of its row begins; at(number of ranks): where the last one ends.
+    * ring: the ranks in their order around it, this one at `here`.
+    * at(place): the start of the piece at this place of the row; at(ranks) is the end of the last piece.
     """
     ranks = len(ring)
     return [
@@ -94,26 +97,22 @@ def sum_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[
 
 
 def gather_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
-    """A rank's steps of an all-gather."""
+    """List a rank's steps of an all-gather."""
     return [Step(source, into, to, sent) for to, sent, source, into in reversed(sum_steps(ring, here, at))]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A rank's row and its steps along it.
-
-    end  called after the last step, to put what is in the row where it belongs
-    op   "add" or "maximum": what comes is combined with what is there; empty: it takes its place
-    """
+    """A rank's row and its steps along it."""
 
     xp: ModuleType
     row: Any
     parts: Sequence[Step]
-    end: Callable[[], Any]
-    op: str = ""
+    end: Callable[[], Any]  # called after the last step, to copy the row's pieces to their arrays
+    op: str = ""  # "add" or "maximum" combines received pieces with those of the row; "" replaces them
 
     def steps(self) -> Iterator[Messages]:
-        """The messages of each step; who asks for those of the next has brought these to their ends."""
+        """Yield the messages of each step; the caller completes them before it asks for the next."""
         for to, sent, source, into in self.parts:
             mine, here = self.row[sent], self.row[into]
             theirs = buffer(self.xp, here.shape, here.dtype) if self.op else here
@@ -124,12 +123,12 @@ class Row:
 
     @property
     def receives(self) -> list[tuple[int, int]]:
-        """For each message that will be received the rank that it comes from, and its bytes."""
+        """The sender and the bytes of each message that the rank receives."""
         return [(source, self.row[into].nbytes) for _, _, source, into in self.parts if self.row[into].size]
 
 
 def allgather(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
-    """`x` of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
+    """Copy `x` of rank r to outs[r] of every rank, after the last step. outs: by rank, of other ranks whose x is not empty."""
     there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
     places = [0, *(place for place, _ in there)]
     begins = [0, *accumulate((x.size, *(out.size for _, out in there)))]
@@ -147,7 +146,7 @@ def allgather(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, 
 
 
 def reduce_scatter(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
-    """The sum over ranks of parts[rank] goes to out."""
+    """Write the sum over ranks of parts[rank] to `out`."""
     ring = spread([part.size for part in parts])
     here = ring.index(rank)
     mine = [parts[r] for r in (*ring[here:], *ring[:here])]
@@ -160,10 +159,10 @@ def reduce_scatter(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op
 
 
 def allreduce(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
-    """The two rows of steps by which the sum over ranks of x, which is flat, goes to out of every rank.
+    """Yield the two rows of steps that write the sum over ranks of x, which is flat, to `out` of every rank.
 
-    Both are of out's dtype where the dtypes are the same. Ask for the second when the first has
-    ended.
+    The caller asks for the second row when the first has ended. Both rows have the dtype of `out` if
+    sums have it.
     """
     before = rank * x.size // ranks
 
@@ -179,7 +178,7 @@ def allreduce(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) 
 
 
 def _rotate(xp: ModuleType, out: Any, x: Any, first: int) -> Any:
-    """`out`, with the last `first` elements of x in front, and the others behind them."""
+    """Rotate x into `out`: its last `first` elements go to the front."""
     xp.copy(out[:first], x[x.size - first :])
     xp.copy(out[first:], x[: x.size - first])
     return out

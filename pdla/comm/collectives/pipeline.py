@@ -1,12 +1,11 @@
 """A sum that goes from node to node: each node adds its ranks' addends, in rank order, to the sum of the nodes before it.
 
-On each node a piece is added up by the rank whose place on that node is the one that the piece's
-owner has on its own; on the last node this rank sends the sum to the owner. So the bits are those
-of a sum in rank order, as in any world. Over a node's link every piece comes once, and those of its
-own ranks once more. If addends were sent to the owner directly, they would come over its node's
-link from every rank of the other nodes.
+On each node one rank adds up a piece: the one whose place on its node is that of the piece's owner
+on the owner's node. On the last node this rank sends the sum to the owner. The bits are those of
+a sum in rank order, as in any world. A node's link carries every piece once, and its own ranks'
+pieces once more. Direct messages to the owner would come from every rank of the other nodes.
 
-A piece goes in chunks, so that many nodes have something to add at the same time.
+A piece goes in chunks, so that many nodes add at the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from typing import Any, NamedTuple
 from pdla.comm.collectives.ring import Nodes
 from pdla.comm.ledger import buffer
 
-CHUNK, CHUNKS = 64 << 10, 4  # the least bytes of a chunk; into how many a piece is cut that is long enough
-STEP = 192 << 10  # what a node's step takes, beyond its transfer, in bytes that a link brings meanwhile: adding, and setting out
+CHUNK, CHUNKS = 64 << 10, 4  # the least bytes of a chunk; the chunks of a long piece
+STEP = 192 << 10  # the overhead of a node's step, for additions and starts of messages, in bytes that a link carries meanwhile
 
 
 def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
-    """Whether a sum of so many bytes is there sooner from node to node than sent directly.
+    """Whether a sum is faster from node to node than sent directly, by the bytes on the busiest link.
 
-    By the bytes on the busiest link; pieces have `nbytes` in all, nodes `ranks` ranks each. growth:
-    from node to node a piece has so many times as many bytes.
+    nbytes  bytes of all pieces
+    ranks   ranks on each node
+    growth  the factor by which a piece grows from node to node
     """
     if ranks == 1:
         return False
@@ -37,7 +37,7 @@ def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
 
 
 def cut(rows: int, nbytes: int) -> list[slice]:
-    """The rows of each chunk of a piece of `rows` rows and `nbytes` bytes."""
+    """Cut a piece of `rows` rows and `nbytes` bytes into chunks; return the rows of each."""
     if not nbytes:
         return []
     step = -(-rows * _chunk_size(nbytes) // nbytes)
@@ -45,12 +45,12 @@ def cut(rows: int, nbytes: int) -> list[slice]:
 
 
 def _chunk_size(nbytes: int) -> int:
-    """Bytes of each chunk of a piece of `nbytes` bytes."""
+    """Give the bytes of each chunk of a piece of `nbytes` bytes."""
     return max(CHUNK, -(-nbytes // CHUNKS))
 
 
 class Figures(NamedTuple):
-    """Bytes and messages that a rank receives; `far` and `far_messages`: how many of them come from other nodes."""
+    """Bytes and messages that a rank receives; `far` and `far_messages` count those from other nodes."""
 
     bytes: int
     messages: int
@@ -59,7 +59,7 @@ class Figures(NamedTuple):
 
 
 def count_received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) -> tuple[Figures, int]:
-    """What a rank receives for such a sum of vectors, of lengths[r] elements for rank r; and how many bytes of buffers it needs."""
+    """Count what a rank receives for such a sum of vectors, of lengths[r] elements for rank r; also return bytes of buffers."""
     node, mates = circle.node[rank], len(circle.ranks[0]) - 1
     before, after = int(node > 0), int(node < len(circle.ranks) - 1)
     size, messages = _size([lengths[r] for r in circle.column(rank)], itemsize)
@@ -69,12 +69,12 @@ def count_received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: i
 
 
 def _size(lengths: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """The bytes, and the number of chunks, of pieces of these lengths."""
+    """Count the bytes and the chunks of pieces of these lengths."""
     return sum(lengths) * itemsize, sum(len(cut(length, length * itemsize)) for length in lengths)
 
 
 class Chunk(NamedTuple):
-    """A chunk of a piece that this rank adds up: `addends` of its node are added to the total that has come."""
+    """A chunk of a piece that this rank adds up: it adds `addends` of its node to the received total."""
 
     rows: slice
     total: Any
@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
 class Pipeline:
     """A rank's part in summing parts[r] of all ranks into the `out` of rank r.
 
-    It is what to pass to `_exchange`, with `add_up`, which adds.
+    `_exchange` takes its `sends`, `recvs` and `forwards`, and `add_up` as `on_arrival`.
     """
 
     out: Any
@@ -94,14 +94,14 @@ class Pipeline:
     def __init__(self, circle: Nodes, rank: int, parts: Sequence[Any], out: Any, xp: ModuleType, op: str) -> None:
         node, last = circle.node[rank], len(circle.ranks) - 1
         mates, column = circle.ranks[node], circle.column(rank)
-        # The total comes from the node before. On the first node the first rank's addend stands for
-        # it; on that rank itself the second's, as a sum of two has the same bits in either order.
+        # The previous node sends the total. The first node starts with its first rank's addend; that
+        # rank itself starts with the second's, as a sum of two has the same bits in either order.
         giver = column[node - 1] if node else next(r for r in mates if r != rank)
         self.out, self.xp, self.into = out, xp, getattr(xp, op)
         self.sends: list[tuple[int, Any]] = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
         self.recvs: list[tuple[int, Any]] = []
         self.forwards: dict[int, Sequence[int]] = {}
-        self.whole: dict[int, Chunk] = {}  # the chunk that can be added up once so many messages have come
+        self.whole: dict[int, Chunk] = {}  # messages that have come -> the chunk that is now complete
         for owner, rows, mine in _chunks(parts, column):
             here = {rank: mine} | {r: self._add_receive(r, mine) for r in mates if r not in (rank, giver)}
             total = self._add_receive(giver, mine)
@@ -118,19 +118,19 @@ class Pipeline:
         return made
 
     def add_up(self, come: int) -> None:
-        """`come` messages of `forwards` are here, and the last of them is about to be sent on.
+        """Add this node's addends to a chunk's total, if the last of `come` received messages is one.
 
-        If it is a chunk's total, this node's addends are added to it first.
+        `_exchange` calls it before it forwards that message.
         """
         if come not in self.whole:
             return
         rows, total, addends = self.whole.pop(come)
         for addend in addends:
             self.into(total, addend)
-        if not self.forwards[come - 1]:  # it is this rank's own
+        if not self.forwards[come - 1]:  # the piece is this rank's own
             self.xp.copy(self.out[rows], total)
 
 
 def _chunks(parts: Mapping[int, Any] | Sequence[Any], owners: Sequence[int]) -> Iterator[tuple[int, slice, Any]]:
-    """(owner, rows, elements) of each chunk of the parts of these owners."""
+    """List (owner, rows, elements) of each chunk of the parts of these owners."""
     return ((owner, rows, parts[owner][rows]) for owner in owners for rows in cut(len(parts[owner]), parts[owner].nbytes))

@@ -1,10 +1,10 @@
-"""An all-gather around the nodes: over the link of each node every piece goes once.
+"""An all-gather around the nodes: every piece goes once over the link of each node.
 
-The nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to
-one of the node after, ... On its own node the owner sends its piece to all ranks; on another node
-the rank to which it came, its *carrier*, does. A node's ranks carry pieces in turn, by the place of
-the owner on its node. If a piece were sent to every rank directly, it would go over a node's link
-once for each of its ranks. A rank receives every other rank's piece once.
+The nodes form a ring. A piece goes from its owner to one rank of the next node, its *carrier* there,
+and from carrier to carrier around the ring. On each node the owner or the carrier sends the piece to
+the node's other ranks. The owner's place on its node decides which rank carries a piece, so that the
+ranks of a node share the load. A rank receives every other rank's piece once. Sent directly, a piece
+would go over a node's link once for each of the node's ranks.
 """
 
 from __future__ import annotations
@@ -15,44 +15,35 @@ from typing import Any, NamedTuple
 
 from pdla.comm.collectives.broadcast import Messages
 
-LONG = 256 << 10  # bytes of all pieces together from which this is faster than sending them directly
+LONG = 256 << 10  # bytes of all pieces from which this is faster than direct messages
 
 
 def pays(nbytes: int, ranks: int, nodes: int) -> bool:
-    """Whether pieces of `nbytes` in all are gathered in this way, and not sent by every rank to every other."""
+    """Whether pieces of `nbytes` in all go around the nodes, and not from every rank to every other."""
     return nodes > 1 and ranks > 2 and nbytes >= LONG
 
 
 class Hop(NamedTuple):
-    """A piece's stop at a rank.
-
-    It has the piece's owner, the rank that sends it here, whether that is on another node, and the
-    ranks of other nodes to which it is sent on.
-    """
+    """A piece's stop at a rank."""
 
     owner: int
-    source: int
-    far: bool
-    forwards: Sequence[int]
+    source: int  # the rank that sends the piece here
+    far: bool  # whether `source` is on another node
+    forwards: Sequence[int]  # the ranks of other nodes to which this rank forwards the piece
 
 
 class Route(NamedTuple):
-    """A rank's part: where its own piece goes, and the others' pieces in the order in which they come.
+    """A rank's part in the all-gather."""
 
-    `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its
-    node, to which it sends that and every piece that comes from another node; `hops` the others'
-    pieces.
-    """
-
-    to: int
-    near: Sequence[int]
-    hops: Sequence[Hop]
+    to: int  # the rank of the next node that receives this rank's own piece
+    near: Sequence[int]  # the other ranks of its node, which receive its own piece and those that it carries
+    hops: Sequence[Hop]  # the other ranks' pieces, in the order of their arrival
 
 
 class Nodes:
-    """The circle of nodes, in the order of their first ranks.
+    """The ring of nodes, in the order of their first ranks.
 
-    ranks[i] are those of node i; rank r is number place[r] of the ranks of node node[r].
+    ranks[i] are the ranks of node i; rank r is number place[r] of the ranks of node node[r].
     """
 
     ranks: list[list[int]]
@@ -74,25 +65,25 @@ class Nodes:
         return len(set(map(len, self.ranks))) == 1 and self.node == sorted(self.node)
 
     def column(self, rank: int) -> list[int]:
-        """The rank of every node that has this one's place there; for nodes with the same number of ranks."""
+        """List the rank of every node with this rank's place, for nodes with the same number of ranks."""
         return [ranks[self.place[rank]] for ranks in self.ranks]
 
     def carrier(self, owner: int, node: int) -> int:
-        """The rank of a node to which a piece comes first; on the owner's node that is the owner."""
+        """Find the rank of a node that receives a piece first; on the owner's node that is the owner."""
         ranks = self.ranks[node % len(self.ranks)]
         return ranks[self.place[owner] % len(ranks)]
 
     def count_carried(self, rank: int) -> int:
-        """How many pieces of other nodes' ranks have this rank as their carrier on its node."""
+        """Count the pieces of other nodes' ranks that this rank carries."""
         own = self.node[rank]
         step = len(self.ranks[own])
         return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
 
     def route(self, rank: int) -> Route:
-        """The part of a rank.
+        """Give the part of a rank.
 
-        Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in
-        which they come: so any two ranks agree on the order of the messages between them.
+        Hops are ordered by the owner's distance in nodes, and a rank forwards pieces in the order of
+        their arrival. Any two ranks thus agree on the order of the messages between them.
         """
         node, count = self.node[rank], len(self.ranks)
         hops = []
@@ -108,9 +99,9 @@ class Nodes:
 
 
 def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
-    """A rank's part in gathering x of each rank r into outs[r], by messages alone.
+    """Give a rank's messages to gather x of each rank r into outs[r].
 
-    hops: those of the route whose pieces have elements.
+    hops: the hops of the route whose pieces are not empty.
     """
     forwards = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.forwards, *route.near])}
     sends = [(r, x) for r in (route.to, *route.near)] if x.size else []
@@ -118,7 +109,7 @@ def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any])
 
 
 def messages_between_nodes(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
-    """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
+    """Give the messages if the ranks of a node share the memory of outs: only those between nodes."""
     far = [hop for hop in hops if hop.far]
     sends = [(route.to, x)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.forwards for i, hop in enumerate(far)})

@@ -1,9 +1,7 @@
 """A gather buffer: memory that a node's ranks share for an all-gather around the nodes.
 
-A piece from another node is put there once.
-
-The rank that receives it tells the others, which read it in place: they need no message for it, and
-no memory of their own.
+One rank of the node receives a piece from another node into the buffer, and publishes that. The
+others read the piece in place, without a message and without memory of their own.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from pdla.comm.workspace import align
 
 
 class GatherBuffer:
-    """`size` bytes in which arrays lie one after another. Collective over the ranks of this node.
+    """`size` bytes for arrays one after another. Collective over the ranks of this node.
 
-    ranks  how many ranks run on this node
+    ranks  the number of ranks on this node
     """
 
     shared_buffer: SharedBuffer
@@ -37,17 +35,17 @@ class GatherBuffer:
         self.memory, self.taken, self.counts = shared_buffer.open(size), 0, [-1] * ranks
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The next array; all ranks of the node take the same ones in the same order."""
+        """Take the next array; all ranks of the node take the same arrays in the same order."""
         x = xp.look(self.memory, self.taken, shape, dtype)
         self.taken += align(x.nbytes)
         return x
 
     def publish(self, pieces: int) -> None:
-        """Tell the other ranks that the first `pieces` of the pieces that this rank brings are there."""
+        """Publish that the first `pieces` pieces that this rank receives for the node have come."""
         self.shared_buffer.publish(pieces)
 
     def _has(self, place: int, pieces: int) -> bool:
-        """Whether the rank at that place on the node has told of `pieces` pieces or more: then these may be read."""
+        """Whether the rank at this place on the node has published at least `pieces` pieces."""
         if self.counts[place] < pieces:
             self.counts[place] = self.shared_buffer.count_published(place)
         return self.counts[place] >= pieces
@@ -57,12 +55,12 @@ class GatherBuffer:
     ) -> Iterator[int]:
         """Wait for each hop's piece in turn.
 
-        All ranks of a node have the pieces of the other nodes in the same order, so that no two
-        wait for each other.
+        All ranks of a node wait for the pieces of other nodes in the same order, so that no two wait
+        for each other.
 
-        place  by rank, its place on its node
-        ours   the numbers of those pieces that come to this rank from other nodes, as they come
-        until  waits until what it is given is true
+        * place: by rank, its place on its node.
+        * ours: yields the numbers of pieces from other nodes as this rank receives them.
+        * until: waits until its argument returns true.
         """
         expected, came, mine = [0] * len(self.counts), set[int](), count()
         for i, hop in enumerate(hops):

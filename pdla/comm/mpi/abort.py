@@ -1,4 +1,4 @@
-"""Ends an MPI job whose ranks cannot go on: after PDLA_TIMEOUT seconds, saying which rank waits where, or after an exception."""
+"""End an MPI job whose ranks cannot go on: after PDLA_TIMEOUT seconds, with the stacks of waiting ranks, or after an exception."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pdla.comm.mpi import failures, libmpi
 from pdla.comm.mpi.libmpi import MPI
 
 _HERE = str(Path(__file__).parents[2])  # pdla's own folder
-_PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
+_PATIENCE = 2.0  # seconds for other ranks to print their stacks
 
 
 def say(text: str) -> None:
-    """Print a line on the process's stderr, whatever sys.stderr is, with this rank's number in the job."""
+    """Print a line, with this rank's number in the job, on the process's stderr, whatever sys.stderr is."""
     line = f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n"
     with suppress(OSError):  # when the job ends, stderr may be closed already
         os.write(2, line.encode(errors="backslashreplace"))
 
 
 def give_up(call: str, passing: BaseException | None = None) -> None:
-    """End the job, since this rank has waited too long; prints its stack first.
+    """Print this rank's stack and end the job, as the rank has waited too long.
 
-    passing  an exception of which the wait is a consequence, as at the end of a with-block: else nobody would see it
+    passing  the exception that caused the wait, as at the end of a with-block; else no user would see it
     """
     try:
         say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
@@ -48,10 +48,9 @@ def give_up(call: str, passing: BaseException | None = None) -> None:
 
 
 def _abort() -> NoReturn:
-    """End the job; to be called in a finally clause, as a signal's handler may raise before.
+    """End the job. Callers use a finally clause, as a signal's handler may raise before.
 
-    MPICH's MPI_Abort may return where another rank is in MPI_Finalize: then this rank would go on,
-    and wait once more.
+    MPICH's MPI_Abort may return while another rank is in MPI_Finalize; this rank must not go on then.
     """
     MPI.COMM_WORLD.Abort(1)
     os._exit(1)
@@ -59,7 +58,7 @@ def _abort() -> NoReturn:
 
 @contextmanager
 def watch(call: str) -> Iterator[None]:
-    """A with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
+    """Watch a with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
     timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call, sys.exception()])
     if config.settings.timeout:
         timer.start()
@@ -70,10 +69,9 @@ def watch(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, unless a rank that fails alike has printed it, and end the job.
+    """Print this rank's exception, unless a rank with the same error has printed it, and end the job.
 
-    Only print it where MPI cannot end a job, as it is not running, and in a process that was forked
-    from a rank, as that may go on.
+    The job goes on if MPI is not running, and if this process was forked from a rank, which may go on.
     """
     if libmpi.is_forked() or not libmpi.is_running():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
@@ -82,7 +80,7 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         if issubclass(kind, KeyboardInterrupt) and not libmpi.is_first():
-            time.sleep(_PATIENCE)  # a launcher interrupts all ranks: the first one tells it, and ends the job meanwhile
+            time.sleep(_PATIENCE)  # a launcher interrupts all ranks: the first one reports that and ends the job meanwhile
         if issubclass(kind, KeyboardInterrupt):
             say(f"{_find_place(trace)}: interrupted; the job ends")
             time.sleep(failures.HEARD)
@@ -94,7 +92,7 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
 
 
 def _format_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
-    """What Python prints of an exception that nobody catches: also which name was probably meant. No trace: its last line alone."""
+    """Format an uncaught exception as Python prints it, with suggested names; without a trace, its last line alone."""
     if trace is None:
         return "".join(traceback.format_exception_only(kind, error)).rstrip("\n")
     with redirect_stderr(StringIO()) as printed:
@@ -103,9 +101,9 @@ def _format_uncaught(kind: type[BaseException], error: BaseException | None, tra
 
 
 def _find_place(trace: TracebackType | None) -> str:
-    """File and line of the program where an exception passed: where it called pdla, if it did.
+    """Find the program's file and line of an exception: where it called pdla, if it did.
 
-    (Beyond that, other files than pdla's may be Python's, or NumPy's.)
+    (Deeper frames outside pdla may be Python's, or NumPy's.)
     """
     frames = traceback.extract_tb(trace)
     program = [*takewhile(lambda frame: not frame.filename.startswith(_HERE), frames)]
@@ -115,10 +113,10 @@ def _find_place(trace: TracebackType | None) -> str:
 
 @cache
 def end_when_interrupted() -> None:
-    """From here on Ctrl-C that the program lets pass ends a job of several ranks, in one line.
+    """End a job of several ranks, from here on, by a Ctrl-C that the program does not catch, in one line.
 
-    Without it each rank prints its stack, and waits in MPI_Finalize for those that were not
-    interrupted. A Python prompt goes on as always.
+    Otherwise each rank prints its stack, and waits in MPI_Finalize for ranks that were not interrupted.
+    A Python prompt is unchanged.
     """
     before = sys.excepthook
 
@@ -131,11 +129,7 @@ def end_when_interrupted() -> None:
 
 
 def abort_on_exception() -> None:
-    """From here on an uncaught exception on one rank, in any thread, ends the whole job; ranks that fail alike print one traceback.
-
-    Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a
-    program: `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.
-    """
+    """End the whole job, from here on, by an uncaught exception on one rank, in any thread; see pdla.abort_on_exception."""
 
     def end_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit:

@@ -1,6 +1,6 @@
-"""Where pdla begins over MPI: its own duplicate of a communicator of mpi4py's.
+"""The entry to MPI: pdla's own duplicate of an mpi4py communicator.
 
-Before, the ranks agree on their settings and arrays, and share out their nodes' cores.
+First the ranks agree on settings and arrays, and divide their nodes' cores.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from pdla.model.machine import Machine
 
 
 def attach(comm: MPI.Comm) -> MPIComm:
-    """The communicator of pdla over the ranks of an mpi4py one: a duplicate of it, made once.
+    """Duplicate an mpi4py communicator as pdla's, once; collective the first time, and after the duplicate was closed.
 
-    The first call is collective, and so is the first one after the duplicate was closed.
+    The first call in a process also limits BLAS to PDLA_THREADS threads. If that is 0, the limit is
+    this rank's share of the node's cores among all ranks that the launcher has started there. Freeing
+    comm frees the duplicate, and waits for the other ranks if they have shared memory.
 
-    The first call in a process also limits BLAS to PDLA_THREADS threads or, if that is 0, to this
-    rank's share of the node's cores, which all ranks that the launcher has started on this node
-    share, in comm or not. Freeing comm frees the duplicate, and waits for the other ranks if they
-    have shared memory. Raises GridError for an intercommunicator and for the null communicator;
-    AgreementError, on every rank, where PDLA_* variables differ that must not; DeviceError, on
-    every rank, where matrices are to lie on devices and a rank has none; NoMPIError before MPI is
-    initialised, after it is finalised, and in a process that was forked from a rank.
+    Raise GridError for an intercommunicator and for the null communicator. Raise AgreementError, on
+    every rank, if PDLA_* variables differ that must not. Raise DeviceError, on every rank, if matrices
+    belong on devices and a rank has none. Raise NoMPIError before MPI is initialised, after it is
+    finalised, and in a process forked from a rank.
     """
     libmpi.check_running()
     if comm == MPI.COMM_NULL:
@@ -47,7 +46,7 @@ def attach(comm: MPI.Comm) -> MPIComm:
             _agree_on_settings(comm)
             here, homes = find_node(comm)
             own = comm.Dup()
-            own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
+            own.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, whatever handler a C program has set on comm
             if comm == MPI.COMM_WORLD:
                 failures.use(own)
             ours = MPIComm(own, here, homes, xp=_choose_arrays(comm, homes))
@@ -60,9 +59,9 @@ def attach(comm: MPI.Comm) -> MPIComm:
 
 
 def _agree_on_settings(comm: MPI.Comm) -> None:
-    """Collective: AgreementError where settings differ that must not.
+    """Collective: raise AgreementError if settings differ that must not.
 
-    Ranks would make different plans, and wait for messages that no rank sends.
+    Ranks would otherwise make different plans, and wait for messages that no rank sends.
     """
     mine = vars(config.settings) | {"machine": Machine.chosen_in_words()}
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
@@ -74,11 +73,11 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
             raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")
 
 
-_number: list[int] = []  # this process's, on its node, in the first communicator: in others, too, its arrays are on that device
+_number: list[int] = []  # this process's number on its node, in the first communicator: it chooses the device of all its arrays
 
 
 def _choose_arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
-    """Collective: the array module that PDLA_ARRAY names; DeviceError, on every rank, where a rank cannot use it."""
+    """Collective: choose the array module that PDLA_ARRAY names; raise DeviceError, on every rank, if a rank cannot use it."""
     rank, xp, fault = comm.Get_rank(), numpy, ""
     if not _number:
         _number.append(homes[:rank].count(homes[rank]))
@@ -95,19 +94,18 @@ def _choose_arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
 
 @cache
 def _key() -> int:
-    """The MPI attribute under which a communicator keeps its duplicate; duplicates of comm do not inherit it."""
+    """Make the MPI attribute under which a communicator keeps its duplicate; duplicates of comm do not inherit it."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, ours: ours.close())
 
 
-_ranks_counted = 0  # the number of ranks among which this node's cores have been shared out
+_ranks_counted = 0  # the number of ranks among which this node's cores are divided
 
 
 def _divide_cores(ours: MPIComm) -> None:
     """Limit BLAS to this rank's share of the node's cores.
 
-    That is done at the first communicator, and at each that has more ranks on this node than the
-    launcher and those before told of. The first rank of a node warns if the node has fewer cores
-    than BLAS threads.
+    The limit is set at the first communicator, and at each with more ranks on this node than known
+    so far. The first rank of a node warns if the node has fewer cores than BLAS threads.
     """
     global _ranks_counted
     here, ranks = ours.node, max(ours.node.ranks, count_started())

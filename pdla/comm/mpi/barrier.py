@@ -1,14 +1,14 @@
 """A barrier: words of shared memory at which the ranks of a node wait until all have come.
 
-A rank that comes writes how many times it has come, and looks at the numbers of all others. (A
-barrier of messages is a tree, of which each step would cost a rank its turn on a shared core.)
-Ranks that share cores sleep while they wait, as polling takes the core from the ranks that they
-wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
-sleeps, as waking is a system call.
+Each rank writes the number of times that it has come, and reads the numbers of all others. (Messages
+would form a tree, and each of its steps would wait for a turn on a shared core.) Ranks that share
+cores sleep while they wait, as polling takes the core from the ranks that they wait for. The rank
+that finds all ranks there wakes the others. It does so only if one has noted that it sleeps, as
+waking is a system call.
 
-Barriers come in pairs. Ranks that make the same calls come to both in the same order. So if another
-rank has come to the second barrier, where this rank has not been, but not to this one, the two are
-in different calls and would wait for each other for ever.
+Barriers come in pairs. Ranks in the same calls come to both in the same order. Suppose that another
+rank has come to the second barrier, but not to this one, and this rank the other way round. Then the
+two are in different calls, and would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pdla.comm.mpi import futex
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import NEAR, Node
 
-_LINE = 64  # bytes from one rank's words to the next's: each rank has a cache line of its own
-_LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
-_POLLS = 50  # polls of a rank that shares its core, before it sleeps
-_RESTLESS = 10  # polls of one that waits for what another rank tells
+_LINE = 64  # bytes between the words of two ranks: each rank has a cache line of its own
+_LETS_WORK = 8  # polls of shared memory for each call of MPI, which moves messages that others wait for
+_POLLS = 50  # polls of a rank that shares its core, before it sleeps in a barrier
+_RESTLESS = 10  # polls before it sleeps while it waits for a published count
 _WORD = 4  # bytes of a word
-_SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
+_SLEEP = 5e-3  # most seconds of a sleep, before the rank lets MPI work
 
 
 def nbytes_for(ranks: int) -> int:
-    """Bytes that the barrier of so many ranks takes."""
+    """Count the bytes of a barrier of this many ranks."""
     return _LINE * (ranks + 1)
 
 
 class NodeComm(Protocol):
-    """What a barrier, and a shared buffer, ask of the communicator whose ranks meet there: an MPIComm."""
+    """The interface of MPIComm that a barrier and a shared buffer use."""
 
     rank: int
     size: int
@@ -55,7 +55,7 @@ class NodeComm(Protocol):
 class SharedBarrier:
     """A barrier in memory of a window that all ranks of comm see.
 
-    spare   of each rank six 64-bit words, for what the ranks tell each other here: spare[i][rank]
+    spare   spare[i][rank]: six 64-bit words of each rank, for counts that it publishes
     beside  the other barrier of the pair
     """
 
@@ -80,7 +80,7 @@ class SharedBarrier:
             each[comm.rank] = 0
 
     def come(self) -> None:
-        """The first half of a barrier: what this rank has written before, all see after it."""
+        """Enter the barrier; after it all ranks see what this rank has written before."""
         self.turn += 1
         self.window.Sync()
         self.turns[self.comm.rank] = self.turn
@@ -93,19 +93,19 @@ class SharedBarrier:
                     futex.wake(self.address)
 
     def wait(self, call: str, sends: bool = False) -> None:
-        """The second half: wait until all ranks have come as often as this one. call: what for, in words.
+        """Wait until all ranks have come as often as this one. call: the call in words.
 
-        sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
+        sends  sleep only briefly: others may still wait for messages of this rank, which MPI moves when it is polled
         """
         self.comm._wait_until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._find_missing)
         self.window.Sync()
 
     def publish(self, lane: int, number: int) -> None:
-        """Write one of this rank's spare words, after what it has written before, and wake those that sleep `until` then."""
+        """Write one of this rank's spare words, after all its earlier writes, and wake ranks that sleep in `wait_until`."""
         self.window.Sync()
         self.spare[lane][self.comm.rank] = number
         if self.comm.node.is_crowded:
-            self.word[1] = (number * len(self.spare) + lane + self.comm.rank * 2**16) % 2**32  # not what another one writes
+            self.word[1] = (number * len(self.spare) + lane + self.comm.rank * 2**16) % 2**32  # a value of this rank alone
             self.window.Sync()
             if any(self.asleep):
                 futex.wake(self.address + _WORD)
@@ -116,7 +116,7 @@ class SharedBarrier:
         self.window.Sync()
 
     def _rest(self, polls: int) -> None:
-        """Leave the core to another rank. A rank that sleeps sees what was told since its last poll, as the word has changed."""
+        """Leave the core to another rank. A count published since the last poll has changed the word, and ends the sleep."""
         if polls > _RESTLESS and self.comm.node.is_crowded:
             self._doze(self.address + _WORD, self.word_seen, _SLEEP)
         else:
@@ -132,8 +132,8 @@ class SharedBarrier:
     def _pause(self, call: str, sends: bool, polls: int) -> None:
         """Leave the core to another rank.
 
-        A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
-        each overlook the other.
+        A sleep is short, as perhaps no rank ends it: if the last two ranks come at the same moment,
+        neither may see the other.
         """
         if polls % _POLLS == 0 and (others := self._find_elsewhere()):
             raise_out_of_step(self.comm, f"{self.comm._describe(call)}: {name_ranks(others)} went into another call instead")  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class SharedBarrier:
             self._yield(polls)
 
     def _doze(self, address: int, word: int, seconds: float) -> None:
-        """Sleep until another rank ends that, or changes the word, or for so long: then let MPI work."""
+        """Sleep until another rank wakes this one or changes the word; after `seconds` let MPI work."""
         self.asleep[self.comm.rank] = 1
         self.window.Sync()
         woken = futex.sleep(address, word, seconds)
@@ -152,14 +152,14 @@ class SharedBarrier:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def _yield(self, polls: int) -> None:
-        """Let another rank run, and now and then MPI work."""
+        """Let another rank run and, at some polls, MPI work."""
         os.sched_yield()
         if polls % _LETS_WORK == 0:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def _find_elsewhere(self) -> list[int]:
-        """The ranks that are in another call, as they have been at the other barrier without this rank, and not here."""
+        """Find the ranks in another call: they have come to the other barrier without this rank, and not to this one."""
         beside = self.beside
         ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]
-        self.window.Sync()  # a rank in step has come here before it came there: so it is looked for here afterwards
+        self.window.Sync()  # a rank in step comes here before it comes there, so read its number here afterwards
         return [rank for rank in ahead if self.turns[rank] < self.turn]

@@ -1,10 +1,10 @@
 """Ranks as processes, over MPI.
 
-A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in
-C order: contiguous ones without a copy, strided ones through a buffer. Waiting is a loop of tests,
-which lets other processes run where the ranks of a node outnumber its cores, and which after
-PDLA_TIMEOUT seconds prints stacks and ends the job. Where ranks are on several nodes a thread of
-each rank lets MPI work while the rank computes.
+A verb posts a round of messages when it is called, all receives first. Arrays travel as bytes in C
+order: contiguous ones without a copy, strided ones through a buffer. Waiting is a loop of tests. It
+lets other processes run if the ranks of a node outnumber its cores. After PDLA_TIMEOUT seconds it
+prints stacks and ends the job. Between nodes a thread of each rank lets MPI work while the rank
+computes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from pdla.comm.mpi.shared_buffer import WindowBuffer
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.errors import AgreementError, GridError, PdlaError
 
-AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
+AT_ONCE = 512 << 10  # if each rank sends to each: bytes under way to one rank at a time, but at least two messages
 _ARRAY = itemgetter(1)
-_LOOK = 1.0  # seconds from one look at the clock to the next that count as waiting: in longer ones the job was suspended
+_LOOK = 1.0  # most seconds between two readings of the clock that count as waiting: in longer ones the job was suspended
 
 
 class MPIComm(Communicator):
-    """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator on which nothing else is sent."""
+    """One rank's handle of a group of processes; only this class sends on `mpi`, its mpi4py communicator."""
 
     xp: ModuleType
     homes: Sequence[int]
@@ -61,12 +61,12 @@ class MPIComm(Communicator):
         self.xp, self.adds = xp, xp is numpy
         self.mpi, self.node, self.homes = mpi, here, homes
         self._progress = progress(here, xp) if self.nodes > 1 else None
-        # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its
-        # rank gets a core, and 8 ranks on 2 cores take 8 times as long.
+        # Whether MPI's broadcast, by a tree, pays: each of its steps waits until a rank gets a core, and
+        # 8 ranks on 2 cores take 8 times as long.
         self.tree: bool = self.nodes > 1 or not here.is_crowded
         self._shared_buffer: WindowBuffer | None = None
-        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
-        self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
+        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # rounds to which MPI may still write, and their waiters
+        self._waits: dict[int, Any] = {}  # requests of `_wait`, and their memory
 
     @property
     def identity(self) -> Any:
@@ -95,14 +95,13 @@ class MPIComm(Communicator):
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
-        """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0.
+        """Post a round: receives, then sends, in ring order from this rank on, so that each starts with another rank.
 
-        Where each rank sends to each, only few sends at first. Gives the numbers of `recvs` in
-        order of arrival.
+        If each rank sends to each, post only few sends at first. Yield the numbers of `recvs` in order
+        of arrival.
         """
         landings = staging.landings([*map(_ARRAY, recvs)], self.staged) if recvs else {}
-        # Packed before anything is posted: if memory runs out here, MPI must not be left with
-        # receives into memory that is freed.
+        # Pack before posting: if memory runs out here, MPI must have no receives into freed memory.
         packed = staging.pack([*map(_ARRAY, sends)], self.staged) if sends else {}
         coming, going, expected = [], [], []
         cut = self.staged or self.nodes > 1
@@ -121,7 +120,7 @@ class MPIComm(Communicator):
             sends = [*map(sends.__getitem__, self._order_by_ring(sends))]
         before = None
         for to, x in sends:
-            if cut or x is not before:  # else its pieces are those for the rank before
+            if cut or x is not before:  # else reuse the pieces for the previous rank
                 box, events = packed.get(id(x), (x, ()))
                 parts, before = pieces(box, self._least_piece(to) if cut else 0), x
             if events:
@@ -135,9 +134,9 @@ class MPIComm(Communicator):
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, on_arrival), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
-        """For ranks that are sent to only after a message has come, the number of that message in `recvs`.
+        """Map receivers of delayed sends to the number, in `recvs`, of the message that must come first.
 
-        Empty unless each rank sends to each other.
+        The map is empty unless each rank sends to each other.
         """
         place = {source: i for i, (source, _) in enumerate(recvs)}
         if not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
@@ -150,13 +149,13 @@ class MPIComm(Communicator):
         return [partial(self.mpi.Isend, piece, to, tag) for piece in parts]
 
     def _least_piece(self, rank: int) -> int:
-        """The least bytes of a piece of a message from or to this rank; 0: it travels whole."""
+        """Give the least bytes of a piece of a message from or to this rank; 0: messages travel whole."""
         if self.staged:
             return staging.PIECE
         return FAR_PIECE if self._is_far(rank) else 0
 
     def _arrivals(self, call: str, round_: Round, landings: Mapping[int, staging.Landing]) -> Iterator[int]:
-        """Begin to wait for a round that has been posted; gives the numbers of its messages in order of arrival."""
+        """Start waiting for a posted round; yield the numbers of its messages in order of arrival."""
         for before, waiting in [*self._under_way.values()]:
             if waiting() is None:
                 self._let_go(before)
@@ -167,7 +166,7 @@ class MPIComm(Communicator):
         return arrivals
 
     def _let_go(self, round_: Round) -> None:
-        """End a round that nobody waits for, as its Pending was dropped, if MPI is done with it: its memory would be kept."""
+        """End a round whose Pending was dropped, if MPI has finished with it, so that its memory is freed."""
         round_.advance()
         if not round_.left:
             self._end(round_)
@@ -191,11 +190,11 @@ class MPIComm(Communicator):
         self._end(round_)
 
     def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
-        """By MPI's own broadcast, one for each piece.
+        """Start MPI's own broadcast, one for each piece.
 
-        The ledger counts x as sent straight by root, as MPI does not tell its way. All ranks must
-        begin collectives in the same order, so the root waits here until its device has packed a
-        piece.
+        The ledger counts x as sent directly by root, as MPI does not report its algorithm. All ranks
+        must start collectives in the same order, so the root waits here until its device has packed
+        each piece.
         """
         if self.size == 1 or not x.size:
             return super()._broadcast(x, root, m)
@@ -222,11 +221,12 @@ class MPIComm(Communicator):
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
         awaited: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
+        """Wait until `ready` is true; call pause(polls) between polls, with the number of polls so far.
 
-        ready    also lets MPI work on round_, if one is given
-        awaited  gives the ranks that are waited for, where that is known
-        Where no message is waited for MPI is polled for one: other ranks may wait for what MPI is still sending for this rank.
+        * ready: also lets MPI work on round_, if one is given.
+        * awaited: gives the ranks that this one waits for, if known.
+
+        Without a round the loop still polls MPI: other ranks may wait for messages that MPI is sending for this rank.
         """
         if ready():
             return
@@ -238,7 +238,7 @@ class MPIComm(Communicator):
             self._progress.resting = True
         try:
             while True:
-                if unsent:  # mostly not, and between two polls each microsecond is one that another rank on this core waits
+                if unsent:  # rarely; each microsecond between two polls is one that another rank on this core waits
                     send_on(but=round_)
                 polls += 1
                 pause(polls)
@@ -256,7 +256,7 @@ class MPIComm(Communicator):
                 self._progress.resting = False
 
     def _check_threads(self, call: str) -> None:
-        """As `alone`, of the communicators above, too, whose rings this one's ranks are: while this thread waits."""
+        """Call `check_one_thread` of this communicator and of those above it, while this thread waits."""
         comm: Group | None = self
         while comm is not None:
             if comm.clash:
@@ -274,8 +274,8 @@ class MPIComm(Communicator):
     def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
         """Wait for one request.
 
-        Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler
-        raises meanwhile; mpi4py's Iallreduce does not keep it.
+        The communicator keeps the memory to which MPI writes until the request has ended, even if a
+        signal's handler raises meanwhile; mpi4py's Iallreduce does not.
         """
         self._waits[id(request)] = request, memory
         self._wait_until(call, request.Test, partial(self.node.pause, patience=self._patience))
@@ -292,17 +292,17 @@ class MPIComm(Communicator):
             everyone = self._gather_bytes(payload)
         except PdlaError:
             raise
-        except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
+        except BaseException as error:  # a signal's handler raised it: the others may be in either half, and cannot agree
             told = f"{type(error).__name__}: {error}"
             mark_out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({told})")
             raise
-        said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
+        said = [pickle.loads(row.data) for row in everyone]  # pickle ignores the zeros behind its end
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
 
     def _gather_bytes(self, payload: bytes) -> np.ndarray:
-        """Collective: the bytes of every rank, by rank, with zeros behind those that are shorter than the longest."""
+        """Collective: gather the bytes of every rank, by rank, padded with zeros to the longest."""
         longest = self._meet_in_verb("share", len(payload))
         mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
         mine[: len(payload)] = np.frombuffer(payload, np.uint8)
@@ -316,9 +316,9 @@ class MPIComm(Communicator):
         self._meet_in_verb("barrier")
 
     def _meet_in_verb(self, call: str, size: int = 0) -> int:
-        """Collective: the largest of the ranks' sizes, once all have come to this verb.
+        """Collective: find the largest of the ranks' sizes, once all have come to this verb.
 
-        AgreementError if some are in another call, which compares as well.
+        Raise AgreementError if some are in another call that compares, too.
         """
         alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
         if not alike:
@@ -326,12 +326,10 @@ class MPIComm(Communicator):
         return largest
 
     def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
-        """Collective: whether all ranks gave the same text, and the largest of their sizes.
+        """Collective: return whether all ranks gave the same text, and the largest of their sizes.
 
-        It is the only way in which ranks meet, so that ranks in different calls find it out.
-
-        By messages, the minimum of the digests is the complement of the minimum of their
-        complements only if all are equal.
+        Ranks meet only here, so that ranks in different calls notice it. By messages, the digests are
+        equal if their minimum is the complement of the minimum of their complements.
         """
         self.check_in_step()
         if sections.get():
@@ -347,11 +345,11 @@ class MPIComm(Communicator):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._wait_until(f"split({axis!r})", send_on)
-        # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which
-        # another may wait on its way here.
+        # First all ranks meet: a rank in MPI's own call forwards no message, and another rank may wait
+        # for one on its way here.
         self._meet_in_verb(f"split({axis!r})")
         node = self.node
-        if node.is_crowded and self.nodes == 1:  # ranks of no group wait, and leave their cores to the others
+        if node.is_crowded and self.nodes == 1:  # ranks without a group leave their cores to the others
             node = replace(node, ranks=node.ranks - self.share(ranks is None).count(True))
         with watch(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
@@ -382,7 +380,7 @@ class MPIComm(Communicator):
 
 
 class _Fault(NamedTuple):
-    """Shared by a rank whose object cannot be pickled, as the others wait for something from it."""
+    """The value that a rank shares if its object cannot be pickled, as the others wait for one."""
 
     text: str
 

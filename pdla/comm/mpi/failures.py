@@ -1,12 +1,12 @@
-"""Ranks that fail alike: one of them prints the error for all. Found in bounded time, without a collective call.
+"""Failures: one rank prints an error that several ranks have. The ranks need bounded time and no collective call.
 
-A rank that fails sends a digest of its error to the first ranks, which may speak for others. The
-lowest of these that fails alike prints the error, and says so to the others. A rank keeps silent
-only once it has heard that; until then it waits a moment, and prints the error itself.
+A rank that fails sends a digest of its error to the first ranks, the speakers. The lowest speaker
+with the same error prints it, and sends a report to the others. A rank that receives the report
+keeps silent; otherwise it waits a moment and prints the error itself.
 
-Nothing here is matched with a program's own messages: they travel on pdla's duplicate of MPI's
-world, under tags of their own. Before there is one, ranks that all fail within a moment make a
-communicator, in a thread that is left behind where one of them does not.
+These messages match no message of the program: they travel on pdla's duplicate of MPI's world, with
+tags of their own. Before there is a duplicate, ranks that all fail within a moment make one, in a
+thread; if one of them does not, the thread stays behind.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pdla.comm.communicator import VERB_TAGS
 from pdla.comm.mpi.libmpi import MPI
 from pdla.errors import plural
 
-SPEAKERS = 16  # ranks that may print an error for others, the first ones
-GRACE = 0.5  # seconds within which ranks that fail alike mostly do so
-LONGEST = 2.0  # seconds for which a rank waits until another has printed
-HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
+SPEAKERS = 16  # the first ranks, which may print an error for others
+GRACE = 0.5  # seconds within which ranks with the same error mostly fail
+LONGEST = 2.0  # seconds that a rank waits for another's report
+HEARD = 0.5  # seconds for the launcher to forward printed text, which an abort may lose
 POLL = 0.005  # seconds between two looks for messages
 _TAG = VERB_TAGS - 1  # of the call that makes a communicator; no message has it
 
@@ -35,13 +35,13 @@ _alone = threading.Lock()  # held by the first thread of this rank that fails
 
 
 def use(own: MPI.Comm) -> None:
-    """Local: from here on ranks that fail send on pdla's duplicate of MPI's world."""
+    """Local: use pdla's duplicate of MPI's world for failures from here on."""
     global _own
     _own = own
 
 
 def report_once(error: str, key: str, report: Callable[[str], None]) -> None:
-    """Local: tell this rank's error unless another that fails alike, with the same key, has told it; then who else failed alike."""
+    """Local: report this rank's error, unless a rank with the same key has reported it; then name the other ranks with this key."""
     reported = False
     try:
         with suppress(Exception):  # MPI may be in any state
@@ -68,7 +68,7 @@ def make_digest(key: str) -> bytes:
 
 
 def _find_communicator() -> MPI.Comm | None:
-    """One of all ranks, on which no program sends; None where there is none."""
+    """Find a communicator of all ranks on which no program sends; None if there is none."""
     world, made = MPI.COMM_WORLD, []
     if world.Get_size() == 1 or not _alone.acquire(blocking=False):
         return None
@@ -77,7 +77,7 @@ def _find_communicator() -> MPI.Comm | None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         return None
 
-    def make() -> None:  # this call returns only where all ranks come to it
+    def make() -> None:  # the call returns only if all ranks make it
         with suppress(Exception):
             made.append(world.Create_group(world.Get_group(), _TAG))
 
@@ -88,7 +88,7 @@ def _find_communicator() -> MPI.Comm | None:
 
 
 class Failure:
-    """A failure of this rank, of which it has told the first ranks; and what it hears of theirs, by the errors' digests."""
+    """A failure of this rank, sent to the speakers, and the failures that it receives, by the errors' digests."""
 
     def __init__(self, comm: MPI.Comm, digest: bytes) -> None:
         most: int = comm.Get_attr(MPI.TAG_UB) or 0
@@ -102,7 +102,7 @@ class Failure:
         self._send(self.tags[0], self.speakers)
 
     def is_reported_by_another(self) -> bool:
-        """Whether another rank has told the error: this one waits for that while a lower one, which fails alike, may do so."""
+        """Whether another rank has reported the error; wait for that while a lower rank with the same error may report it."""
         if self.rank in self.speakers:
             self._listen(GRACE if self.rank else 0.0, lambda: self._is_reported() or self._has_lower())
         if self.rank not in self.speakers or self._has_lower():
@@ -110,7 +110,7 @@ class Failure:
         return self._is_reported()
 
     def announce(self) -> list[int]:
-        """Say to others that this rank has told the error. Gives the other ranks that have failed alike, after a moment."""
+        """Send a report to the others; after a moment return the other ranks with the same error."""
         self.reported.add(self.digest)
         alike = self.failed[self.digest]
         self._send(self.tags[1], {*alike, *self.speakers})
@@ -118,7 +118,7 @@ class Failure:
         return sorted(alike - {self.rank})
 
     def await_others(self) -> None:
-        """Wait a while for those that failed otherwise to tell their errors."""
+        """Wait a while for the reports of other errors."""
         self._listen(LONGEST, lambda: self.failed.keys() <= self.reported)
 
     def _is_reported(self) -> bool:
@@ -131,7 +131,7 @@ class Failure:
         self._sends += [self.comm.Isend([self.digest, MPI.BYTE], rank, tag) for rank in ranks if rank != self.rank]
 
     def _listen(self, seconds: float, enough: Callable[[], bool]) -> None:
-        """Take what others send, until it is enough, for so many seconds at most."""
+        """Receive messages of others until `enough` is true, for at most this many seconds."""
         end = time.monotonic() + seconds
         while not enough():
             taken = [self._take(tag) for tag in self.tags]
@@ -158,7 +158,7 @@ class Failure:
 
 
 def name_spans(ranks: list[int]) -> str:
-    """Ranks in words, ascending ones as "ranks 1-3, 5"."""
+    """Name ascending ranks, as "ranks 1-3, 5"."""
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
     said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"{plural(len(ranks), 'rank')} {said}"

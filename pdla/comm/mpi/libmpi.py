@@ -1,4 +1,4 @@
-"""mpi4py, which is imported only here, and the MPI that it has found."""
+"""The only import of mpi4py, and the state of the MPI that it has found."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import threading
 from pdla import config
 from pdla.errors import NoMPIError
 
-# The import starts MPI, which waits for all ranks, one of which may have ended already. No Python
-# thread runs meanwhile, so that faulthandler must watch it.
+# The import starts MPI, which waits for all ranks; one of them may have ended already. Python's
+# threads do not run meanwhile, so faulthandler watches it.
 _starts_mpi = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else the program's own timer keeps running
 if _starts_mpi:
     faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
@@ -38,12 +38,12 @@ os.register_at_fork(after_in_child=_fork)
 
 
 def is_forked() -> bool:
-    """Whether this process was forked from a rank, and so is none."""
+    """Whether this process was forked from a rank; it is no rank then."""
     return _forked
 
 
 def check_not_forked() -> None:
-    """NoMPIError in a process that was forked from a rank: it would take that rank's messages, and write to memory it shares."""
+    """Raise NoMPIError in a process forked from a rank: it would take the rank's messages and write to its shared memory."""
     if _forked:
         raise NoMPIError(
             f"this process was forked from rank {MPI.COMM_WORLD.Get_rank()}, and is no rank itself: let that rank do what needs "
@@ -52,7 +52,7 @@ def check_not_forked() -> None:
 
 
 def version() -> dict[str, str]:
-    """The names and versions of this MPI and mpi4py; not collective."""
+    """Give the names and versions of this MPI and mpi4py; not collective."""
     version = ".".join(map(str, MPI.Get_version()))
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
@@ -63,7 +63,7 @@ def is_running() -> bool:
 
 
 def check_running() -> None:
-    """NoMPIError before MPI is initialised, after it is finalised, and where `check_own` raises it."""
+    """Raise NoMPIError before MPI is initialised, after it is finalised, and in a process forked from a rank."""
     if _forked or not MPI.Is_initialized() or MPI.Is_finalized():
         check_not_forked()
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")

@@ -1,7 +1,7 @@
-"""Memory that the ranks of one node have in common: each rank maps the same file, whose name has been removed.
+"""Memory that the ranks of one node share: each rank maps the same file, whose name has been removed.
 
-Unlike an MPI window it need not be freed by all ranks together: a rank's map ends with the last
-array over it, and the memory is freed with the last map.
+Ranks need not free it together, unlike an MPI window. A rank's map ends with the last array over it,
+and the system frees the memory with the last map.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 def map_memory(comm: Communicator, size: int) -> np.ndarray:
-    """Memory of `size` bytes that all ranks of comm, which are on one node, see. Collective.
+    """Collective: map memory of `size` bytes that all ranks of comm, which are on one node, see.
 
-    PdlaError, on every rank, if there is not enough memory.
+    Raise PdlaError, on every rank, if there is not enough memory.
     """
     size = max(size, 1)  # an empty file cannot be mapped
     first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
@@ -38,14 +38,14 @@ def map_memory(comm: Communicator, size: int) -> np.ndarray:
             _run_on_all(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
             file = _run_on_all(comm, size, lambda: _open(path, size, ends))
         finally:
-            if first:  # by now every rank has opened it, or has failed, as this one may have before there was a file
+            if first:  # by now every rank has opened the file or failed; this one may have failed before it made the file
                 Path(path).unlink(missing_ok=True)
         _run_on_all(comm, size, lambda: _allocate(file, *block_bounds(size, comm.size, comm.rank)))
         return _run_on_all(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 
 
 def _open(path: str, size: int, ends: ExitStack) -> int:
-    """The file, opened, if there is room for all of it: else ranks would take what memory there is before they fail."""
+    """Open the file if there is room for all of it; else ranks would take all memory before they fail."""
     file = os.open(path, os.O_RDWR)
     ends.callback(os.close, file)
     if free_bytes() < size:
@@ -59,7 +59,7 @@ def _allocate(file: int, start: int, stop: int) -> None:
 
 
 def _run_on_all(comm: Communicator, size: int, step: Callable[[], T]) -> T:
-    """Collective: the result of `step` on this rank; an OSError on one rank is a PdlaError on all."""
+    """Collective: run `step` on this rank; an OSError on one rank raises PdlaError on all."""
     fault, made = "", None
     try:
         made = step()

@@ -1,4 +1,4 @@
-"""A round of messages on their way, and the thread that lets MPI work on it while this rank computes."""
+"""A round of messages under way, and the progress thread, which lets MPI work on it while this rank computes."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from pdla.comm.mpi.node import Node
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 FAR_PIECE = 512 << 10  # least bytes of a piece of a message between nodes
-_PIECES = 16  # of a message at most: those of long messages are longer
+_PIECES = 16  # pieces of a message at most
 Send = Callable[[], MPI.Request]
 
 
 @lru_cache(maxsize=64)
 def _make_long_type(size: int) -> MPI.Datatype:
-    """`size` bytes as one datatype, for MPIs whose counts have 32 bits."""
+    """Make a datatype of `size` bytes, for MPIs whose counts have 32 bits."""
     chunks, rest = divmod(size, _CHUNK)
     parts = [MPI.BYTE.Create_contiguous(_CHUNK).Create_contiguous(chunks), MPI.BYTE.Create_contiguous(rest)]
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
 def piece_length(nbytes: int, least: int) -> int:
-    """Bytes of each piece but the last, at least `least`, of a message of nbytes; 0: it travels whole."""
+    """Give the bytes of each piece but the last, at least `least`, of a message of nbytes; 0: the message travels whole."""
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
 
 def pieces(x: Any, least: int) -> list[list[Any]]:
-    """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls.
+    """Cut the bytes of a C-contiguous array into a message's pieces, as arguments of mpi4py's calls.
 
-    The last piece is shorter than the others, and may be empty: so a receive for an array of
-    another length does not fit the pieces that come.
+    The last piece is shorter than the others, and may be empty. A receive for an array of another
+    length thus does not fit the pieces.
 
-    Why bytes: some dtypes have no MPI type or buffer format, mpi4py refuses an empty view whose
-    rows lie apart on a device, and CuPy counts elements where it should count bytes, if
+    Messages are bytes for three reasons. Some dtypes have no MPI type or buffer format. mpi4py
+    refuses an empty view with a row stride on a device. CuPy counts elements instead of bytes, if
     CUPY_ENABLE_UMP lets it give buffers.
 
-    Why pieces: between nodes MPI asks for a long message's data by a short message that queues
-    behind the data going the other way, so that each direction of a pair would wait for a whole
-    message of the other.
+    Messages have pieces since MPI requests a long message's data, between nodes, by a short message.
+    The request queues behind data in its own direction. Each direction of a pair would wait for a
+    whole message of the other.
     """
     raw, made = x.reshape(-1).view(np.uint8), []
     length = least and piece_length(x.nbytes, least)
@@ -61,11 +61,11 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
 
 
 class Round:
-    """Messages on their way: what has come, and what is to be sent on. The rank's own thread and `progress` both advance it.
+    """Messages under way: those that have come, and those to forward. The rank's own thread and `progress` advance it.
 
-    It holds the memory that MPI reads and writes, so that a Pending that is dropped half-way does
-    not free it. It drops a message's memory as soon as MPI is done with it, as `progress` may hold
-    a round that has ended for a moment longer.
+    A round holds the memory that MPI reads and writes, so that dropping a Pending does not free the
+    memory. The round drops a message's memory when MPI has finished with it, as `progress` may keep
+    the round itself longer.
     """
 
     recvs: list[MPI.Request]
@@ -82,30 +82,31 @@ class Round:
         forwards: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
         on_arrival: Callable[[int], None] | None = None,
     ) -> None:
-        """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked), in order.
+        """Hold the requests of a round that has been posted.
 
-        forwards  number of a message -> the sends to be made when it has come, in this order
-        packing   (event of the device, the send to be made when it has passed), in this order, before all of forwards
-        by_piece  messages of which each piece is put into `come`; of the others only the last piece to come is
-        on_arrival  called with the number of the forwarded messages that have come so far, in order, before each is sent on
+        * expected: for each of recvs (number of the message, number of the piece, its bytes or -1 for any).
+        * forwards: number of a message -> the sends to make when it has come, in this order.
+        * packing: (event of the device, the send to make after it), in this order, before all of forwards.
+        * by_piece: messages of which `come` gets each piece; of the others it gets only the last.
+        * on_arrival: called, before each forward, with the number of forwarded messages that have come.
         """
         self.recvs, self.expected, self.sends, self.forwards = recvs, expected, sends, deque(forwards.items())
         self.missing: dict[int, int] = {}
         for message, number, _ in expected:
-            self.missing[message] = number + 1  # as its last piece comes last: how many there are
+            self.missing[message] = number + 1  # the number of its pieces, as the last is the last in expected
         self.packing, self.by_piece = deque(packing), by_piece
         self.on_arrival, self.landings = on_arrival, 0
         self.lock: threading.Lock = threading.Lock()
-        self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and are not yet taken
+        self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and that no caller has taken yet
         self.fault: str = ""
         self.left: bool = bool(recvs or packing or forwards or sends)  # whether messages are under way; else `come` has all
         if packing or forwards:
             unsent[id(self)] = self
 
     def advance(self) -> bool:
-        """Let MPI work; whether there is something in `come`, or a fault (a rank sent another length), or all is done.
+        """Let MPI work. Return whether a piece is in `come`, a rank sent another length, or the round has ended.
 
-        Sends are tested only when all receives have ended, as the round cannot end before.
+        The round tests sends only when all receives have ended, as it cannot end before.
         """
         with self.lock:
             if self.recvs and not self.fault:
@@ -118,7 +119,7 @@ class Round:
             return bool(self.come or self.fault) or not self.left
 
     def _receive(self) -> None:
-        statuses = [MPI.Status()]  # mpi4py adds some where more than one message has ended, but takes longer to make one
+        statuses = [MPI.Status()]  # mpi4py adds more as needed, but takes longer to make the first
         try:
             ended = MPI.Request.Testsome(self.recvs, statuses)
         except MPI.Exception:
@@ -140,10 +141,9 @@ class Round:
             del self.expected[i], self.recvs[i]
 
     def _go_on(self) -> None:
-        """Send what has been packed, then send on what has come, in forwards's order.
+        """Send what has been packed, then forward what has come, in the order of `forwards`.
 
-        An item is removed last, so that once forwards is empty all has been sent on, and `on_arrival`
-        called.
+        An item is removed last: once `forwards` is empty, all is forwarded and `on_arrival` called.
         """
         while self.packing and self.packing[0][0].done:
             self.sends.append(self.packing[0][1]())
@@ -158,14 +158,14 @@ class Round:
             unsent.pop(id(self), None)
 
 
-unsent: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
+unsent: dict[int, Round] = {}  # rounds of this process that still have to send, after packing or after a receive
 
 
 def send_on(but: Round | None = None) -> bool:
-    """Advance all rounds but one, for whose messages other ranks may wait.
+    """Advance all rounds but one, as other ranks may wait for their messages.
 
-    It sends what a device has packed by now, or what has come and is to be sent on. Gives whether
-    no device is packing any more.
+    A round sends what a device has packed by now, and forwards what has come. Return whether no
+    device is packing any more.
     """
     for round_ in [*unsent.values()]:
         if round_ is not but:
@@ -180,12 +180,12 @@ def _is_truncated(status: MPI.Status) -> bool:
 class Progress:
     """A thread that calls MPI while this rank computes: MPI moves data over a network only when it is called.
 
-    It calls MPI every PDLA_PROGRESS seconds, less often where ranks share a core (each call takes
-    the core, and its cache, from a rank that computes), while rounds are on their way and the rank
-    does not wait, as it calls MPI itself then. On one node there is no such thread: there a message
-    is a copy, which takes time on a core whichever thread makes it.
+    While rounds are under way the thread calls MPI every PDLA_PROGRESS seconds, but not while the
+    rank waits, as the rank then calls MPI itself. If ranks share a core, the thread calls less often:
+    each call takes the core, and its cache, from a rank that computes. On one node there is no such
+    thread, as a message is a copy there, and costs a core's time in any thread.
 
-    resting   the rank waits. The thread is not woken when that changes: waits are many and short.
+    resting   whether the rank waits; a change does not wake the thread, as waits are many and short
     """
 
     wanted: threading.Event
@@ -193,7 +193,7 @@ class Progress:
     resting: bool
 
     def __init__(self, here: Node, xp: ModuleType = numpy) -> None:
-        """xp: the module of the rounds' arrays, which are on the device of the thread that calls this."""
+        """Start the thread. xp: the module of the rounds' arrays, on the device of the calling thread."""
         self.nap: float = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
@@ -202,13 +202,13 @@ class Progress:
         atexit.register(self.end)
 
     def _look(self, join: Callable[[], Any]) -> None:
-        join()  # without it the thread would use the first device, make a context there, and MPI would not find the rank's own
+        join()  # else the thread would make a context on the first device, and MPI would not find the rank's own
         while self.wanted.wait() and not self.ended:
             time.sleep(self.nap)
             self._advance()
 
     def _advance(self) -> None:
-        """Advance all rounds. In a function of its own no variable holds a round that has ended through the next nap."""
+        """Advance all rounds; after this function no variable holds an ended round during the next nap."""
         for round_ in list(self.rounds.values()):
             if self.resting:
                 break
@@ -224,7 +224,7 @@ class Progress:
             self.wanted.clear()
 
     def end(self) -> None:
-        """End the thread: it calls MPI no more after this."""
+        """End the thread; afterwards it calls MPI no more."""
         self.ended = True
         self.wanted.set()
         self.thread.join()
@@ -232,6 +232,6 @@ class Progress:
 
 @cache
 def progress(here: Node, xp: ModuleType) -> Progress | None:
-    """The process's thread for such arrays; None where PDLA_PROGRESS is 0, or MPI must not be called by two threads."""
+    """Start the process's thread for such arrays, once; None if PDLA_PROGRESS is 0, or MPI forbids calls by two threads."""
     threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     return Progress(here, xp) if config.settings.progress and threads else None

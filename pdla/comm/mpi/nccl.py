@@ -1,6 +1,6 @@
-"""Ranks with a GPU each: devices' arrays travel by NCCL, from device to device.
+"""Ranks with a GPU each: NCCL moves devices' arrays from device to device.
 
-Everything else goes by MPI: the host's arrays, and the verbs send and recv.
+MPI moves the host's arrays, and serves the verbs send and recv.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pdla.comm.mpi.abort import watch
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.pending import Pending
 
-Call = tuple[str, int, Array]  # one of NCCL: ("send", "recv" or "broadcast", the other rank or the root, memory without gaps)
+Call = tuple[str, int, Array]  # a call of NCCL: ("send", "recv" or "broadcast", the peer or the root, memory without gaps)
 
 
 class Group(NamedTuple):
-    """Calls that NCCL makes together, and the numbers of the messages that have come when they are done."""
+    """Calls that NCCL makes together, and the numbers of the messages that have come at their end."""
 
     calls: list[Call]
     there: list[int]
 
 
 class NCCLComm(MPIComm):
-    """MPI's communicator, and beside it NCCL's over the same ranks."""
+    """A communicator of MPI, with one of NCCL over the same ranks."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -41,17 +41,17 @@ class NCCLComm(MPIComm):
         self._held: dict[int, Any] = {}
 
     def _goes_around(self, nbytes: int) -> bool:
-        return False  # each rank's device has a way of its own to other nodes
+        return False  # each rank's device has its own link to other nodes
 
     def stepwise(self, nbytes: int) -> bool:
-        return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
+        return False  # steps start in wait(), and all ranks must make NCCL's calls in one order
 
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         if not _on_device(x for _, x in (*sends, *recvs)):
             return super()._exchange(call, sends, recvs, forwards, on_arrival)
-        self._number()  # counted as among MPI's verbs: so it is on a rank that has no messages in this one
+        self._number()  # number the call among MPI's verbs, as a rank without messages in it does
         landings = [staging.Landing(self.xp, out) for _, out in recvs]
         boxes = {id(x): (staging.make_gapless(self.xp, x), x) for _, x in sends}
         self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
@@ -69,10 +69,10 @@ class NCCLComm(MPIComm):
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
-        """As over MPI, but the second half begins here, not when the result is waited for.
+        """Add up x of all ranks on every rank, as over MPI, but start the second half here, not in `wait()`.
 
-        Some ranks may wait before another verb, some after it, and NCCL's calls must be made in one
-        order on all ranks.
+        Some ranks may wait before another verb, others after it, but all ranks must make NCCL's calls
+        in one order.
         """
         if not _on_device([x]):
             return super().allreduce(x, out)
@@ -84,7 +84,7 @@ class NCCLComm(MPIComm):
     def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[staging.Landing]) -> Iterator[int]:
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
         self._met |= new
-        meeting = watch(self._describe(call)) if new else nullcontext()  # a first call with a rank blocks until that makes it
+        meeting = watch(self._describe(call)) if new else nullcontext()  # the first call with a peer blocks until it makes it, too
         with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
             for group in groups:
                 self._make(group.calls, stream)
@@ -129,12 +129,11 @@ class NCCLComm(MPIComm):
 
 
 def groups(sends: Pieces, recvs: Pieces, forwards: Forwards) -> list[Group]:
-    """A round as groups that NCCL makes one after another: in each, at most one message to each rank and one from it.
+    """Divide a round into groups of NCCL calls; a group has at most one message to each rank and one from it.
 
-    A message that is sent on is sent in the group after the one in which it is received, and what
-    is received after it is received in that group or a later one. So in the ways of broadcasting
-    (broadcast.py) no rank waits in a group for what another sends in a later one. Empty messages
-    are left out.
+    A message is forwarded in the group after the one that receives it. Later receives are in that
+    group or in later ones. In the algorithms of broadcast.py no rank thus waits in one group for a
+    message that another sends in a later group. Empty messages are left out.
     """
     made: dict[int, Group] = {0: Group([], [])}
     taken = Counter[tuple[str, int]]()
@@ -164,7 +163,7 @@ def _on_device(arrays: Iterable[Array]) -> bool:
     return any(namespace(x).name == "cupy" for x in arrays)
 
 
-# ---------------------------------------------------------------------------------------------- where it begins
+# ---------------------------------------------------------------------------------------------- making one
 
 
 def _core() -> Any:
@@ -174,7 +173,7 @@ def _core() -> Any:
 
 
 def make_communicator(comm: MPIComm) -> tuple[NCCLComm | None, str]:
-    """Collective: a communicator over comm's ranks that uses NCCL, and ""; or None and why, the same on every rank."""
+    """Collective: make a communicator with NCCL over comm's ranks. Return it and "", or None and the reason, on every rank."""
     if fault := _find_fault(comm):
         return None, fault
     made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
@@ -188,7 +187,7 @@ def make_communicator(comm: MPIComm) -> tuple[NCCLComm | None, str]:
 
 
 def try_call(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
-    """The result of call() and ""; if it raises, None and the error in words."""
+    """Return the result of call() and ""; if it raises, None and the error in words."""
     try:
         return call(), ""
     except Exception as error:  # NCCL's and CUDA's errors have no common base
@@ -196,7 +195,7 @@ def try_call(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def _find_fault(comm: MPIComm) -> str:
-    """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: it can."""
+    """Collective: find why NCCL cannot run on comm's ranks, the same on every rank; "" if it can."""
     if comm.size == 1:
         return "there is one rank only"
     places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _find_lack())), strict=True)
@@ -205,9 +204,9 @@ def _find_fault(comm: MPIComm) -> str:
 
 
 def _find_lack() -> str:
-    """What this rank lacks to run NCCL; empty: nothing."""
+    """Find what this rank lacks to run NCCL; "" for nothing."""
     try:
         found = _core().get_version().libnccl
-    except Exception as error:  # not ImportError alone: without CUDA the import raises others
+    except Exception as error:  # not only ImportError: without CUDA the import raises others
         return f"nccl4py is not there ({error})"
     return "" if found else "nccl4py finds no libnccl"

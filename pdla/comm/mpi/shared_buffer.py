@@ -1,8 +1,8 @@
-"""The shared buffer of ranks on one node under MPI: a window of memory that all of them see, behind two barriers.
+"""The shared buffer of ranks on one node under MPI: a window of memory that all of them see, with two barriers.
 
-At one barrier ranks wait for what others write to the shared buffer. At the other they meet: they
-compare their calls, in a fraction of the time that messages take. Each has its own, so that of
-ranks in different calls none takes the other's coming for what it waits for.
+At one barrier ranks wait for others to write to the buffer. At the other they meet and compare their
+calls, in a fraction of the time of messages. With two barriers no rank takes another rank's coming,
+in another call, for the one that it waits for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST = 2**32  # more than the pieces of any turn
 
 
 class WindowBuffer(Turns):
-    """A shared buffer over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
+    """A shared buffer over an MPI window of the ranks of one node; the first rank allocates its memory."""
 
     barrier: SharedBarrier
     meeting: SharedBarrier
@@ -38,10 +38,10 @@ class WindowBuffer(Turns):
 
     def _grow(self, size: int) -> np.ndarray:
         apart = barrier.nbytes_for(self.comm.size)
-        self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
+        self.comm.barrier()  # in pdla's barrier ranks forward what others wait for; in MPI's calls below they do not
         with watch(self.comm._describe("sharing memory")):
             self.free()
-            free = least_free_bytes(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
+            free = least_free_bytes(self.comm.mpi)  # less may be free now than when sharing was chosen
             wanted = 2 * apart + size
             if free < wanted and os.path.isdir(SHARED):
                 raise PdlaError(
@@ -61,7 +61,7 @@ class WindowBuffer(Turns):
     def _window(self, size: int) -> MPI.Win:
         try:
             return MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)
-        except MPI.Exception as error:  # on every rank, whichever lacks the memory
+        except MPI.Exception as error:  # raised on every rank, whichever lacks the memory
             raise PdlaError(
                 f"sharing memory: MPI could not map {size} bytes on every rank, which may lie at a limit of a rank's memory or at "
                 f"{SHARED}; PDLA_SHARED=0 sends messages"
@@ -82,7 +82,7 @@ class WindowBuffer(Turns):
         self.barrier.publish(lane, self.opened * _MOST + pieces)
 
     def count_published(self, rank: int, lane: int = 0) -> int:
-        """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
+        """Subtract this turn from a rank's word, turn * _MOST + pieces; a later turn's word is larger than any of this turn."""
         count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()
         return count - self.opened * _MOST
@@ -94,10 +94,10 @@ class WindowBuffer(Turns):
         self.barrier.wait_until(call, ready)
 
     def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
-        """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.
+        """Collective: exchange three numbers a rank; return the first of each rank, by rank, then the second, then the third.
 
-        They are written to one half of the spare words in turn: when a rank comes to the next
-        meeting but one, all have left this.
+        Meetings alternate between two halves of the spare words. When a rank comes to the next meeting
+        but one, all have left this one.
         """
         meeting = self.meeting
         words = meeting.spare[3:] if meeting.turn % 2 else meeting.spare[:3]
@@ -109,7 +109,7 @@ class WindowBuffer(Turns):
 
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:
-            self.comm.barrier()  # pdla's own, as in `_grow`
+            self.comm.barrier()  # pdla's own barrier, as in `_grow`
             with watch(self.comm._describe("giving back shared memory")):
                 self.free()
             self.size = 0

@@ -1,10 +1,9 @@
-"""How arrays travel over MPI: from and into memory without gaps, the host's or, if MPI takes device memory, a device's.
+"""Staging: memory without gaps for MPI, the host's or, if MPI takes device memory, a device's.
 
-If it does not, a device's arrays go through pinned memory of the host, which the device reads and
-writes itself: one launch packs all short messages of a round; long ones go piece by piece, so that
-packing, sending and unpacking overlap. MPI is never given memory that a device may still write to:
-a piece is sent once the event that was recorded after its packing has passed. So no rank has to
-wait for all the work of its device.
+Otherwise a device's arrays go through pinned memory of the host, which the device reads and writes
+itself. One launch packs all short messages of a round. Long messages go piece by piece, so that
+packing, sending and unpacking overlap. A piece is sent after the event recorded after its packing,
+so that MPI never reads memory that a device may still write. No rank waits for all work of its device.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
 from pdla.comm.mpi.messages import piece_length
 
-PIECE = 8 << 20  # bytes of a piece through pinned memory, at least: each is a launch, and shorter ones take longer in all
+PIECE = 8 << 20  # least bytes of a piece through pinned memory: each is a launch, and shorter ones take longer in all
 
 
 def make_gapless(xp: ModuleType, x: Array) -> Array:
-    """`x` itself if it has no gaps, else a new array of its shape, contents undefined."""
+    """Make an array of x's shape without gaps, contents undefined; return `x` itself if it has none."""
     return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
 
 
-# ---------------------------------------------------------------------------------------------- where messages arrive
+# ---------------------------------------------------------------------------------------------- receives
 
 
 class Landing:
-    """Receives a message for `out` in `box`: `out` itself, or memory without gaps, from which it is copied when it is complete."""
+    """Receives a message for `out` in `box`: `out` itself, or memory without gaps that is copied to `out` at the end."""
 
     xp: ModuleType
     out: Array
@@ -45,9 +44,9 @@ class Landing:
         self.xp, self.out, self.box = xp, out, make_gapless(xp, out)
 
     def land(self, number: int) -> bool:
-        """To be called when piece `number` is in the box (by_piece False: only for the last to come).
+        """Take piece `number` from the box; return whether all of the message is in `out` now.
 
-        Whether all of the message is in `out` now.
+        Without `by_piece` the caller calls this only for the last piece to come.
         """
         if self.box is not self.out:
             self.xp.land(self.out, self.box)
@@ -55,7 +54,7 @@ class Landing:
 
 
 class Staged(Landing):
-    """The same for a device's array, through pinned memory: rows go on to the device while later ones arrive."""
+    """Receives a message for a device's array in pinned memory; rows go to the device while later ones arrive."""
 
     xp: ModuleType
     after: Any
@@ -63,7 +62,7 @@ class Staged(Landing):
     by_piece = True
 
     def __init__(self, xp: ModuleType, out: Array, after: Any) -> None:
-        """after: the event after which nothing on the device uses `out` any more."""
+        """Allocate pinned memory. after: the event after which no work on the device uses `out`."""
         self.xp, self.after = xp, after
         self.box: Any = self.xp.pinned(out.shape, out.dtype)
         self.parts: list[tuple[Array, Array]] = _cut_in_pieces(out, self.box, whole=False)
@@ -80,10 +79,10 @@ class Staged(Landing):
 
 
 def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
-    """Landings for those of these arrays to which MPI cannot write, by their numbers.
+    """Make landings for the arrays to which MPI cannot write, by their numbers.
 
-    All are the host's, or all of one device, which has done all that was asked so far before
-    anything is written to them.
+    All arrays are the host's, or all are on one device. The device's work so far ends before MPI
+    writes to them.
     """
     if not outs:
         return {}
@@ -100,9 +99,9 @@ def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
 
 
 def _cut_in_pieces(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
-    """Rows of x and of its box: for each piece of the message those that can be copied with it.
+    """Cut x and its box into rows: for each piece of the message, the rows to copy with it.
 
-    These are complete when it has come or, if `whole`, must be packed before it can be sent.
+    Received rows are complete when the piece has come. Rows to send (`whole`) include all of the piece.
     """
     if namespace(x).contiguous(x):
         x, box = x.reshape(-1), box.reshape(-1)
@@ -114,17 +113,17 @@ def _cut_in_pieces(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, 
     return [(x[lo:hi], box[lo:hi]) for lo, hi in pairwise([0, *rows])]
 
 
-# ---------------------------------------------------------------------------------------------- what is sent
+# ---------------------------------------------------------------------------------------------- sends
 
 
-# Memory without gaps for MPI to read: each piece once its event has passed; no events: at once.
+# Memory without gaps for MPI to read: each piece after its event, or at once without events.
 Packed = tuple[Array, Sequence[Any]]
 
 
 def pack(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
-    """Those of the arrays, all the host's or all of one device, that MPI cannot read where they lie, packed, by their ids.
+    """Pack the arrays, all the host's or all on one device, that MPI cannot read in place; return them by id.
 
-    An array that is sent to many ranks is packed once.
+    An array for many ranks is packed once.
     """
     if not arrays:
         return {}

@@ -1,4 +1,4 @@
-"""How devices' arrays travel: the transports in order of preference, and which of them the ranks of a communicator use.
+"""Transports of devices' arrays, in order of preference, and the choice of one for a communicator.
 
 To add one, write a file with a function like `by_mpi`, and a line in `TRANSPORTS`.
 """
@@ -20,26 +20,25 @@ from pdla.array import namespace
 from pdla.comm.mpi import nccl
 from pdla.errors import DeviceError
 
-SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs get only long ones wrong
-PATIENCE = 120.0  # seconds after which a probe, which imports CuPy and starts MPI, is given up
+SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs fail only on long ones
+PATIENCE = 120.0  # seconds for the probe, which imports CuPy and starts MPI
 
 
 class Transport(NamedTuple):
-    """One way.
+    """One transport.
 
-    name     what PDLA_GPU_MPI says to have it, and no other
-    missing  what is told where it does not work
-    over     collective: over(comm, asked) gives the communicator to be used in place of comm, and what to tell; or None, and why
-             it does not work, the same on every rank. asked: it is asked for by name
+    use(comm, required) is collective and returns the same on every rank: the communicator to use in
+    place of comm, and a note for the log; or None, and the reason. required: PDLA_GPU_MPI names this
+    transport.
     """
 
-    name: str
-    absence: str
+    name: str  # the value of PDLA_GPU_MPI that requires it
+    absence: str  # the note for the log if it does not work
     use: Callable[[Any, bool], tuple[Any, str]]
 
 
 def by_nccl(comm: Any, required: bool) -> tuple[Any, str]:
-    """NCCL, from device to device."""
+    """Collective: use NCCL, from device to device."""
     made, fault = nccl.make_communicator(comm)
     if made is not None:
         wrong, fault = nccl.try_call(comm, partial(_find_wrong_verbs, made))
@@ -48,10 +47,10 @@ def by_nccl(comm: Any, required: bool) -> tuple[Any, str]:
 
 
 def by_mpi(comm: Any, required: bool) -> tuple[Any, str]:
-    """An MPI that takes device memory, as a probe finds unless it is asked for.
+    """Collective: use an MPI that takes device memory; unless required, first probe whether it does.
 
-    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then
-    all ranks broadcast, sum, gather and shift some, and check what has come: some MPIs bring zeros.
+    A new process on each node sends device arrays to itself: if it crashes, no rank does. Then all
+    ranks broadcast, sum, gather and shift arrays and check the results, as some MPIs deliver zeros.
     """
     comm.staged = False
     if required:
@@ -64,7 +63,7 @@ def by_mpi(comm: Any, required: bool) -> tuple[Any, str]:
 
 
 def through_host(comm: Any, required: bool) -> tuple[Any, str]:
-    """Pinned memory of the host (staging.py)."""
+    """Use pinned memory of the host (staging.py)."""
     comm.staged = True
     return comm, "" if required else "arrays go through the host"
 
@@ -77,10 +76,10 @@ TRANSPORTS = (
 
 
 def connect(comm: Any) -> Any:
-    """The communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says.
+    """Collective: choose the communicator to use in place of comm for devices' arrays, by PDLA_GPU_MPI.
 
-    Collective. It is comm itself, or one over its ranks with another transport. DeviceError, on
-    every rank, where the transport that is asked for does not work.
+    The result is comm itself, or a communicator over its ranks with another transport. Raise
+    DeviceError, on every rank, if the required transport does not work.
     """
     if comm.xp.name != "cupy":
         return comm
@@ -99,12 +98,12 @@ def connect(comm: Any) -> Any:
 
 @cache
 def _probe_alone() -> str:
-    """Why a new process that sends device arrays to itself has failed; empty: it has not.
+    """Run the probe, a new process that sends device arrays to itself; return why it failed, or "".
 
-    Run once in a job's process, as it takes seconds.
+    A process runs it once, as it takes seconds.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
-    environ |= {"PDLA_GPU_MPI": "on", "PDLA_ARRAY": "cupy"}  # what this process was told in another way, the new one is not
+    environ |= {"PDLA_GPU_MPI": "on", "PDLA_ARRAY": "cupy"}  # this process may have these settings from elsewhere
     command = [sys.executable, "-m", "pdla.comm.mpi.transport"]
     try:
         done = subprocess.run(command, env=environ, timeout=PATIENCE, text=True, capture_output=True)
@@ -114,13 +113,13 @@ def _probe_alone() -> str:
 
 
 def _find_wrong_verbs(comm: Any) -> str:
-    """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
+    """Collective: name the verbs by which this rank received wrong data; "" for none."""
     wrong, rank, ranks = [], comm.rank, range(comm.size)
     for size in SIZES:
         sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
         x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
         parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
-        expected = {  # shift first: in it every rank sends, so a rank that cannot fails before any rank waits for it
+        expected = {  # shift first, in which every rank sends: a rank that cannot send fails before others wait for it
             "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
             "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
             "allreduce": (comm.allreduce(total), sum(sent)),
@@ -136,7 +135,7 @@ def _is_same(came: Any, wanted: np.ndarray) -> bool:
 
 
 def _probe() -> int:
-    """The probe's process: sends device arrays to itself; gives the exit status."""
+    """Send device arrays to this process itself, as the probe; return the exit status."""
     from pdla.comm import world
 
     comm: Any = world()
