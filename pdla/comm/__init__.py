@@ -99,7 +99,7 @@ def abort_on_exception() -> None:
     """End the whole MPI job, from here on, if a rank does not catch an exception.
 
     One rank prints the traceback for all ranks that fail in the same way within half a second, and
-    names them. Otherwise the other ranks wait for a failed rank until the time of PDLA_TIMEOUT. They
+    names them. Otherwise the other ranks wait for a failed rank for PDLA_TIMEOUT seconds. They
     still wait for a rank that calls sys.exit, which is no error. Not collective; for MPI only.
 
     Raises

@@ -378,8 +378,8 @@ class Communicator(Group):
         Between several nodes of several ranks, long sums go from node to node
         (pdla/comm/collectives/pipeline.py). A rank then receives about as many bytes; 16-bit floats
         travel as float32, in twice as many. Short sums of many ranks go step by step, in another
-        order of addition (pdla/comm/collectives/circulant.py). All ranks must wait for such verbs in
-        the same order.
+        order of addition (pdla/comm/collectives/circulant.py). All ranks must wait for such verbs
+        in the same order.
         """
         if len(parts) != self.size:
             raise self._count_error(verb, parts)

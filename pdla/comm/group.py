@@ -83,7 +83,7 @@ class Group(ABC):
 
     @property
     def workers(self) -> int:
-        """The number of ranks that can work at once, the same on every rank: fewer if ranks share cores."""
+        """The number of ranks that can work at once, the same on every rank: cores may be shared."""
         return self.size
 
     @cached_property
@@ -164,8 +164,8 @@ class Group(ABC):
     def check_in_step(self, call: str = "a verb") -> None:
         """Check, before an agreement or a message, that this rank may go on.
 
-        After an error between messages (agreement.py) on this rank, ask whether all ranks failed; if
-        that raises, the next call asks again.
+        After an error between messages (agreement.py) on this rank, ask whether all ranks failed.
+        If that raises, the next call asks again.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class Group(ABC):
             comm = comm.above
 
     def count_meeting(self) -> None:
-        """Count a meeting of all ranks of this communicator in its open sections; their verbs count from here."""
+        """Count a meeting of all ranks in this communicator's open sections, and verbs from 0."""
         for section in sections.get():
             if section.comm is self:
                 section.meetings, section.verbs = section.meetings + 1, 0

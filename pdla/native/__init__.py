@@ -1,1 +1,1 @@
-"""Calling pdla from C and Fortran: shared libraries with a Python inside. `python -m pdla.native.build` makes them."""
+"""Shared libraries, with a Python inside, for C and Fortran. `python -m pdla.native.build` builds them."""

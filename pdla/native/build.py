@@ -1,7 +1,7 @@
 """python -m pdla.native.build --to FOLDER builds the libraries by which C and Fortran call pdla; needs cffi and a C compiler.
 
-They contain no MPI: one build serves every MPI that mpi4py can use. The Python that runs in them is
-the one that built them, with its packages; PDLA_PYTHON names another executable.
+The libraries contain no MPI: one build serves every MPI that mpi4py can use. The Python that builds
+them also runs in them, with its packages; PDLA_PYTHON names another executable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ typedef struct {
 } pdla_call;
 """
 
-# An empty library with MPICH's usual soname, for Debian's MPICH: see start.py. Its file has another
-# name, so that no program that is linked with MPICH finds it.
+# An empty library with MPICH's usual soname, for Debian's MPICH: see start.py. The file has another
+# name, so that no program linked with MPICH finds it.
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"
@@ -54,16 +54,12 @@ from pdla.native import {module}
 
 @dataclass(frozen=True)
 class Library:
-    """A library for C and Fortran.
+    """A library for C and Fortran."""
 
-    It has its types shared by C and Python; the declarations, a line each, of the functions that
-    Python defines; its C source; and the module of pdla.native that answers.
-    """
-
-    types: str
-    functions: str
-    source: str
-    module: str
+    types: str  # C's declarations of the types that C and Python share
+    functions: str  # C's declarations, a line each, of the functions that Python defines
+    source: str  # the C source's file
+    module: str  # the module of pdla.native that defines the functions
 
 
 LIBRARIES = {
@@ -73,7 +69,7 @@ LIBRARIES = {
 
 
 def build(name: str, folder: Path) -> Path:
-    """Build lib<name>.so in a folder; its path."""
+    """Build lib<name>.so in a folder; return its path."""
     import cffi
 
     library = LIBRARIES[name]
@@ -96,7 +92,7 @@ def build(name: str, folder: Path) -> Path:
 
 
 def build_alias(folder: Path) -> Path:
-    """Build the empty library with MPICH's usual soname in a folder; its path."""
+    """Build the empty library with MPICH's usual soname in a folder; return its path."""
     compiler, made = shlex.split(os.environ.get("CC", "cc")), folder / ALIAS
     subprocess.run([*compiler, "-shared", f"-Wl,-soname,{MPICH}", "-o", made, "-x", "c", "/dev/null"], check=True)
     return made

@@ -1,4 +1,4 @@
-"""The functions of pdla.h: they read C's arguments, look up handles, and give errors back as numbers and texts."""
+"""The functions of pdla.h: read C's arguments, look up handles, and return errors as numbers and texts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pdla.matrix.redistribute import converted, local_shape
 from pdla.native.number import read_number
 from pdla.scalapack.pblas import DTYPES, TURNS
 
-NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
+NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # by pdla.h's number, from 1
 OTHER = 7  # PDLA_OTHER
-LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
+LONGEST = 4095  # the most bytes of an error's text: pdla.c allocates one more, for a zero
 THINGS: dict[type[Any], str] = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
 QUOTED = 200  # characters of a layout's text that an error quotes
 
 
 class Handles:
-    """The grids and matrices that C holds, by handle: a number."""
+    """The grids and matrices that C holds, by handle, a number."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}
@@ -44,7 +44,7 @@ class Handles:
         return number
 
     def get(self, name: str, handle: int, kind: type) -> Any:
-        """name: of the argument of pdla.h."""
+        """Find a thing of this kind by its handle. name: the argument in pdla.h."""
         thing = self.kept.get(handle)
         if not isinstance(thing, kind):
             raise HandleError(f"{name}={handle} is the handle of {THINGS.get(type(thing), 'nothing')}, not of {THINGS[kind]}")
@@ -56,7 +56,7 @@ class Handles:
 
 
 def read_layout(text: str) -> Layout:
-    """A layout from a text: the arguments of Layout as in Python, without `Layout(` and `)`."""
+    """Read a layout from a text: the arguments of Layout as in Python, without `Layout(` and `)`."""
     names = {"__builtins__": {}, "Layout": Layout, "Cyclic": Cyclic, "Cuts": Cuts, "Balanced": Balanced}
     try:
         made = eval(f"Layout({text})", names)
@@ -71,21 +71,21 @@ def read_layout(text: str) -> Layout:
 
 
 def check_pointers(**pointers: Any) -> None:
-    """PdlaError if one of these pointers is NULL, where cffi would read an array, or fail, for a result, only after the work."""
+    """Raise PdlaError if one of these pointers is NULL: cffi would fail only after the work, or read an array there."""
     for name, pointer in pointers.items():
         if not pointer:
             raise PdlaError(f"{name} is NULL: it is read or written on every process")
 
 
 def check_one_communicator(**matrices: DistMatrix) -> None:
-    """GridError if these matrices are on different communicators."""
+    """Raise GridError if these matrices are on different communicators."""
     first, A = next(iter(matrices.items()))
     for name, X in matrices.items():
         check_same_communicator(A.grid, X.grid, name, first)
 
 
 def make_block(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
-    """The block of this process as an array over the caller's memory, or ShapeError. down, across: in elements."""
+    """Make this process's block an array over the caller's memory, or raise ShapeError. down, across: in elements."""
     rows, cols = shape
     if min(shape) and not address:
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
@@ -102,14 +102,14 @@ def make_block(address: int, shape: tuple[int, int], dtype: np.dtype, down: int,
 
 
 class Interface:
-    """The functions, each with C's arguments but for the last two, which all have: where an error's number and text go."""
+    """The functions, each with C's arguments except the last two, for an error's number and text, which all have."""
 
     def __init__(self, ffi: Any) -> None:
         self.ffi = ffi
         self.handles: Handles = Handles()
 
     def return_errors(self, function: Callable[..., None]) -> Callable[..., None]:
-        """The function with two more arguments at the end, to which its errors are written."""
+        """Wrap the function: write its errors to two more arguments at the end."""
 
         def call(*arguments: Any) -> None:
             *given, status, said = arguments
@@ -119,8 +119,8 @@ class Interface:
             except Exception as error:
                 status[0] = next((number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)), OTHER)
                 words = str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}"
-                # In UTF-8 a character has up to four bytes. What was given mostly comes first, and
-                # the reason last.
+                # In UTF-8 a character has up to four bytes. A text mostly starts with the arguments, and
+                # ends with the reason; `shorten` keeps both.
                 text = shorten(words, LONGEST if words.isascii() else LONGEST // 4).encode()
                 self.ffi.memmove(said, text + b"\0", len(text) + 1)
 
@@ -130,7 +130,7 @@ class Interface:
         return self.ffi.string(pointer).decode(errors="backslashreplace")
 
     def _find_matrix(self, name: str, handle: int, opname: str = "", op: bytes = b"N") -> DistMatrix:
-        """`op` of a matrix. name, opname: of the arguments."""
+        """Find a matrix by its handle and apply `op`. name, opname: the arguments in pdla.h."""
         word = op.decode("latin-1")
         if word.upper() not in TURNS:
             raise ShapeError(f"{opname}={word!r}: N, T or C")
@@ -138,12 +138,9 @@ class Interface:
 
     @contextmanager
     def _raise_on_all(self, *handles: int) -> Iterator[None]:
-        """A with-block of checks.
+        """Raise an error of this with-block, of checks, on the other processes, too, which are about to agree on the call.
 
-        An error in it, perhaps on this process alone, becomes one of the other processes, too,
-        which are about to agree on the call.
-
-        They are reached through those of the handles that are matrices or, if none is, as `raise_everywhere` does.
+        The handles that are matrices name these processes; if none is a matrix, `raise_everywhere` finds them.
         """
         try:
             yield
@@ -213,7 +210,7 @@ class Interface:
 
 
 def check_mpi(function: Callable[..., None]) -> Callable[..., None]:
-    """The function, with NoMPIError before MPI_Init and after MPI_Finalize, when MPI's own calls would end the process."""
+    """Wrap the function: raise NoMPIError before MPI_Init and after MPI_Finalize, when MPI itself would end the process."""
 
     def call(*arguments: Any) -> None:
         from pdla.comm.mpi import libmpi

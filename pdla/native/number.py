@@ -1,4 +1,4 @@
-"""A number that C points to."""
+"""Numbers that C points to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import numpy as np
 
 
 def read_number(ffi: Any, pointer: Any, dtype: np.dtype) -> complex:
-    """The number as Python's; dtype: one of BLAS's four."""
+    """Read the number as Python's; dtype: one of BLAS's four."""
     parts = ffi.cast("double *" if dtype.char in "dD" else "float *", pointer)
     return complex(parts[0], parts[1]) if dtype.kind == "c" else parts[0]

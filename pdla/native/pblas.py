@@ -1,4 +1,4 @@
-"""Takes the calls that libpdla_pblas.so hands over: reads C's arguments, and runs the call."""
+"""Calls from libpdla_pblas.so: read C's arguments, and run the call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pdla.scalapack.descriptor import Descriptor
 
 
 def serve(ffi: Any) -> None:
-    """Define the function that libpdla_pblas.so calls. An exception in it ends the job, as no other rank could go on."""
+    """Define the function that libpdla_pblas.so calls. An exception in it ends the job, as the other ranks could not go on."""
     alike = ffi.offsetof("pdla_call", "lld")
 
     def place(pointer: Any, lld: int) -> pblas.Place:
@@ -42,8 +42,8 @@ def serve(ffi: Any) -> None:
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
             context.run(run, first, at[0], at[1], second, at[2])
             return 1
-        except PdlaError as error:  # a fault of the arguments: what it says is enough
+        except PdlaError as error:  # a fault of the arguments: the text alone is enough
             abort.end_job(type(error), error, None)
         except BaseException:
             abort.end_job(*sys.exc_info())
-        return 0  # MPI does not run for mpi4py, so that nothing has travelled: ScaLAPACK does it
+        return 0  # MPI does not run for mpi4py, so no message was sent: ScaLAPACK does the work

@@ -1,4 +1,4 @@
-"""What ScaLAPACK's users need: its descriptors in Python, and the routines that libpdla_pblas.so takes over."""
+"""For users of ScaLAPACK: its descriptors in Python, and the PBLAS routines that libpdla_pblas.so replaces."""
 
 from pdla.scalapack.descriptor import Descriptor, from_descriptor, to_descriptor
 

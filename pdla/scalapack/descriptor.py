@@ -1,4 +1,4 @@
-"""ScaLAPACK's descriptors: integers that say how a matrix is dealt out over a BLACS grid, and its leading dimension."""
+"""ScaLAPACK's descriptors: integers for a matrix's distribution over a BLACS grid, and its leading dimension."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_local
 from pdla.matrix.redistribute import local_shape
 
-ACROSS, DOWN = 501, 502  # types of seven integers, of narrow-band solvers: columns over 1 x P processes, rows over P x 1
-USUAL, SHORT = 1, 2  # types of descriptors: of nine integers; of eleven, where the sizes of the first blocks are given, too
+ACROSS, DOWN = 501, 502  # types of seven integers, for narrow-band solvers: columns over 1 x P processes, rows over P x 1
+USUAL, SHORT = 1, 2  # types of nine integers, and of eleven, with the sizes of the first blocks
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Descriptor:
         Returns
         -------
         Descriptor
-            What they say.
+            The same, by name.
 
         Raises
         ------
         LayoutError
             For integers that describe no dense matrix. Types 501 and 502 leave out its other size:
-            the error says which nine integers stand for them.
+            the error gives nine integers to use instead.
         """
         words = _read_integers(desc)
         if words[:1] in ([ACROSS], [DOWN]):
@@ -101,7 +101,7 @@ class Descriptor:
 
     @property
     def words(self) -> np.ndarray:
-        """C integers, an array: nine, or eleven where a first block is shorter."""
+        """The array of C integers: nine, or eleven if a first block is shorter."""
         short = (self.imb, self.inb) != (self.mb, self.nb)
         first = (SHORT, self.context, self.m, self.n, self.imb, self.inb) if short else (USUAL, self.context, self.m, self.n)
         words = [*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld]
@@ -116,7 +116,7 @@ class Descriptor:
         Parameters
         ----------
         axes : sequence of str
-            Of the grid, that along process rows first.
+            The grid's axes, the one along process rows first.
 
         Returns
         -------
@@ -129,7 +129,7 @@ class Descriptor:
 def _describe_substitute(
     kind: int, context: int = 0, n: Any = "n", block: Any = "nb", source: Any = "src", lld: Any = "lld"
 ) -> str:
-    """What to give for a one-dimensional descriptor."""
+    """Describe the nine integers to give instead of a one-dimensional descriptor."""
     lies, left, grid = ("columns", "rows", "(1, P)") if kind == ACROSS else ("rows", "cols", "(P, 1)")
     sizes = (left, n, left, block, 0, source) if kind == ACROSS else (n, left, block, left, source, 0)
     nine = ", ".join(map(str, (USUAL, context, *sizes, lld)))
@@ -137,7 +137,7 @@ def _describe_substitute(
 
 
 def _read_integers(desc: Any) -> list[int]:
-    """The integers of a descriptor; empty if it is no sequence of integers."""
+    """Read the integers of a descriptor; empty if it is no sequence of integers."""
     try:
         given = list(desc)
         words = [int(word) for word in given]
@@ -149,18 +149,18 @@ def _read_integers(desc: Any) -> list[int]:
 def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:
     """Make a matrix over a ScaLAPACK code's own memory, without a copy.
 
-    The code sees what pdla writes to it. Collective over the grid's communicator. The part
+    The code sees pdla's writes. Collective over the grid's communicator. The part
     sub(A) = A(ia:ia+m-1, ja:ja+n-1) is ``A[ia-1:ia-1+m, ja-1:ja-1+n]``.
 
     Parameters
     ----------
     desc : sequence of int
-        The descriptor's nine or eleven integers; the context is ignored, `grid` stands for it.
+        The descriptor's nine or eleven integers. The context is ignored; `grid` replaces it.
     local : 1-D or 2-D array
-        This rank's block: column after column, lld elements apart; or two-dimensional, in any
+        The rank's block. One-dimensional: its columns, lld elements apart. Two-dimensional: in any
         order, with at least as many rows and columns as the rank holds.
     grid : ProcessGrid or communicator, optional
-        A grid has two axes, rows first. A communicator (None: the world) stands for its ranks in
+        A grid has two axes, rows first. A communicator (None: the world) means its ranks in
         row-major order on the near-square grid of BLACS codes, ``balanced_shape(size)``.
 
     Returns
@@ -171,7 +171,7 @@ def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMa
     Raises
     ------
     LayoutError, GridError, ShapeError
-        Where descriptor, grid and block do not go together, on every rank.
+        If descriptor, grid and block do not fit each other, on every rank.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMa
 
 
 def _cut_block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
-    """The rank's rows and columns of `local`, which may have more."""
+    """Cut the rank's rows and columns out of `local`, which may have more."""
     rows, cols = shape
     block = namespace(local).asarray(local)
     if block.ndim == 1:
@@ -211,29 +211,28 @@ def _cut_block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
 
 
 def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
-    """Describe a matrix for ScaLAPACK routines that are to work on A.local. Not collective.
+    """Describe a matrix for ScaLAPACK routines that work on A.local. Not collective.
 
     Parameters
     ----------
     A : DistMatrix
-        Its local block lies column by column, as those of `from_descriptor` and any ``order="F"``
-        array do.
+        Its local block is stored by columns, as blocks of `from_descriptor` and ``order="F"``
+        arrays are.
     context : int, optional
-        That of BLACS.
+        The BLACS context.
 
     Returns
     -------
     numpy.ndarray of C int
-        Nine; eleven for a part of a matrix that begins within a block.
+        Nine; eleven for a part of a matrix that starts within a block.
 
     Raises
     ------
     LayoutError
-        For a block that lies otherwise, and for a layout that no descriptor can describe;
-        `from_local` takes a copy of the block by columns, `DistMatrix.redistribute` brings A into
-        another layout.
+        For a block with other strides, and for a layout that no descriptor can describe. Give
+        `from_local` a copy of the block by columns, or `DistMatrix.redistribute` another layout.
     ShapeError
-        For what is no DistMatrix.
+        For an argument that is no DistMatrix.
 
     Examples
     --------
@@ -265,9 +264,9 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
 
 
 def _find_cyclic(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
-    """How a dimension of n indices is dealt out along an axis, as Cyclic; LayoutError if it is not in equal blocks."""
+    """Find the Cyclic cut of a dimension of n indices along an axis; raise LayoutError if its blocks are not equal."""
     ranks = A.grid.sizes[axis]
-    # Along an axis of one rank the cut has no effect, but tells the size of blocks.
+    # Along an axis of one rank the cut has no effect, except for the size of blocks.
     cuts = effective(cuts, A.grid.sizes) or tuple(cut for cut in cuts if cut.axis == axis)
     if ranks == 1 and not cuts:
         return Cyclic(axis, max(n, 1))

@@ -1,9 +1,8 @@
-"""Runs calls of PBLAS that libpdla_pblas.so hands over: as products by a plan, of matrices over the caller's memory.
+"""Run PBLAS calls from libpdla_pblas.so: as products by a plan, of matrices over the caller's memory.
 
-A plan is made once a call and its repetitions so far are enough work to pay for one
-(PDLA_PBLAS_FLOPS). From then on the plan is found by the call's arguments, and runs without a
-message of agreement. All processes of the grid decide alike, as they do so only by arguments that
-are the same on all of them.
+A call gets a plan when it and its repetitions so far are enough work (PDLA_PBLAS_FLOPS). Later calls
+find the plan by their arguments, and run without an agreement. All processes of the grid decide the
+same, by arguments that are equal on all of them.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from pdla.scalapack.descriptor import Descriptor
 
 DTYPES: dict[str, type[Any]] = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
 AUTO = Options("auto", None, None, None, None)
-Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
+Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ between processes and between calls
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
 ROUTINES = {"g": "gemm", "s": "symm", "h": "hemm", "k": "syrk", "j": "herk", "a": "geadd or tran"}
-REMEMBERED = 4096  # the most calls without a plan whose operations are counted
+REMEMBERED = 4096  # the most calls without a plan whose operations a context counts
 
 
 @dataclass(frozen=True)
 class Call:
-    """A routine and its arguments but for addresses and scalars: what is the same on every process of the grid."""
+    """A routine and its arguments except addresses and scalars: the same on every process of the grid."""
 
     routine: str  # one of ROUTINES
     dtype: np.dtype
     words: str  # transa transb; side uplo; uplo trans; trans
-    shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); if there is no B, C's stand in its place
+    shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); without a B, C's replace its values
     corners: tuple[tuple[int, int], ...]  # the first row and column of each, from 1
     descriptors: tuple[Descriptor, ...]
 
@@ -69,28 +68,28 @@ class Call:
 class Context:
     """The grid of a BLACS context, the calls that have a plan, and their common workspace.
 
-    It lives as long as the context's communicator.
+    The context's communicator keeps it.
     """
 
     def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
-        """Collective over comm. here: this process's row and column in the grid."""
+        """Collective over comm: make the grid. here: this process's row and column in it."""
         ranks = {place: rank for rank, place in enumerate(comm.share(here))}
         self.grid: ProcessGrid = ProcessGrid(shape, comm=comm, order=[ranks[place] for place in np.ndindex(*shape)])
         self.calls: dict[bytes, Run] = {}
-        self.met: defaultdict[bytes, float] = defaultdict(float)  # operations so far, of calls without a plan
+        self.met: defaultdict[bytes, float] = defaultdict(float)  # operations so far of calls without a plan
         self.workspace: Workspace = Workspace()
 
     def find(self, key: bytes, flops: float, read: Callable[[], Call]) -> Run | None:
-        """The function that runs a call, found by its key; None while it is not worth a plan. Collective where a plan is made."""
+        """Find the function that runs a call, by its key; None while a plan does not pay. Collective if it makes a plan."""
         if key in self.calls:
-            self.calls[key] = self.calls.pop(key)  # the call used last stands last
+            self.calls[key] = self.calls.pop(key)  # the call used last is last
             return self.calls[key]
         self.met[key] += flops
         if self.met[key] < config.settings.pblas_flops * self.grid.size:
             if len(self.met) > REMEMBERED:
                 self.met.clear()
             return None
-        del self.met[key]  # if its plan is dropped, operations are counted from 0 again
+        del self.met[key]  # after its plan is dropped, operations count from 0 again
         call = read()
         agree(self.grid.comm, call.said)
         run = self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
@@ -105,7 +104,7 @@ class Context:
 
 
 def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Context:
-    """The Context kept with the communicator of a BLACS grid. handle: its number in Fortran. Collective the first time."""
+    """Find the Context that the communicator of a BLACS grid keeps, or make it, collectively. handle: its number in Fortran."""
     comm: Any = from_fortran(handle)
     if not hasattr(comm, "_context"):
         comm._context = Context(comm, shape, here)
@@ -117,22 +116,22 @@ def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Conte
 
 @dataclass(frozen=True)
 class Window:
-    """sub(X) of a matrix in the caller's memory, complete but for the address and leading dimension, which each call gives."""
+    """sub(X) of a matrix in the caller's memory, except for the address and leading dimension, which each call gives."""
 
     like: DistMatrix  # sub(X), with a block that has no memory of its own
-    first: tuple[int, int]  # row and column of the local block at which the part begins
+    first: tuple[int, int]  # the first row and column of the part in the local block
 
     @staticmethod
     def of(call: Call, i: int, grid: ProcessGrid) -> Window:
         desc, (row, col), (m, n) = call.descriptors[i], call.corners[i], call.shapes[i]
         whole = desc.layout(grid.axes)
         layout = whole.part(desc.shape, grid.sizes, range(row - 1, row - 1 + m), range(col - 1, col - 1 + n))
-        first = whole.local_shape((row - 1, col - 1), grid.sizes, grid.coords)  # of what lies above, and to the left
+        first = whole.local_shape((row - 1, col - 1), grid.sizes, grid.coords)  # local rows above, local columns to the left
         nothing = np.broadcast_to(np.zeros((), call.dtype), local_shape((m, n), layout, grid)[::-1])
         return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), first)
 
     def at(self, place: Place) -> DistMatrix:
-        """sub(X), with its local block in the caller's memory; `place` is that of the whole matrix's local block."""
+        """Make sub(X) with its local block in the caller's memory; `place` is the whole matrix's local block."""
         x, (address, lld), size = self.like, place, self.like.dtype.itemsize
         base = at(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
@@ -149,7 +148,7 @@ def _make_plan(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) ->
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:
-    """sub(C) = alpha op(sub(A)) op(sub(B)) + beta sub(C)."""
+    """Bind sub(C) = alpha op(sub(A)) op(sub(B)) + beta sub(C)."""
     A, B, C = windows
     turn_a, turn_b = (TURNS[word] for word in call.words)
     plan = _make_plan(context, turn_a(A.like), turn_b(B.like), C.like)
@@ -162,7 +161,7 @@ def gemm(context: Context, windows: list[Window], call: Call) -> Run:
 
 
 def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
-    """sub(C) = alpha sub(A) sub(B) + beta sub(C), or alpha sub(B) sub(A) + ...; only one triangle of A is read."""
+    """Bind sub(C) = alpha sub(A) sub(B) + beta sub(C), or alpha sub(B) sub(A) + ...; it reads only one triangle of A."""
     A, B, C = windows
     left, lower = call.words[0] == "L", call.words[1] == "L"
     whole = DistMatrix(A.like.stored, A.like.shape, A.like.grid, A.like.layout)
@@ -177,7 +176,7 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
 
 
 def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
-    """One triangle of sub(C) = alpha sub(A) sub(A)^T + beta sub(C), or with sub(A)^T sub(A); hermitian: ^H in place of ^T."""
+    """Bind one triangle of sub(C) = alpha sub(A) sub(A)^T + beta sub(C), or with sub(A)^T sub(A); hermitian: ^H for ^T."""
     A, _, C = windows
     lower, turn = call.words[0] == "L", TURNS[call.words[1]]
 
@@ -191,7 +190,7 @@ def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -
 
 
 def add(context: Context, windows: list[Window], call: Call) -> Run:
-    """sub(C) = alpha op(sub(A)) + beta sub(C)."""
+    """Bind sub(C) = alpha op(sub(A)) + beta sub(C)."""
     A, _, C = windows
     turn, memo = TURNS[call.words[0]], PlanCache()
 
