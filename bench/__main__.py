@@ -4,13 +4,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from bench import cases
-from bench.common.case import CASES, parser
+from bench.common.case import CASES, make_parser
 
 
 def main(words: list[str] | None = None) -> None:
     for module in iter_modules(cases.__path__, "bench.cases."):
         import_module(module.name)
-    given = parser().parse_args(words)
+    given = make_parser().parse_args(words)
     CASES[given.name].run(given)
 
 

@@ -99,7 +99,7 @@ def check(given):
         raise Refused(f"no mpich in {BIN}: `pip install pdla[mpich]` brings it")
 
 
-def bytes_a_second(rate):
+def parse_rate(rate):
     """A rate that is written as tc writes it, in bytes a second."""
     number, unit = RATE.fullmatch(rate).groups()
     return float(number) * UNITS[unit] / 8
@@ -110,7 +110,7 @@ def is_program(command):
     return command[0] == "python" and len(command) > 1 and (command[1] == "-m" or not command[1].startswith("-"))
 
 
-def rank_command(command):
+def make_rank_command(command):
     """The command that each rank runs: a Python program with its ledgers counted, anything else as it is."""
     if command[0] != "python":
         return command
@@ -120,22 +120,22 @@ def rank_command(command):
 # ---------------------------------------------------------------------------------------------- a process on which all depend
 
 
-def system(call, *arguments):
+def call_c(call, *arguments):
     """Call a C library function that Python does not offer; raises Refused where it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
         raise Refused(f"the kernel refuses {call}: {os.strerror(ctypes.get_errno())}")
 
 
-def contained(work, limit):
+def run_contained(work, limit):
     """Run work() as the first process of a PID namespace; gives its exit status, once no process of the namespace is left."""
-    system("unshare", NEW_PIDS)
+    call_c("unshare", NEW_PIDS)
     heeded = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     heeded = {number for number in heeded if signal.getsignal(number) != signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
     child = os.fork()
     if child == 0:
-        alone(work, heeded)
+        run_first(work, heeded)
 
     def end(number, _):
         for each in heeded:
@@ -158,14 +158,14 @@ def contained(work, limit):
         return TOO_LONG if number == signal.SIGALRM else KILLED + number
 
 
-def alone(work, heeded):
+def run_first(work, heeded):
     """Do the work as the first process of a PID namespace, and end it. Signals are left to its parent."""
     status = 1
     try:
         for number in heeded:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
-        system("prctl", DIE_WITH_PARENT, signal.SIGKILL)
+        call_c("prctl", DIE_WITH_PARENT, signal.SIGKILL)
         status = work()
     except Refused as reason:
         status = refuse(reason)
@@ -190,7 +190,7 @@ def run(*words):
 
 def hide():
     """Make mounts that only this process and its children see, and that end with them."""
-    system("unshare", NEW_MOUNTS)
+    call_c("unshare", NEW_MOUNTS)
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     Path("/run/netns").mkdir(exist_ok=True)
@@ -227,14 +227,14 @@ def mpirun(hosts, ranks, command):
     """Run the command on so many ranks a host; gives mpirun's exit status."""
     machines = FOLDER / "hosts"
     machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
-    words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher(), "-f", machines, "-iface", "eth0"]
+    words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", write_launcher(), "-f", machines, "-iface", "eth0"]
     crowded = hosts * ranks / len(os.sched_getaffinity(0))  # all hosts are on the same cores
     shares = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", "PDLA_CROWDED": f"{crowded:g}"}
     environment = {**shares, **os.environ, "UCX_NET_DEVICES": "eth0"}
-    return on_first_host([*words, "-n", hosts * ranks, *command], environment)
+    return run_on_first_host([*words, "-n", hosts * ranks, *command], environment)
 
 
-def launcher():
+def write_launcher():
     """Write the script by which mpirun enters a host; gives its path."""
     script = FOLDER / "launcher"
     script.write_text(LAUNCHER)
@@ -242,7 +242,7 @@ def launcher():
     return script
 
 
-def on_first_host(words, environment):
+def run_on_first_host(words, environment):
     """Run a command on h1; gives its exit status."""
     inside = f"hostname h1; exec {shlex.join(map(str, words))}"
     status = subprocess.run(["ip", "netns", "exec", "h1", "unshare", "--uts", "sh", "-c", inside], env=environment).returncode
@@ -252,13 +252,13 @@ def on_first_host(words, environment):
 # ---------------------------------------------------------------------------------------------- what went over the links
 
 
-def on_link(host):
+def count_on_link(host):
     """Bytes that a host has received and sent over its link, as the kernel counts them."""
     (link,) = json.loads(run("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
     return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
 
 
-def by_ledgers():
+def count_by_ledgers():
     """For each host, the bytes from other hosts that its ranks' ledgers counted; and how many ranks have left a count."""
     counts, said = Counter(), [file.read_text().split() for file in (FOLDER / "counts").iterdir()]
     for host, size in said:
@@ -268,8 +268,8 @@ def by_ledgers():
 
 def report(given):
     """Print, for each host and in total, what the kernel counted and what the ledgers counted."""
-    (ledgers, said), ranks = by_ledgers(), given.hosts * given.ranks
-    links = {f"h{i}": on_link(f"h{i}") for i in range(1, given.hosts + 1)}
+    (ledgers, said), ranks = count_by_ledgers(), given.hosts * given.ranks
+    links = {f"h{i}": count_on_link(f"h{i}") for i in range(1, given.hosts + 1)}
     print(f"{given.hosts} hosts, ranks on each: {given.ranks}, links of {given.rate}; bytes on each host's link")
     print(f"{'host':>5}{'received':>15}{'sent':>15}" + (f"{'by ledgers':>15}" if said else ""))
     received, sent = (sum(column) for column in zip(*links.values(), strict=True))
@@ -282,12 +282,12 @@ def report(given):
         print(f"{ranks - said} of {ranks} ranks ended without a count of their ledgers")
 
 
-def use(given):
+def run_on_cluster(given):
     """Build the cluster, run the command on it, report; gives mpirun's exit status. What is built ends with this process."""
     hide()
     (FOLDER / "counts").mkdir(parents=True)
     build(given.hosts, given.rate)
-    status = mpirun(given.hosts, given.ranks, rank_command(given.command))
+    status = mpirun(given.hosts, given.ranks, make_rank_command(given.command))
     report(given)
     return status
 
@@ -301,7 +301,7 @@ def main(words):
     try:
         given = parse(words)
         check(given)
-        return contained(lambda: use(given), given.limit)
+        return run_contained(lambda: run_on_cluster(given), given.limit)
     except Refused as reason:
         return refuse(reason)
 

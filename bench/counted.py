@@ -35,7 +35,7 @@ class Summed(Counted):
         Counted.sum += event.far
 
 
-def opened():
+def open_ledger():
     """A ledger that the program opens."""
     return Ledger() if isinstance(current_world.get(), DryComm) else Ledger(events=Counted())
 
@@ -52,7 +52,7 @@ def run(program):
 
 
 def main(folder, *program):
-    ledger.Ledger = opened
+    ledger.Ledger = open_ledger
     try:
         with ledger.record() as whole:
             whole.events = Summed()

@@ -25,9 +25,9 @@ from typing import Any
 from bench.claims import dry, page, tables
 from bench.claims.cases import CASES, MPI_TREES
 from bench.claims.claims import CLAIMS
-from bench.cluster import RATE, bytes_a_second
+from bench.cluster import RATE, parse_rate
 from bench.common import core
-from bench.common.given import parser
+from bench.common.given import make_parser
 from bench.common.launch import CORES, ROOT
 from pdla.bench.arguments import to_write
 from pdla.bench.measure.facts import processor
@@ -44,8 +44,8 @@ DRY = PARTS[:3]
 JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
 
-def arguments() -> argparse.Namespace:
-    told = parser(__doc__)
+def read_arguments() -> argparse.Namespace:
+    told = make_parser(__doc__)
     told.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
     told.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
     kept = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
@@ -72,7 +72,7 @@ class Results:
         self.told[part] = told
         self.part.write_text(page.compact(self.told))
 
-    def take_in(self) -> None:
+    def add_lines(self) -> None:
         """Take in the lines that the cluster's ranks have added."""
         said = self.lines.read_text().splitlines() if self.lines.exists() else []
         found = dict(pair for line in said for pair in json.loads(line).items())
@@ -83,7 +83,7 @@ class Results:
         self.part.replace(self.file)
 
 
-def about() -> dict[str, Any]:
+def describe_host() -> dict[str, Any]:
     return {
         "cpu": processor(),
         "cores": CORES,
@@ -95,7 +95,7 @@ def about() -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- dry
 
 
-def full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def predict_full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by machine and case."""
     results.keep("parameters", dry.parameters(CASES["CNN Tensor3D"].full))
     return {
@@ -104,7 +104,7 @@ def full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def predict_steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by machine and case, for the cases that a claim is about on that machine."""
     claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
     return {
@@ -113,28 +113,28 @@ def steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def placement(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def predict_placements(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     strong = [case for case in CASES.values() if case.name.startswith(PLACED) and not case.undry and not case.full.way.tile]
     return {name: {case.name: dry.placements(case, Machine.load(name)) for case in strong} for name in MACHINES}
 
 
-def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by case; none where the cluster's network was not measured."""
     told = results.told
     if PROBES not in told.get("measured", {}):
         return {}
-    machine = emulated(told)
+    machine = describe_cluster(told)
     return {name: dry.figures(CASES[name].small, machine) for name in told["measured"] if name in CASES and not CASES[name].undry}
 
 
-def emulated(told: dict[str, Any]) -> Machine:
+def describe_cluster(told: dict[str, Any]) -> Machine:
     """The cluster as a machine: links as measured, and of a core's figures the share of a rank."""
     probes = told["measured"][PROBES]
     gap = probes["gap"]  # which is part of the time of a single message, too
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
     rate = probes["one_to_one"]  # what TCP reaches of the given rate; all_to_all also has waits, which the clock models by itself
     return replace(
-        core.shared(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
+        core.share_core(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
         overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
     )
 
@@ -142,34 +142,34 @@ def emulated(told: dict[str, Any]) -> Machine:
 # ---------------------------------------------------------------------------------------------- measured
 
 
-def calibrated(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def calibrate_core(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """The figures of a core, by one rank on each, all at once."""
-    return asdict(core.calibrated())
+    return asdict(core.calibrate_core())
 
 
-def measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+def measure_cases(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by case: those known at this rate and number of repeats, and others measured now; on failure also "absent": why."""
     told, asked = results.told, {"rate": given.rate, "repeats": given.repeats}
     if given.only == "measured" or {key: told.get(key) for key in asked} != asked:
         told["measured"] = {}
         results.lines.unlink(missing_ok=True)
-    told.update(asked, hosts=HOSTS, bytes_a_second=bytes_a_second(given.rate), crowd=HOSTS * PER_HOST / CORES)
-    results.take_in()
+    told.update(asked, hosts=HOSTS, bytes_a_second=parse_rate(given.rate), crowd=HOSTS * PER_HOST / CORES)
+    results.add_lines()
     told["measured"].pop("absent", None)
     wanted = [name for name in (PROBES, *CASES) if name not in told["measured"]]
     wanted = [name for name in wanted if name == PROBES or not CASES[name].unmeasured]
-    return told["measured"] | (on_cluster(results, given, wanted) if wanted else {})
+    return told["measured"] | (run_on_cluster(results, given, wanted) if wanted else {})
 
 
-def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
+def run_on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
     """All that is measured by now, and "wire", the bytes of the whole job by the kernel over those by the ledgers; or "absent"."""
     spec = json.dumps({"cases": cases, "repeats": given.repeats, "results": str(results.lines.absolute())})
     shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
     command = [sys.executable, "-m", "bench.cluster", *shape, "--", "python", "-m", "bench.claims.job", spec]
     try:
-        status, said = shown(list(map(str, command)))
+        status, said = run_shown(list(map(str, command)))
     finally:
-        results.take_in()
+        results.add_lines()
     if status:
         why = [line for line in said if line.startswith("cluster: ")]
         return results.told["measured"] | {"absent": why[-1] if why else f"bench/cluster.py ended with exit status {status}"}
@@ -177,7 +177,7 @@ def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) ->
     return results.told["measured"] | {"wire": float(wire)}
 
 
-def shown(command: list[str]) -> tuple[int, list[str]]:
+def run_shown(command: list[str]) -> tuple[int, list[str]]:
     """Run a command and pass on what it prints; gives its exit status, and the lines printed."""
     said, env = [], os.environ | JOB | MPI_TREES
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
@@ -189,10 +189,13 @@ def shown(command: list[str]) -> tuple[int, list[str]]:
 
 # ---------------------------------------------------------------------------------------------- a run
 
-RUN = {"full": full, "steps": steps, "placement": placement, "calibrated": calibrated, "measured": measured, "same": same}
+RUN = {
+    "full": predict_full, "steps": predict_steps, "placement": predict_placements, "calibrated": calibrate_core,
+    "measured": measure_cases, "same": predict_measured,
+}
 
 
-def to_do(results: Results, given: argparse.Namespace) -> list[str]:
+def list_parts(results: Results, given: argparse.Namespace) -> list[str]:
     """The parts to run: those asked for, again; else all, except those that a stopped run has done."""
     found = [case for case in CASES if given.only and given.only in case]
     if given.only and given.only not in PARTS and not found:
@@ -210,11 +213,11 @@ def to_do(results: Results, given: argparse.Namespace) -> list[str]:
 
 
 def main() -> int:
-    given = arguments()
+    given = read_arguments()
     results = Results(given.json, again=bool(given.only or given.quick))
-    parts = to_do(results, given)
+    parts = list_parts(results, given)
     if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs alone do not depend on this machine
-        results.keep("about", about())
+        results.keep("about", describe_host())
     for part in parts:
         start = time.perf_counter()
         results.keep(part, RUN[part](results, given))
@@ -228,7 +231,7 @@ def main() -> int:
     if given.write:
         machines = {name: Machine.load(name) for name in MACHINES}
         if PROBES in results.told.get("measured", {}):
-            machines["emulated"] = emulated(results.told)
+            machines["emulated"] = describe_cluster(results.told)
         page.write(results.told, DOCS, machines)
     return 1 if absent else 0
 

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import pdla
-from bench.common.given import parser
+from bench.common.given import make_parser
 from pdla import config, nn
 from pdla.array import chosen, composed
 from pdla.array.draw import Draw
@@ -33,7 +33,7 @@ from pdla.indices import IndexSet
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement: how many; seconds of each
 
 
-def seconds(finish, work):
+def time_call(finish, work):
     """Seconds of one call of work(), the median of several runs; finish() waits for the device."""
 
     def many(count):
@@ -49,7 +49,7 @@ def seconds(finish, work):
     return median(many(count) / count for _ in range(TIMING["runs"]))
 
 
-def torch_or_none():
+def find_torch():
     """PyTorch, if it is installed and finds a GPU, else None."""
     try:
         import torch
@@ -58,30 +58,30 @@ def torch_or_none():
     return torch if torch.cuda.is_available() else None
 
 
-def gemm(xp, torch, sizes):
+def time_gemm(xp, torch, sizes):
     """Rows of figures, one for each dtype and size."""
     rows = []
     for dtype, tf32 in (("float64", 0), ("float32", 0), ("float32", 1), ("float16", 0), ("bfloat16", 0)):
         for n in sizes:
-            a, b, c = (drawn(xp, n, seed).astype(kind_of(dtype)) for seed in range(3))
+            a, b, c = (draw(xp, n, seed).astype(find_dtype(dtype)) for seed in range(3))
             with config.override(tf32=bool(tf32)):
-                ours = seconds(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))
+                ours = time_call(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))
             row = {"dtype": "tf32" if tf32 else dtype, "n": n, "tflops": 2e-12 * n**3 / ours}
             if torch is not None:
                 torch.backends.cuda.matmul.allow_tf32 = bool(tf32)
                 x, y, z = (torch.randn((n, n), dtype=torch.float32, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
-                theirs = seconds(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
+                theirs = time_call(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
                 row |= {"torch_tflops": 2e-12 * n**3 / theirs, "share": theirs / ours}
             rows.append(row)
     return rows
 
 
-def drawn(xp, n, seed):
+def draw(xp, n, seed):
     """A random matrix: on a device, a product of ones takes less power, and so less time."""
     return xp.asarray(np.random.default_rng(seed).standard_normal((n, n), np.float32))
 
 
-def kind_of(dtype):
+def find_dtype(dtype):
     if dtype != "bfloat16":
         return np.dtype(dtype)
     import ml_dtypes
@@ -89,18 +89,18 @@ def kind_of(dtype):
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def calls(xp, torch, n):
+def time_calls(xp, torch, n):
     """Rows of figures, one for each call on n x n arrays: they are short, so that the device is never behind."""
     import cupy
 
     rows = []
     for dtype in ("float32", "float64", "float16"):
         a, b, c = (xp.asarray(np.ones((n, n), dtype)) for _ in range(3))
-        row = {"what": "product", "dtype": dtype, "seconds": seconds(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))}
-        row["cupy_seconds"] = seconds(xp.finish, lambda a=a, b=b, c=c: cupy.matmul(a, b, out=c))
+        row = {"what": "product", "dtype": dtype, "seconds": time_call(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))}
+        row["cupy_seconds"] = time_call(xp.finish, lambda a=a, b=b, c=c: cupy.matmul(a, b, out=c))
         if torch is not None:
             x, y, z = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(3))
-            row["torch_seconds"] = seconds(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
+            row["torch_seconds"] = time_call(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
         rows.append(row)
     x, y = (xp.asarray(np.ones((n, n))) for _ in range(2))
     some = [(np.arange(0, n, 2), np.arange(i, n, 2)) for i in range(2)]
@@ -110,12 +110,12 @@ def calls(xp, torch, n):
         ("two parts picked", lambda: xp.takes(x, some), lambda: [x[rows[:, None], cols] for rows, cols in some]),
         ("event", xp.mark, lambda: cupy.cuda.Event(disable_timing=True).record()),
     ):
-        row = {"what": what, "dtype": "float64", "seconds": seconds(xp.finish, ours)}
-        rows.append(row | {"cupy_seconds": seconds(xp.finish, theirs)})
+        row = {"what": what, "dtype": "float64", "seconds": time_call(xp.finish, ours)}
+        rows.append(row | {"cupy_seconds": time_call(xp.finish, theirs)})
     return rows
 
 
-def pack(xp, n):
+def time_pack(xp, n):
     """Rows of figures, one for each way and dtype: an n x n matrix, dealt out in 64 x 64 blocks to 4 x 4 ranks."""
     import cupy
 
@@ -123,7 +123,7 @@ def pack(xp, n):
     places = [(i, j) for i in dealt for j in dealt]
     for dtype in ("float32", "float64", "complex128"):
         x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
-        plain = 2 * x.nbytes / seconds(xp.finish, lambda x=x, y=y: cupy.copyto(y, x))
+        plain = 2 * x.nbytes / time_call(xp.finish, lambda x=x, y=y: cupy.copyto(y, x))
         ways = {
             "picked": (2, lambda x=x: xp.takes(x, places)),
             "turned": (2, lambda x=x, y=y: xp.copy(y, x.T)),
@@ -132,12 +132,12 @@ def pack(xp, n):
         }
         for way, (passes, work) in ways.items():
             size = passes * x.nbytes // (2 if way == "gaps" else 1)
-            rate = size / seconds(xp.finish, work)
+            rate = size / time_call(xp.finish, work)
             rows.append({"way": way, "dtype": dtype, "gb_s": rate / 1e9, "copy_gb_s": plain / 1e9, "share": rate / plain})
     return rows
 
 
-def pieces(xp, n, dtype):
+def list_work(xp, n, dtype):
     """Work that layers do on n x n arrays, by name: functions of a namespace `way`, pdla's kernels or what CuPy composes."""
     x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
     row, column, both = (xp.asarray(np.ones(shape, dtype)) for shape in ((1, n), (n, 1), (2, n, 1)))
@@ -166,7 +166,7 @@ def pieces(xp, n, dtype):
     }
 
 
-def pieces_of_torch(torch, n, dtype):
+def list_torch_work(torch, n, dtype):
     """The same by PyTorch, which does not keep the slope of GeLU but computes it in the backward pass."""
     functional, aten = torch.nn.functional, torch.ops.aten
     x, y = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
@@ -182,22 +182,22 @@ def pieces_of_torch(torch, n, dtype):
     }
 
 
-def fused(xp, torch, n):
+def time_fused(xp, torch, n):
     """Rows of figures, one for each piece of a layer's work and dtype, on n x n arrays."""
     rows, plain = [], SimpleNamespace(**vars(composed))
     plain.gelu = lambda x, slope, bias=None: composed.gelu(x, slope, bias, xp.erf)
     for dtype in ("float32", "float64"):
-        others = {} if torch is None else pieces_of_torch(torch, n, dtype)
-        for what, work in pieces(xp, n, dtype).items():
-            one, many = (seconds(xp.finish, lambda work=work, way=way: work(way)) for way in (xp, plain))
+        others = {} if torch is None else list_torch_work(torch, n, dtype)
+        for what, work in list_work(xp, n, dtype).items():
+            one, many = (time_call(xp.finish, lambda work=work, way=way: work(way)) for way in (xp, plain))
             row = {"what": what, "dtype": dtype, "seconds": one, "composed_seconds": many}
             if what in others:
-                row["torch_seconds"] = seconds(torch.cuda.synchronize, others[what])
+                row["torch_seconds"] = time_call(torch.cuda.synchronize, others[what])
             rows.append(row)
     return rows
 
 
-def message(xp, sizes):
+def time_message(xp, sizes):
     """Rows of figures, one for each length: bytes a second of a message through pinned memory, in pieces and whole."""
     with config.override(gpu_mpi="off"):
         comm = pdla.world()
@@ -212,13 +212,13 @@ def message(xp, sizes):
 
         row = {"bytes": nbytes}
         for name, staging.PIECE in (("pieces", least), ("whole", nbytes + 1)):
-            row[f"{name}_gb_s"] = 1e-9 * nbytes / seconds(xp.finish, once)
+            row[f"{name}_gb_s"] = 1e-9 * nbytes / time_call(xp.finish, once)
         rows.append(row)
     staging.PIECE = least
     return rows
 
 
-def fill(xp, n):
+def time_fill(xp, n):
     """Rows of figures, one for each distribution and dtype, of n x n random matrices."""
     import cupy
 
@@ -228,20 +228,20 @@ def fill(xp, n):
             ("uniform", 1, cupy.random.random), ("integers", 10, cupy.random.random), ("normal", 1, cupy.random.standard_normal),
         ):
             draw = Draw(n, np.dtype(dtype), 0, distribution, 0, high)
-            plain = seconds(xp.finish, lambda theirs=theirs, dtype=dtype: theirs((n, n), dtype))
-            ours = seconds(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))
+            plain = time_call(xp.finish, lambda theirs=theirs, dtype=dtype: theirs((n, n), dtype))
+            ours = time_call(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))
             rate = n * n * draw.dtype.itemsize / ours
             row = {"what": distribution, "dtype": dtype, "seconds": ours, "gb_s": rate / 1e9, "cupy_seconds": plain}
             rows.append(row)
     return rows
 
 
-def factors(xp, sizes):
+def time_factors(xp, sizes):
     """Rows of figures, one for each dtype and size."""
-    return pdla.run(1, lambda comm: [factors_of(xp, comm, dtype, n) for dtype in ("float64", "float32") for n in sizes])[0]
+    return pdla.run(1, lambda comm: [time_factors_of(xp, comm, dtype, n) for dtype in ("float64", "float32") for n in sizes])[0]
 
 
-def factors_of(xp, comm, dtype, n):
+def time_factors_of(xp, comm, dtype, n):
     """Seconds of pdla's factors and solutions on a world of one rank, and of CuPy's."""
     import cupy
     from cupyx.scipy import linalg as cupyx
@@ -262,30 +262,30 @@ def factors_of(xp, comm, dtype, n):
     }
     row = {"dtype": dtype, "n": n}
     for what, (ours, theirs) in ways.items():
-        row |= {what: seconds(xp.finish, ours), f"cupy_{what}": seconds(xp.finish, theirs)}
+        row |= {what: time_call(xp.finish, ours), f"cupy_{what}": time_call(xp.finish, theirs)}
     return row
 
 
-def layer(xp, torch, hidden, heads, sequence, batch):
+def time_layer(xp, torch, hidden, heads, sequence, batch):
     """Rows of figures, one for each dtype."""
-    return [layer_of(kind, xp, torch, hidden, heads, sequence, batch) for kind in ("float32", "tf32", "bfloat16")]
+    return [time_layer_of(kind, xp, torch, hidden, heads, sequence, batch) for kind in ("float32", "tf32", "bfloat16")]
 
 
-def layer_of(kind, xp, torch, hidden, heads, sequence, batch):
+def time_layer_of(kind, xp, torch, hidden, heads, sequence, batch):
     """Seconds of a pass forward and backward, pdla's on a world of one rank."""
     dtype = "float32" if kind == "tf32" else kind
 
     def ours(comm):
         scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
-        made = nn.TransformerLayer(scheme, hidden, heads, sequence=sequence, dtype=kind_of(dtype))
-        x = scheme.shard(np.ones((batch * sequence, hidden), kind_of(dtype)), sequence=sequence)
+        made = nn.TransformerLayer(scheme, hidden, heads, sequence=sequence, dtype=find_dtype(dtype))
+        x = scheme.shard(np.ones((batch * sequence, hidden), find_dtype(dtype)), sequence=sequence)
 
         def step():
             for parameter in made.all_parameters():
                 parameter.gradient = None
             made.backward(made.forward(x))
 
-        return seconds(xp.finish, step)
+        return time_call(xp.finish, step)
 
     with config.override(tf32=kind == "tf32"):
         taken = pdla.run(1, ours)[0]
@@ -306,29 +306,29 @@ def layer_of(kind, xp, torch, hidden, heads, sequence, batch):
             of(x, src_mask=mask, is_causal=True).sum().backward()
 
         try:
-            figures[f"torch_{name}_seconds"] = seconds(torch.cuda.synchronize, step)
+            figures[f"torch_{name}_seconds"] = time_call(torch.cuda.synchronize, step)
         except Exception as error:  # torch.compile needs a compiler
             figures[f"torch_{name}_failed"] = str(error)[:300]
     return figures
 
 
-def sections(xp, torch, small):
+def list_sections(xp, torch, small):
     """The sections, by name, as functions that return figures."""
     n = 64 if small else 8192
     return {
-        "gemm": lambda: gemm(xp, torch, (32,) if small else (1024, 4096, 8192)),
-        "calls": lambda: calls(xp, torch, 64),
-        "pack": lambda: pack(xp, 300 if small else n),
-        "fused": lambda: fused(xp, torch, n),
-        "message": lambda: message(xp, (1000, 1 << 21) if small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
-        "fill": lambda: fill(xp, n),
-        "factors": lambda: factors(xp, (40,) if small else (4096, 8192)),
-        "layer": lambda: layer(xp, torch, *((16, 2, 4, 2) if small else (2048, 16, 512, 8))),
+        "gemm": lambda: time_gemm(xp, torch, (32,) if small else (1024, 4096, 8192)),
+        "calls": lambda: time_calls(xp, torch, 64),
+        "pack": lambda: time_pack(xp, 300 if small else n),
+        "fused": lambda: time_fused(xp, torch, n),
+        "message": lambda: time_message(xp, (1000, 1 << 21) if small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
+        "fill": lambda: time_fill(xp, n),
+        "factors": lambda: time_factors(xp, (40,) if small else (4096, 8192)),
+        "layer": lambda: time_layer(xp, torch, *((16, 2, 4, 2) if small else (2048, 16, 512, 8))),
     }
 
 
 def main():
-    told = parser(__doc__)
+    told = make_parser(__doc__)
     told.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
     told.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
     told.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
@@ -337,7 +337,7 @@ def main():
         TIMING.update(runs=1, long=0.0)
     figures, failed = {}, []
     with config.override(array="cupy"):
-        for name, measured in sections(chosen(), torch_or_none(), arguments.small).items():
+        for name, measured in list_sections(chosen(), find_torch(), arguments.small).items():
             if arguments.only and name not in arguments.only.split(","):
                 continue
             try:

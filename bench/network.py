@@ -29,9 +29,9 @@ from rich.table import Table
 
 from bench import cluster
 from bench.common import core
-from bench.common.given import parser, shapes
-from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, no_scalapack, threads
-from bench.common.table import console, headed
+from bench.common.given import make_parser, read_shapes
+from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, find_core_type, find_scalapack_fault, make_thread_limits
+from bench.common.table import make_console, start_table
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.leave import write_json
 from pdla.model.machine import Machine
@@ -45,12 +45,12 @@ TURN = 1.0  # seconds of products in a side's turn
 WIDTH = 170  # columns, where the output is no terminal
 
 
-def arguments() -> argparse.Namespace:
-    told = parser(__doc__)
+def read_arguments() -> argparse.Namespace:
+    told = make_parser(__doc__)
     told.add_argument("--hosts", type=int, default=16, help="default 16")
     told.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
     told.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
-    told.add_argument("--shapes", type=shapes, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    told.add_argument("--shapes", type=read_shapes, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
     told.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
     told.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
     told.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
@@ -71,7 +71,7 @@ def check(given: argparse.Namespace) -> None:
 # ---------------------------------------------------------------------------------------------- jobs
 
 
-def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) -> int:
+def run_jobs(given: argparse.Namespace, ranks: int, rate: str, results: Path) -> int:
     """Run all jobs on one cluster, which ends with this process; their lines go to `results`."""
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
@@ -82,9 +82,9 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
         found.write_text("")
         spec = {"check": not given.unchecked, "turns": given.turns, "turn": TURN}
         spec["work"] = [{"sizes": sizes, "sides": JOBS[name]} for sizes in work]
-        start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
+        start = run_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         if name == "pdla":
-            os.environ["PDLA_MACHINE"] = described(given.core, given.hosts, ranks, rate)
+            os.environ["PDLA_MACHINE"] = write_machine(given.core, given.hosts, ranks, rate)
         status = start(given.hosts, ranks, [sys.executable, "-m", "bench.sides.job", json.dumps(spec | {"results": str(found)})])
         lines = [json.loads(line) for line in found.read_text().splitlines()]
         with results.open("a") as file:
@@ -96,30 +96,30 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
     return 0
 
 
-def described(one: Machine, hosts: int, ranks: int, rate: str) -> str:
+def write_machine(one: Machine, hosts: int, ranks: int, rate: str) -> str:
     """Write the description of the cluster, a machine of such cores; gives the file."""
     file = cluster.FOLDER / "machine.toml"
-    link = cluster.bytes_a_second(rate)
-    mine = core.shared(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
+    link = cluster.parse_rate(rate)
+    mine = core.share_core(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
     name = f"{hosts} emulated hosts of {ranks} ranks, links of {rate}"
     file.write_text(replace(mine, network=link / ranks, injection=link, node=ranks, name=name, source="bench/network.py").text())
     return str(file)
 
 
-def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
+def run_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
     """Run a command on so many ranks a host under Debian's Open MPI, which its ScaLAPACK is built for."""
     machines = cluster.FOLDER / "slots"
     machines.write_text("".join(f"{cluster.address(i)} slots={ranks}\n" for i in range(1, hosts + 1)))
     wanted = {
-        "plm_rsh_agent": cluster.launcher(), "plm_rsh_no_tree_spawn": 1, "btl": "tcp,vader,self", "pml": "ob1",
+        "plm_rsh_agent": cluster.write_launcher(), "plm_rsh_no_tree_spawn": 1, "btl": "tcp,vader,self", "pml": "ob1",
         "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": 1,
     }
     options = [word for name, value in wanted.items() for word in ("--mca", name, value)]
-    environment = OPEN_MPI | core_type()
+    environment = OPEN_MPI | find_core_type()
     for name in (*environment, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         options += ["-x", name]
     words = ["mpirun.openmpi", "--hostfile", machines, "--bind-to", "none", *options, "-np", hosts * ranks, *command]
-    return cluster.on_first_host(words, dict(os.environ) | environment | AS_ROOT)
+    return cluster.run_on_first_host(words, dict(os.environ) | environment | AS_ROOT)
 
 
 # ---------------------------------------------------------------------------------------------- figures
@@ -146,7 +146,7 @@ class Row:
         ours, alone = self.best("ours", "native"), self.best("ceiling")
         if ours is None or alone is None:
             return None
-        return median(ours["seconds"]) / (ours["volume"] / cluster.bytes_a_second(self.first["rate"]) + median(alone["seconds"]))
+        return median(ours["seconds"]) / (ours["volume"] / cluster.parse_rate(self.first["rate"]) + median(alone["seconds"]))
 
     def cells(self) -> list[str]:
         sizes = " x ".join(str(self.first[name]) for name in "mnk")
@@ -161,7 +161,7 @@ class Row:
         ]
 
 
-def rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
+def group_rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
     """For each rate and number of ranks, a row for each product."""
     groups: dict[tuple, list[dict]] = {}
     for line in lines:
@@ -172,16 +172,16 @@ def rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
     return found
 
 
-def table(rate: str, ranks: int, hosts: int, some: list[Row]) -> Table:
+def make_table(rate: str, ranks: int, hosts: int, some: list[Row]) -> Table:
     title = f"{ranks} ranks on {hosts} hosts, links of {rate}: seconds, and MB on the busiest link"
     times = "pdla, own layouts", "pdla, 2-D blocks", "by hand", "ScaLAPACK", "computing"
-    made = headed(title, "m x n x k", *times, "over floor", "by hand / pdla", "ScaLAPACK / pdla")
+    made = start_table(title, "m x n x k", *times, "over floor", "by hand / pdla", "ScaLAPACK / pdla")
     for row in some:
         made.add_row(*row.cells())
     return made
 
 
-def verdict(found: dict[tuple[str, int], list[Row]]) -> list[str]:
+def summarize(found: dict[tuple[str, int], list[Row]]) -> list[str]:
     every = [row for some in found.values() for row in some]
     ratios = {side: [ratio for row in every if (ratio := row.over_pdla(side))] for side in PEERS}
     floors = [floor for row in every if (floor := row.over_floor())]
@@ -196,41 +196,41 @@ def verdict(found: dict[tuple[str, int], list[Row]]) -> list[str]:
     return [*lines, f"exact on integers, twice: {sum(exact)} of {len(exact)} products of a side"]
 
 
-def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict]:
+def measure_all(given: argparse.Namespace, folder: Path, out: Console) -> list[dict]:
     """The lines of all sides on all clusters. Each cluster has a process of its own, with which it ends."""
     found: list[dict] = []
     for rate in given.rates.split(","):
         for ranks in given.ranks_per_host:
             results = folder / f"{rate}-{ranks}"
             results.touch()
-            work = partial(on_cluster, given, ranks, rate, results)
-            job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.contained(work, given.limit)))
+            work = partial(run_jobs, given, ranks, rate, results)
+            job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.run_contained(work, given.limit)))
             job.start()
             job.join()
             lines = [json.loads(line) for line in results.read_text().splitlines()]
             found += lines
-            for (_, every), some in rows(lines).items():
-                out.print(table(rate, every, given.hosts, some))
+            for (_, every), some in group_rows(lines).items():
+                out.print(make_table(rate, every, given.hosts, some))
     return found
 
 
 def main() -> int:
-    given = arguments()
-    os.environ |= threads(1) | {"PYTHONPATH": str(ROOT)}
-    out = console(WIDTH)
-    if "ScaLAPACK" in given.sides and (why := no_scalapack()):
+    given = read_arguments()
+    os.environ |= make_thread_limits(1) | {"PYTHONPATH": str(ROOT)}
+    out = make_console(WIDTH)
+    if "ScaLAPACK" in given.sides and (why := find_scalapack_fault()):
         out.print(f"left out: ScaLAPACK: {why}")
         given.sides = ",".join(name for name in given.sides.split(",") if name != "ScaLAPACK")
     try:
         check(given)
-        given.core = core.calibrated() if "pdla" in given.sides else None
+        given.core = core.calibrate_core() if "pdla" in given.sides else None
         with tempfile.TemporaryDirectory() as folder:
-            lines = measured(given, Path(folder), out)
+            lines = measure_all(given, Path(folder), out)
     except cluster.Refused as reason:
         return cluster.refuse(reason)
     if given.json:
         write_json(given.json, {"command": sys.argv, "lines": lines})
-    for line in verdict(rows(lines)):
+    for line in summarize(group_rows(lines)):
         out.print(line)
     return 0
 

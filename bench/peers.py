@@ -29,12 +29,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.common.given import parser
+from bench.common.given import make_parser
 from bench.common.launch import CORES
 from bench.common.product import Product
-from bench.common.table import console
-from bench.sides.figures import Row, exported, left_out, table, verdict
-from bench.sides.jobs import TORCH, Job, jobs, unfit
+from bench.common.table import make_console
+from bench.sides.figures import Row, list_left_out, make_table, summarize, to_json
+from bench.sides.jobs import TORCH, Job, explain_unfit, list_jobs
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.leave import write_json
 from pdla.bench.measure.facts import processor
@@ -48,8 +48,8 @@ TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and
 WIDTH = 240  # columns, where the output is no terminal
 
 
-def arguments() -> argparse.Namespace:
-    told = parser(__doc__)
+def read_arguments() -> argparse.Namespace:
+    told = make_parser(__doc__)
     told.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
     told.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
     told.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
     return told.parse_args()
 
 
-def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
+def read_products(shapes: list[str], dtypes: list[str]) -> list[Product]:
     if odd := [shape for shape in shapes if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", shape)]:
         raise SystemExit(f"peers.py: --shapes {','.join(odd)}: give n, or m x n x k, such as 4096x4096x128")
     if odd := [dtype for dtype in dtypes if dtype not in DTYPES]:
@@ -72,33 +72,33 @@ def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
     return [Product(*size, dtype) for size, dtype in cross(mnk, dtypes)]
 
 
-def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
+def list_products(given: argparse.Namespace) -> dict[int, list[Product]]:
     """The products for each number of ranks."""
     dtypes = given.dtypes.split(",")
     ranks = given.ranks or ([2, 4] if given.quick else [*RANKS])
     shapes = given.shapes.split(",") if given.shapes else ["256", "512"] if given.quick else [*SHAPES]
-    found = {r: products(shapes, dtypes) for r in ranks}
+    found = {r: read_products(shapes, dtypes) for r in ranks}
     if not (given.ranks or given.shapes or given.quick):
-        found[MANY] = products([SQUARE], dtypes)
+        found[MANY] = read_products([SQUARE], dtypes)
     return found
 
 
 # ---------------------------------------------------------------------------------------------- a run
 
 
-def visits(rows: list[Row]) -> list[list[Row]]:
+def group_rows(rows: list[Row]) -> list[list[Row]]:
     """Groups of rows that each job runs at a time, before the next job's turn: the short ones together, each other row alone."""
     short = [row for row in rows if row.product.m * row.product.n * row.product.k <= SHORT]
     alone = [[row] for row in rows if row not in short]
     return [short, *alone] if short else alone
 
 
-def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
+def run_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
     """Run a job on the rows' products, and add its figures to the rows; gives what went wrong, or ""."""
     work = []
     for row in rows:
         p = row.product
-        fits = {side: unfit(side, p, row.ranks) for side in job.sides}
+        fits = {side: explain_unfit(side, p, row.ranks) for side in job.sides}
         row.left_out |= {" ".join(side): why for side, why in fits.items() if why}
         if sides := [side for side, why in fits.items() if not why]:
             work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
@@ -111,7 +111,7 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
     return fault
 
 
-def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
+def run_rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
     """Run all rounds of some products; a job that has failed is left out of later ones."""
     for number in range(1 if given.quick else given.repeats):
         for job in run:
@@ -119,47 +119,48 @@ def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: d
             if name in absent:
                 continue
             start = time.perf_counter()
-            fault = one_job(job, rows, number == 0, given.limit)
+            fault = run_job(job, rows, number == 0, given.limit)
             named = rows[0].title + " and others" * (len(rows) > 1)
             say.print(f"{job.name}, {named}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
             if fault:
                 absent[name] = fault
 
 
-def machine() -> dict[str, object]:
+def describe_machine() -> dict[str, object]:
     return {
         "cpu": [processor()], "cores": CORES, "load": os.getloadavg(), "python": platform.python_version(), "time": time.ctime(),
     }
 
 
 def main() -> int:
-    given = arguments()
+    given = read_arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, which ends the job under way, too
-    out = console(WIDTH)
+    out = make_console(WIDTH)
     say = Console(stderr=True, highlight=False)
-    known = {job.name: job for job in jobs(given.torch_python)}
+    known = {job.name: job for job in list_jobs(given.torch_python)}
     asked = given.sides.split(",") if given.sides else [*known]
     if odd := [name for name in asked if name not in known]:
         raise SystemExit(f"peers.py: --sides {','.join(odd)}: give some of {','.join(known)}")
     wanted = [job for name, job in known.items() if name in asked]
-    absent = {job.name: why for job in wanted if (why := job.missing())}
+    absent = {job.name: why for job in wanted if (why := job.find_missing())}
     run = [job for job in wanted if job.name not in absent]
-    wished, before, done = cases(given), machine(), []
+    wished, before, done = list_products(given), describe_machine(), []
     out.print(f"{before['cpu']}, {CORES} cores, load {before['load']}; NumPy on {CORES} threads; ms, and NumPy's time over it")
     for ranks, asked_for in wished.items():
         rows = [Row(ranks, product) for product in asked_for]
         done += rows
-        for some in visits(rows):
-            rounds(given, run, some, absent, say)
+        for some in group_rows(rows):
+            run_rounds(given, run, some, absent, say)
             if given.json:
-                found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
+                found = {"before": before, "after": describe_machine(), "command": sys.argv, "absent": absent}
+                found["rows"] = to_json(done)
                 write_json(given.json, found)
-        out.print(table(ranks, rows))
+        out.print(make_table(ranks, rows))
     for name, why in absent.items():
         out.print(f"absent: {name}: {why}")
-    for line in left_out(done):
+    for line in list_left_out(done):
         out.print(line)
-    for line in verdict(done):
+    for line in summarize(done):
         out.print(line)
     return 1 if any(row.wrong for row in done) else 0
 

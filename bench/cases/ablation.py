@@ -13,8 +13,8 @@ from bench.cases.choice import forget
 from bench.common.case import case
 from bench.common.meeting import Meeting
 from bench.common.product import Product
-from bench.common.turns import milliseconds
-from bench.sides.ours import BLOCKS, flat_grid, operands
+from bench.common.turns import time_medians
+from bench.sides.ours import BLOCKS, make_grid, make_operands
 from pdla.bench.arguments import positive
 from pdla.comm import group
 from pdla.comm.collectives import circulant, ring
@@ -32,12 +32,12 @@ NODE = 4  # ranks
 LONG, SHORT = 64 << 10, 16  # bytes of a rank's piece
 
 
-def gathered(comm, nbytes):
+def gather(comm, nbytes):
     pieces = [comm.xp.empty((nbytes,), "int8") for _ in range(comm.size)]
     comm.allgather(pieces[comm.rank], pieces).wait()
 
 
-def summed(comm, nbytes):
+def add_up(comm, nbytes):
     parts = [comm.xp.empty((nbytes // 8,), "float64") for _ in range(comm.size)]
     comm.reduce_scatter(parts, parts[comm.rank]).wait()
 
@@ -47,10 +47,10 @@ def without_steps():
 
 
 EXCHANGES = (  # what is left out, the exchange, the bytes of a piece, and how it is left out
-    ("all-gather around the nodes", gathered, LONG, lambda: [patch.object(ring, "LONG", float("inf"))]),
-    ("sum from node to node", summed, LONG, lambda: [patch.object(group, "pays", lambda *_: False)]),
-    ("all-gather in steps", gathered, SHORT, without_steps),
-    ("sum in steps", summed, SHORT, without_steps),
+    ("all-gather around the nodes", gather, LONG, lambda: [patch.object(ring, "LONG", float("inf"))]),
+    ("sum from node to node", add_up, LONG, lambda: [patch.object(group, "pays", lambda *_: False)]),
+    ("all-gather in steps", gather, SHORT, without_steps),
+    ("sum in steps", add_up, SHORT, without_steps),
 )
 
 PLAN = {  # how each part of a plan's choice is left out
@@ -81,9 +81,9 @@ PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native
 )
 
 
-def planned(comm, mnk, lying):
-    grid, *layouts = pdla.native_layouts(*mnk, comm=comm) if lying == "native" else (flat_grid(comm), *BLOCKS)
-    A, B, C = operands(Product(*mnk, "float64"), grid, layouts)
+def multiply(comm, mnk, lying):
+    grid, *layouts = pdla.native_layouts(*mnk, comm=comm) if lying == "native" else (make_grid(comm), *BLOCKS)
+    A, B, C = make_operands(Product(*mnk, "float64"), grid, layouts)
     pdla.matmul(A, B, out=C)
 
 
@@ -98,13 +98,13 @@ def ablation():
     """
     for what, work, nbytes, left_out in EXCHANGES:
         for ranks in (64, 1024):
-            yield what, f"pieces of {nbytes}", None, ranks, NODE, *with_and_without(left_out, ranks, work, (nbytes,))
+            yield what, f"pieces of {nbytes}", None, ranks, NODE, *count_both(left_out, ranks, work, (nbytes,))
     for what, mnk, lying, ranks, node in PRODUCTS:
-        found = with_and_without(PLAN[what], ranks, planned, (mnk, lying), node)
+        found = count_both(PLAN[what], ranks, multiply, (mnk, lying), node)
         yield what, " x ".join(map(str, mnk)), lying, ranks, node, *found
 
 
-def figures(ranks, work, what, node=NODE):
+def count(ranks, work, what, node=NODE):
     """Bytes over the busiest link, and most messages of a rank, of the first, second and last
     node."""
 
@@ -122,7 +122,7 @@ def figures(ranks, work, what, node=NODE):
     return max(links), most
 
 
-def with_and_without(left_out, *asked):
+def count_both(left_out, *asked):
     """`figures` with something, and without it."""
     found = []
     for patches in ([], left_out()):
@@ -130,52 +130,52 @@ def with_and_without(left_out, *asked):
         with ExitStack() as stack:
             for each in patches:
                 stack.enter_context(each)
-            found.append(figures(*asked))
+            found.append(count(*asked))
     return [figure for both in zip(*found, strict=True) for figure in both]
 
 
 # ---------------------------------------------------------------------------------------------- by time, on one node
 
-def product(n, comm):
-    A, B, C = (pdla.random((n, n), flat_grid(comm), BLOCKS[0], seed=seed) for seed in range(3))
+def make_product(n, comm):
+    A, B, C = (pdla.random((n, n), make_grid(comm), BLOCKS[0], seed=seed) for seed in range(3))
     return partial(pdla.matmul, A, B, out=C)
 
 
-def conversion(n, comm):
-    A = pdla.random((n, n), flat_grid(comm), BLOCKS[0])
+def make_conversion(n, comm):
+    A = pdla.random((n, n), make_grid(comm), BLOCKS[0])
     return partial(A.redistribute, in_blocks(near_square(comm.size), 128))
 
 
-def factor(function, n, comm):
+def make_factorization(function, n, comm):
     shape = near_square(comm.size)
     A = pdla.random((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 128))
     pdla.fill_diagonal(A, n)
     return partial(function, A)
 
 
-def no_sharing(comm):
+def without_sharing(comm):
     return patch.object(comm, "shared_limit", 0)
 
 
-def no_conversion(_):
+def without_conversion(_):
     return patch.object(redistribute, "SHOWN", float("inf"))
 
 
-def no_slots(comm):
+def without_slots(comm):
     return patch.object(type(comm), "publishes", False)  # the communicators of a row and a column, too
 
 
 SHARING = (  # what is left out, the work, calls in succession, and how it is left out on a communicator
-    ("products in shared memory, n = 256", partial(product, 256), 20, no_sharing),
-    ("products in shared memory, n = 1024", partial(product, 1024), 2, no_sharing),
-    ("products in shared memory, n = 4096", partial(product, 4096), 1, no_sharing),
-    ("conversions in shared memory, n = 2048", partial(conversion, 2048), 2, no_conversion),
-    ("Cholesky's panels in shared slots, n = 2048", partial(factor, pdla.linalg.cholesky, 2048), 1, no_slots),
-    ("LU's panels in shared slots, n = 2048", partial(factor, pdla.linalg.lu_factor, 2048), 1, no_slots),
+    ("products in shared memory, n = 256", partial(make_product, 256), 20, without_sharing),
+    ("products in shared memory, n = 1024", partial(make_product, 1024), 2, without_sharing),
+    ("products in shared memory, n = 4096", partial(make_product, 4096), 1, without_sharing),
+    ("conversions in shared memory, n = 2048", partial(make_conversion, 2048), 2, without_conversion),
+    ("Cholesky's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.cholesky, 2048), 1, without_slots),
+    ("LU's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.lu_factor, 2048), 1, without_slots),
 )
 
 
-def without(comm, make, left_out):
+def leave_out(comm, make, left_out):
     """The work on a communicator of its own, on which something is left out."""
     own = comm.split(range(comm.size), "without")
     work = make(own)
@@ -196,6 +196,6 @@ def ablation_node(comm, turns: positive = 7):
     meeting = Meeting(comm.mpi)
     yield f"{comm.size} ranks, {turns} turns"
     for what, make, count, left_out in SHARING:
-        works = {"with": make(comm), "without": without(comm, make, left_out)}
-        shared, sent = milliseconds(meeting, turns, works, count)
+        works = {"with": make(comm), "without": leave_out(comm, make, left_out)}
+        shared, sent = time_medians(meeting, turns, works, count)
         yield what, shared, sent, sent / shared

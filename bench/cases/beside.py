@@ -14,9 +14,9 @@ from statistics import median
 from bench import cluster
 from bench.common import core
 from bench.common.case import case
-from bench.common.launch import AS_ROOT, ROOT, mpirun, no_scalapack, threads
-from bench.common.turns import in_turns
-from bench.network import described, under_open_mpi
+from bench.common.launch import AS_ROOT, ROOT, find_mpirun, find_scalapack_fault, make_thread_limits
+from bench.common.turns import take_turns
+from bench.network import run_open_mpi, write_machine
 from pdla.bench.arguments import positive
 
 # ---------------------------------------------------------------------------------------------- HPL
@@ -73,17 +73,18 @@ def hpl(n: positive = 4096, repeats: positive = 3):
     medians, and the ratio of pdla's to hpcc's.
     """
     for ranks in GRIDS:
-        own, other = map(median, in_turns(repeats, {side: partial(side, ranks, n) for side in (ours, theirs)}).values())
+        own, other = map(median, take_turns(repeats, {side: partial(side, ranks, n) for side in (run_pdla, run_hpcc)}).values())
         yield ranks, n, own, other, own / other
 
 
-def ours(ranks, n):
-    command = [mpirun(), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n), "--repeats", str(len(BLOCKS))]
+def run_pdla(ranks, n):
+    command = [find_mpirun(), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
+    command += ["--repeats", str(len(BLOCKS))]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout
     return max(map(float, RATE.findall(said)))
 
 
-def theirs(ranks, n):
+def run_hpcc(ranks, n):
     """The best of all grids and blocks."""
     found = []
     for p, q in GRIDS[ranks]:
@@ -91,7 +92,7 @@ def theirs(ranks, n):
             told = INPUT.format(n=n, count=len(BLOCKS), blocks=" ".join(map(str, BLOCKS)), p=p, q=q)
             Path(folder, "hpccinf.txt").write_text(told)
             command = ["mpirun.openmpi", "--oversubscribe", "-n", str(ranks), "hpcc"]
-            environment = _environment() | AS_ROOT | threads(1)
+            environment = _environment() | AS_ROOT | make_thread_limits(1)
             subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
             said = Path(folder, "hpccoutf.txt").read_text()
             found += map(float, RATE.findall(said))
@@ -106,7 +107,7 @@ def _environment():
 
 HOSTS, LIMIT = 16, 900  # seconds on a cluster
 NAMES = "Cholesky;LU;QR;eigh"
-SIDES = {"pdla": ("factored", cluster.mpirun), "ScaLAPACK": ("pdfactor", under_open_mpi)}
+SIDES = {"pdla": ("factored", cluster.mpirun), "ScaLAPACK": ("pdfactor", run_open_mpi)}
 
 
 @case("rate:8 | :10 | pdla, s:10.3f | MB:8.1f | ScaLAPACK, s:14.3f | MB:8.1f | times:8.2f | MB over:9.2f | pdla's grid, block:<18")
@@ -117,14 +118,14 @@ def factor_network(n: positive = 4096, rates: str = "200mbit,1gbit"):
     cluster (bench/network.py), ScaLAPACK in the best of blocks of 32, 64 and 128 on 4 x 4 and 2 x
     8. Least of three turns; MB that a host's link brought in the mean, as the kernel counted them.
     """
-    if why := no_scalapack():
+    if why := find_scalapack_fault():
         sys.exit(f"factor_network: {why}")
-    os.environ |= threads(1) | {"PYTHONPATH": str(ROOT)}
-    one = core.calibrated()
+    os.environ |= make_thread_limits(1) | {"PYTHONPATH": str(ROOT)}
+    one = core.calibrate_core()
     for rate in rates.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            work = partial(on_cluster, n, rate, one, Path(folder))
-            job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.contained(work, LIMIT)))
+            work = partial(run_on_cluster, n, rate, one, Path(folder))
+            job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.run_contained(work, LIMIT)))
             job.start()
             job.join()
             mine, others = (json.loads(Path(folder, side).read_text()) for side in SIDES)
@@ -133,12 +134,12 @@ def factor_network(n: positive = 4096, rates: str = "200mbit,1gbit"):
             yield rate, name, took / 1e3, came / 1e6, other / 1e3, brought / 1e6, other / took, came / brought, blocking
 
 
-def on_cluster(n, rate, one, folder):
+def run_on_cluster(n, rate, one, folder):
     """Run both sides on a cluster, which ends with this process."""
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
     cluster.build(HOSTS, rate)
-    os.environ["PDLA_MACHINE"] = described(one, HOSTS, 1, rate)
+    os.environ["PDLA_MACHINE"] = write_machine(one, HOSTS, 1, rate)
     for side, (module, start) in SIDES.items():
         start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(n), NAMES, str(folder / side)])
     return 0

@@ -20,12 +20,12 @@ LAYOUTS = {
 }
 
 
-def counted(work: Callable[[], Any], waits: bool = False) -> int:
+def count_calls(work: Callable[[], Any], waits: bool = False) -> int:
     """The calls within pdla that `work` makes. waits: count what runs inside a wait, too."""
-    return counted_by_file(work, waits)[0]
+    return count_by_file(work, waits)[0]
 
 
-def counted_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
+def count_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
     """The calls within pdla that `work` makes, and the files in which they are."""
     calls = inside = 0
     files = set()
@@ -51,27 +51,27 @@ def counted_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
     return calls, len(files)
 
 
-def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
+def count_products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
     """Calls of the first product of two n x n matrices, of the one after the next, and of the first in a new shape."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, B = (pdla.ones((n, n), grid, layout) for _ in range(2))
-    first = counted(lambda: A @ B)
+    first = count_calls(lambda: A @ B)
     A @ B
-    later = counted(lambda: A @ B)
+    later = count_calls(lambda: A @ B)
     D, E = pdla.ones((n + 17, n + 3), grid, layout), pdla.ones((n + 3, n + 5), grid, layout)
-    return [first, later, counted(lambda: D @ E)]
+    return [first, later, count_calls(lambda: D @ E)]
 
 
-def oblong(comm: Any) -> list[int]:
+def count_oblong(comm: Any) -> list[int]:
     """Calls of the first and of the third product of 700 x 500 by 500 x 900, in 2-D blocks."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, B = (pdla.ones(shape, grid, LAYOUTS["2-D blocks"]) for shape in ((700, 500), (500, 900)))
-    first = counted(lambda: A @ B)
+    first = count_calls(lambda: A @ B)
     A @ B
-    return [first, counted(lambda: A @ B)]
+    return [first, count_calls(lambda: A @ B)]
 
 
-def system(comm: Any) -> dict[str, Any]:
+def make_system(comm: Any) -> dict[str, Any]:
     """What is done with a positive definite matrix of 256 rows in 2-D blocks."""
     n, grid = 256, pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, b = pdla.random((n, n), grid, LAYOUTS["2-D blocks"], seed=1) + pdla.eye(n, grid, LAYOUTS["2-D blocks"]) * n, np.ones(n)
@@ -81,33 +81,33 @@ def system(comm: Any) -> dict[str, Any]:
 SYSTEMS = ("solve(A, b)", "cholesky(A)")
 
 
-def systems(comm: Any, name: str) -> list[int]:
+def count_systems(comm: Any, name: str) -> list[int]:
     """Calls of a first solution or factorization, of the third, and the files of that; waits are counted."""
-    work = system(comm)[name]
-    first = counted(work, True)
+    work = make_system(comm)[name]
+    first = count_calls(work, True)
     work()
-    return [first, *counted_by_file(work, True)]
+    return [first, *count_by_file(work, True)]
 
 
 SCHEMES = (nn.Summa2D, nn.Tensor3D)
 
 
-def passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
+def count_passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
     """Calls of the second forward and of the second backward pass of a Linear of 64 by 64 features."""
     layer = nn.Linear(scheme(pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)), 64, 64)
     x = layer.scheme.shard(np.ones((32, 64)))
     y = layer.forward(x)
     layer.backward(y)
-    return [counted(lambda: layer.forward(x)), counted(lambda: layer.backward(y))]
+    return [count_calls(lambda: layer.forward(x)), count_calls(lambda: layer.backward(y))]
 
 
-def world(word: str) -> int:
+def read_world(word: str) -> int:
     """How many dry ranks; 0: threads."""
     return 0 if word == "threads" else positive(word)
 
 
 @case("what:<32 | first:8.0f | later:8.0f | new shape:12.0f | files:8.0f")
-def calls(dry: world = None):
+def calls(dry: read_world = None):
     """Python calls of a first and of a later product, solution and factorization, and of passes.
 
     Of products also the first of a new shape, on a grid that has multiplied; of a linear's second
@@ -121,16 +121,16 @@ def calls(dry: world = None):
     """
     comm = pdla.world() if dry is None else None
 
-    def told(program: Callable[..., list[int]], *what: Any) -> list[int]:
+    def run(program: Callable[..., list[int]], *what: Any) -> list[int]:
         if comm is not None:
             return program(comm, *what)
         return pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
 
-    rows = [["700 x 500 by 500 x 900", *told(oblong), None, None]]  # the first product of this process
-    rows += [[f"400 x 400, {name}", *told(products, layout), None] for name, layout in LAYOUTS.items()]
+    rows = [["700 x 500 by 500 x 900", *run(count_oblong), None, None]]  # the first product of this process
+    rows += [[f"400 x 400, {name}", *run(count_products, layout), None] for name, layout in LAYOUTS.items()]
     for name in SYSTEMS:
-        first, later, files = told(systems, name)
+        first, later, files = run(count_systems, name)
         rows.append([f"256 x 256, {name}", first, later, None, files])
-    rows += [[f"a pass of a linear, {scheme.__name__}", *told(passes, scheme), None, None] for scheme in SCHEMES]
+    rows += [[f"a pass of a linear, {scheme.__name__}", *run(count_passes, scheme), None, None] for scheme in SCHEMES]
     if comm is None or comm.rank == 0:
         yield from rows

@@ -8,12 +8,12 @@ from statistics import median
 from unittest.mock import patch
 
 import pdla
-from bench.cases.volume import LARGE, MACHINES, planned
+from bench.cases.volume import LARGE, MACHINES, predict
 from bench.common.case import case
 from bench.common.meeting import Meeting
 from bench.common.product import Product
-from bench.common.turns import checked, in_turns
-from bench.sides.ours import BLOCKS, flat_grid, make, operands, side
+from bench.common.turns import check_sides, take_turns
+from bench.sides.ours import BLOCKS, make, make_grid, make_operands, make_side
 from pdla.bench.arguments import rank_count, sizes
 from pdla.comm.dry import DryComm
 from pdla.errors import PdlaError, PlanError
@@ -52,9 +52,9 @@ def boxes(comm, product: sizes, others: str = "", *, dtype: str = "float64", blo
         sides += [of_box(comm, asked, spec, blocks) for spec in others.split(",") if spec]
     except (argparse.ArgumentTypeError, PdlaError, TypeError, ValueError) as error:  # every rank's alike
         sys.exit(f"boxes {others}: {error}" if comm.rank == 0 else 1)
-    checked(meeting, asked, {one.about: one for one in sides})
+    check_sides(meeting, asked, {one.about: one for one in sides})
     calls = [max(1, round(TURN / meeting.seconds(one.multiply))) for one in sides]
-    times = in_turns(TURNS, {i: partial(meeting.seconds, sides[i].multiply, count) for i, count in enumerate(calls)})
+    times = take_turns(TURNS, {i: partial(meeting.seconds, sides[i].multiply, count) for i, count in enumerate(calls)})
     for i, taken in times.items():
         yield comm.size, sides[i].about, sides[i].workspace, 1e3 * median(taken), 1e3 * min(taken)
 
@@ -65,12 +65,12 @@ def of_box(comm, product, spec, blocks):
     shape = tuple(map(int, sides.split("x"))) if sides else None
     way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
     if blocks:
-        return side(*operands(product, flat_grid(comm), BLOCKS), **way)
+        return make_side(*make_operands(product, make_grid(comm), BLOCKS), **way)
     tables = {table.schedule: table for table in box.tables(shape or (1, 1, 1))}
     if shape is None or schedule not in tables:
         raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")
     grid = pdla.ProcessGrid(shape, axes=tables[schedule].axes, comm=comm)
-    return side(*operands(product, grid, tables[schedule].layouts), **way)
+    return make_side(*make_operands(product, grid, tables[schedule].layouts), **way)
 
 
 # ---------------------------------------------------------------------------------------------- how long planning takes
@@ -142,20 +142,20 @@ def constants(names: str = ",".join(CONSTANTS)):
     for name in names.split(","):
         module, values, layouts = CONSTANTS[name]
         for value in values:
-            yield name, str(value), layouts, *compared(module, name, value, layouts)
+            yield name, str(value), layouts, *compare(module, name, value, layouts)
 
 
-def compared(module, name, value, layouts):
+def compare(module, name, value, layouts):
     """How many products another value changes of how many; their seconds and words over the
     default's."""
     products, counts = PROBLEMS[layouts]
     asked, others = [(mnk, ranks) for mnk in products for ranks in counts], {}
     forget()
-    default = [chosen(*each, layouts) for each in asked]
+    default = [choose(*each, layouts) for each in asked]
     forget()
     with patch.object(module, name, value):
         for i, each in enumerate(asked):
-            what, costs = chosen(*each, layouts)
+            what, costs = choose(*each, layouts)
             if what != default[i][0]:
                 others[i] = costs()
     forget()
@@ -165,18 +165,18 @@ def compared(module, name, value, layouts):
     return len(asked), len(others), *(f"{min(each):.3f} to {max(each):.3f}" if each else "" for each in (seconds, words))
 
 
-def chosen(mnk, ranks, layouts):
+def choose(mnk, ranks, layouts):
     """What is chosen; and a function of its costs on MACHINES, or from blocks on PDLA_MACHINE's."""
     if layouts == "blocks":
-        A, B, C = operands(Product(*mnk, "float64"), flat_grid(DryComm(0, ranks)), BLOCKS)
+        A, B, C = make_operands(Product(*mnk, "float64"), make_grid(DryComm(0, ranks)), BLOCKS)
         plan = pdla.plan_matmul(A, B, out=C)
         return str(plan), lambda: [plan.predicted]
     taken = of_boxes.find_cheapest(*mnk, ranks, Machine())[0]
     cuts = [each.even_faces(*mnk) for each in BOX.tables(tuple(taken))]
-    return (taken, cuts), lambda: [planned(mnk, ranks, taken, machine) for machine in MACHINES]
+    return (taken, cuts), lambda: [predict(mnk, ranks, taken, machine) for machine in MACHINES]
 
 
 def forget():
     """What was chosen before, with another value, is looked for anew."""
-    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.messages, planned):
+    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.messages, predict):
         known.cache_clear()

@@ -26,14 +26,14 @@ def lines(folder: Path = ROOT / "pdla"):
     long = 0
     for path in sorted(folder.rglob("*.py")):
         text = path.read_text()
-        rooms[str(path.parent.relative_to(folder.parent))].append(code_lines(text))
+        rooms[str(path.parent.relative_to(folder.parent))].append(count_code_lines(text))
         long += sum(len(line) > LONG for line in text.splitlines())
     yield from ((room, len(files), sum(files)) for room, files in sorted(rooms.items()))
     yield "in all", sum(map(len, rooms.values())), sum(map(sum, rooms.values()))
     yield f"{long} lines over {LONG} columns"
 
 
-def docstring_lines(text: str) -> set[int]:
+def find_docstring_lines(text: str) -> set[int]:
     """The numbers of the lines of docstrings."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -43,10 +43,10 @@ def docstring_lines(text: str) -> set[int]:
     return lines
 
 
-def code_lines(text: str) -> int:
+def count_code_lines(text: str) -> int:
     """How many lines have code: a line of a string that is no docstring counts."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - docstring_lines(text))
+    return len(lines - find_docstring_lines(text))

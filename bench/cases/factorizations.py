@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 
 import pdla
 from bench.common.case import case
-from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, find_core_type, find_scalapack_fault, make_thread_limits
 from bench.common.meeting import Meeting
-from bench.common.turns import in_turns
+from bench.common.turns import take_turns
 from pdla.bench.arguments import by_x, positive
 from pdla.bench.arguments import sides as numbers
 from pdla.linalg import cho_factor, cholesky, eigh, eigvalsh, inv, lstsq, lu_factor, polar, qr, solve, solve_triangular
@@ -34,7 +34,7 @@ SIZES = "1024,2048,4096,65536x64,65536x256,16384x512"
 OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
 
 
-def shapes(text):
+def read_shapes(text):
     """Numbers of rows and columns: n for n x n, or m x n, m > n; separated by commas."""
     what = "n, or m x n, such as 65536x64"
     found = [(positive(word),) * 2 if word.isdecimal() else tuple(numbers(word, 2, what)) for word in text.split(",")]
@@ -45,7 +45,7 @@ def shapes(text):
 
 
 @case("size:10 | :<18 | ours:8.1f | SciPy:8.1f | ratio:7.2f | ScaLAPACK:11.1f | ratio:7.2f")
-def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
+def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
     """Factorizations, solutions, inverses, polar factors: beside SciPy's of two threads, and ScaLAPACK's.
 
     mpirun -n 2 python -m bench factor 1024,2048,65536x64 --only QR
@@ -68,24 +68,24 @@ def factor(comm, sizes: shapes = SIZES, *, only: str = ""):
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
     for m, n in sizes:
-        ours, theirs = squares(n, comm) if m == n else talls(m, n, comm)
+        ours, theirs = list_square(n, comm) if m == n else list_tall(m, n, comm)
         ours = {name: way for name, way in ours.items() if name.startswith(only)}
-        kinds = {kind(name) for name in ours}
+        kinds = {find_kind(name) for name in ours}
         words = 4 * m * n // comm.size  # as a call makes at most: copies of its share
-        turn = {name: partial(timed, meeting.seconds, words, *way) for name, way in ours.items()}
+        turn = {name: partial(time_fresh, meeting.seconds, words, *way) for name, way in ours.items()}
         theirs = {name: way for name, way in theirs.items() if name in kinds}
-        turn |= {name: partial(quietly, meeting, partial(timed, alone, words, *way)) for name, way in theirs.items()}
-        others = [] if no_scalapack() else sorted(kinds & Job.known)
+        turn |= {name: partial(run_quietly, meeting, partial(time_fresh, time_alone, words, *way)) for name, way in theirs.items()}
+        others = [] if find_scalapack_fault() else sorted(kinds & Job.known)
         job = Job(m, n, comm.size, others) if others and comm.rank == 0 else None
-        turn |= {f"ScaLAPACK, {name}": partial(quietly, meeting, partial(Job.seconds, job, name)) for name in others}
-        times = in_turns(TURNS, turn, first=1)
+        turn |= {f"ScaLAPACK, {name}": partial(run_quietly, meeting, partial(Job.seconds, job, name)) for name in others}
+        times = take_turns(TURNS, turn, first=1)
         if job:
             job.end()
         size = f"{n}" if m == n else by_x((m, n))
-        yield from ((size, name, *beside(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
+        yield from ((size, name, *to_figures(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
 
 
-def alone(work):
+def time_alone(work):
     """Seconds of work by two threads."""
     with threadpool_limits(2):
         start = time.perf_counter()
@@ -95,7 +95,7 @@ def alone(work):
     return taken
 
 
-def quietly(meeting, figure):
+def run_quietly(meeting, figure):
     """What figure() gives on rank 0, while the others sleep rather than poll."""
     taken = figure() if meeting.comm.rank == 0 else 0.0
     request = meeting.comm.Ibarrier()
@@ -104,7 +104,7 @@ def quietly(meeting, figure):
     return taken
 
 
-def timed(seconds, words, make, call):
+def time_fresh(seconds, words, make, call):
     """Seconds of the call of what is made anew, where so many words were used a moment ago.
 
     Memory that lay free for two seconds a virtual machine may have given back to its host: to get
@@ -123,7 +123,7 @@ class Job:
     def __init__(self, m, n, ranks, names):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
         start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
-        environment = kept | threads(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | core_type()
+        environment = kept | make_thread_limits(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | find_core_type()
         command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(m), str(n), ";".join(names)]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -137,7 +137,7 @@ class Job:
         self.process.wait()
 
 
-def grids(comm, n):
+def choose_grids(comm, n):
     """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, for LU, and for QR."""
     tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
     blockings = [cheapest(task, comm.size)[0] for task in tasks]
@@ -145,21 +145,21 @@ def grids(comm, n):
     return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]
 
 
-def of(n, grid, layout, positive):
+def draw(n, grid, layout, positive):
     A = pdla.random((n, n), grid, layout, seed=2, distribution="normal")  # well conditioned: seed 1 at n = 1024 is not
     if not positive:
         return A
     return (A + A.T.redistribute(layout)) * 0.5 + pdla.eye(n, grid, layout) * (2 * n**0.5 + 1)
 
 
-def squares(n, comm):
+def list_square(n, comm):
     """By name: what to make anew before each call, and the call; ours, and SciPy's."""
-    square, triangle, columns, panels = grids(comm, n)
+    square, triangle, columns, panels = choose_grids(comm, n)
     down = pdla.Layout(triangle[1].rows, "col")
     plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
-    P, Q = of(n, *square, True), of(n, plain, BLOCKS, True)
-    G, H, F = of(n, *columns, False), of(n, plain, BLOCKS, False), of(n, *panels, False)
-    L, B = cholesky(P).redistribute(*triangle[::-1]), of(n, triangle[0], down, False)
+    P, Q = draw(n, *square, True), draw(n, plain, BLOCKS, True)
+    G, H, F = draw(n, *columns, False), draw(n, plain, BLOCKS, False), draw(n, *panels, False)
+    L, B = cholesky(P).redistribute(*triangle[::-1]), draw(n, triangle[0], down, False)
     whole = pdla.random((n, 1), columns[0], pdla.Layout(), seed=3)
     unchecked = {"overwrite_a": True, "check_finite": False}
     ours = {
@@ -184,7 +184,7 @@ def squares(n, comm):
         "eigvalsh, blocks": (Q.copy, lambda X: eigvalsh(X, check_finite=False)),
     }
     for condition in CONDITIONS:
-        E = conditioned(n, float(condition), plain)
+        E = draw_conditioned(n, float(condition), plain)
         ours[f"polar, {condition}"] = (lambda E=E: E, lambda X: polar(X, check_finite=False))
     p, g, b, l = (X.gather(0) for X in (P, G, B, L))
     p, g, b, l = (None if x is None else np.asfortranarray(x) for x in (p, g, b, l))
@@ -201,17 +201,17 @@ def squares(n, comm):
         "eigvalsh": (p, lambda x: linalg.eigvalsh(x, driver="evd", overwrite_a=True, check_finite=False)),
     }
     check(n, P, L, B, solve_triangular(L, B, lower=True))
-    return ours, copied(theirs)
+    return ours, with_copies(theirs)
 
 
-def conditioned(n, condition, grid):
+def draw_conditioned(n, condition, grid):
     """n x n, of that condition number, the same on every rank; its singular values are logarithmically spaced."""
     draw = np.random.default_rng(4).standard_normal
     u, v = (np.linalg.qr(draw((n, n)))[0] for _ in range(2))
     return pdla.from_global(u * np.geomspace(1, 1 / condition, n) @ v, grid, BLOCKS)
 
 
-def talls(m, n, comm):
+def list_tall(m, n, comm):
     """The same of m x n matrices, m > n, and one right side."""
     grid, layout = pdla.ProcessGrid((comm.size,)), pdla.Layout("row")
     A, b = (pdla.random((m, columns), grid, layout, seed=2, distribution="normal") for columns in (n, 1))
@@ -229,10 +229,10 @@ def talls(m, n, comm):
     error = max(float((Q @ R - A).norm() / A.norm()), float((Q.T @ Q - pdla.eye(n, Q.grid)).norm()) / n**0.5)
     if error > 30 * np.finfo(float).eps:
         raise SystemExit(f"{by_x((m, n))}: wrong by {error:.2g}")
-    return ours, copied(theirs)
+    return ours, with_copies(theirs)
 
 
-def copied(theirs):
+def with_copies(theirs):
     """With a copy of each matrix in Fortran order made anew; none where there is none."""
     return {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
 
@@ -248,13 +248,13 @@ def check(n, P, L, B, X):
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")
 
 
-def kind(name):
+def find_kind(name):
     """By which name SciPy's, and ScaLAPACK's, stand beside ours."""
     return "solve" if name == "refined, own" else name.rpartition(",")[0]
 
 
-def beside(name, times):
+def to_figures(name, times):
     """Our milliseconds, SciPy's, ScaLAPACK's or None, and the ratios of ours to theirs."""
-    mine, scipys = (1e3 * median(times[each]) for each in (name, kind(name)))
-    other = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {kind(name)}")
+    mine, scipys = (1e3 * median(times[each]) for each in (name, find_kind(name)))
+    other = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {find_kind(name)}")
     return mine, scipys, mine / scipys, *((1e3 * median(other), mine / (1e3 * median(other))) if other else (None, None))

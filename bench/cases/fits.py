@@ -4,7 +4,7 @@ import numpy as np
 
 import pdla
 from bench.common.case import case
-from bench.common.clock import alone, timed
+from bench.common.clock import run_alone, time_median
 from pdla import linalg
 from pdla.bench.arguments import positive
 
@@ -34,10 +34,10 @@ def ridge(comm, rows: positive = 200_000, columns: positive = 512, alpha: float 
         return linalg.lstsq(stacked, np.concatenate([y, np.zeros(columns)]))[0]
 
     whole = A.gather(root=0)
-    peer, seconds = alone(comm, lambda: Ridge(alpha=alpha, fit_intercept=False, solver="cholesky").fit(whole, y).coef_)
+    peer, seconds = run_alone(comm, lambda: Ridge(alpha=alpha, fit_intercept=False, solver="cholesky").fit(whole, y).coef_)
     yield "scikit-learn", seconds, 0.0
     for name, way in (("Cholesky", by_cholesky), ("QR", by_qr)):
-        found, seconds = timed(comm, way)
+        found, seconds = time_median(comm, way)
         yield name, seconds, float(abs(found - peer).max() / abs(peer).max())
 
 
@@ -59,11 +59,11 @@ def pca(comm, rows: positive = 200_000, columns: positive = 512, leading: positi
 
     grid = pdla.ProcessGrid((comm.size,), comm=comm)
     digits = pdla.from_global(load_digits(return_X_y=True)[0], grid, ROWS)
-    for data, A, solver in (("digits", digits, "full"), ("made", waves(grid, rows, columns, leading), "covariance_eigh")):
+    for data, A, solver in (("digits", digits, "full"), ("made", make_waves(grid, rows, columns, leading), "covariance_eigh")):
         whole = A.gather(root=0)
-        peer, seconds = alone(comm, lambda: PCA(leading, svd_solver=solver).fit(whole))  # noqa: B023
+        peer, seconds = run_alone(comm, lambda: PCA(leading, svd_solver=solver).fit(whole))  # noqa: B023
         yield data, f"scikit-learn, {solver}", seconds, 0.0, 0.0
-        (variances, components), seconds = timed(comm, lambda: principal(A, leading))  # noqa: B023
+        (variances, components), seconds = time_median(comm, lambda: find_components(A, leading))  # noqa: B023
         components *= np.sign((components * peer.components_).sum(axis=1, keepdims=True))
         yield data, "pdla", seconds, *(
             float(abs(found - wanted).max() / abs(wanted).max())
@@ -71,7 +71,7 @@ def pca(comm, rows: positive = 200_000, columns: positive = 512, leading: positi
         )
 
 
-def waves(grid, rows, columns, count):
+def make_waves(grid, rows, columns, count):
     """Collective: rows are random sums of so many waves, each shorter and lower, and noise between 0 and 1."""
     mixed = pdla.random((rows, count), grid, ROWS, seed=1, distribution="normal")
     shapes = pdla.from_function(
@@ -80,7 +80,7 @@ def waves(grid, rows, columns, count):
     return pdla.random((rows, columns), grid, ROWS, seed=2) + mixed @ shapes
 
 
-def principal(A, count):
+def find_components(A, count):
     """Collective: the largest eigenvalues of the covariance of A's columns, and their eigenvectors as rows."""
     m, n = A.shape
     centred = A.copy()

@@ -28,11 +28,11 @@ def layer_memory():
     """
     yield f"{SEQUENCES} sequences of {SEQUENCE}, {HIDDEN} features, {HEADS} heads; MiB a rank"
     for name, (ranks, make) in SHOWN.items():
-        whole, again = (np.array(pdla.run(ranks, held, make, recompute)[0]) / MIB for recompute in (False, True))
+        whole, again = (np.array(pdla.run(ranks, measure_memory, make, recompute)[0]) / MIB for recompute in (False, True))
         yield name, *whole, *again[3:]
 
 
-def held(comm, make, recompute):
+def measure_memory(comm, make, recompute):
     """Collective: bytes of parameters, gradients, AdamW's state, what is kept; the peak of a
     rank."""
     scheme = make(comm)
@@ -64,13 +64,13 @@ def held(comm, make, recompute):
 def million(layers: positive = 96):
     """Times the dry run of a large transformer on a million ranks, forward and backward."""
     start = time.perf_counter()
-    _, ledger = pdla.dry_run(10**6, large, layers, machine=Machine.load("a100x4"))
+    _, ledger = pdla.dry_run(10**6, run_large, layers, machine=Machine.load("a100x4"))
     yield f"{layers} layers of 12288 on 1,000,000 ranks, dry: {time.perf_counter() - start:.1f} s"
     told = f"{ledger.bytes_received:,} bytes in {ledger.messages:,} messages"
     yield f"a rank would receive {told} and take {ledger.seconds:.2f} s"
 
 
-def large(comm, layers, hidden=12288, sequence=2048, batch=25000):
+def run_large(comm, layers, hidden=12288, sequence=2048, batch=25000):
     scheme = nn.Tensor3D(pdla.ProcessGrid((1000, 8, 5, 25), ("data", "row", "col", "depth"), comm))
     one = {"sequence": sequence, "dtype": "float32"}
     net = nn.Sequential(scheme, [nn.TransformerLayer(scheme, hidden, 96, name=f"layer{i}", **one) for i in range(layers)])

@@ -23,7 +23,7 @@ from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR, TRIDIAGONAL
 LAYOUT = pdla.Layout("row", "col")
 
 
-def product(comm, n, algorithm, dtype):
+def make_product(comm, n, algorithm, dtype):
     """A function to time: a planned product."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, C = pdla.zeros((n, n), grid, LAYOUT, dtype=dtype), pdla.zeros((n, n), grid, LAYOUT, dtype=dtype)
@@ -40,7 +40,7 @@ ROUTINES = {
 }
 
 
-def factored(comm, routine, n, dtype):
+def make_factorization(comm, routine, n, dtype):
     """A function to time: a factorization, or a system of n columns, in pdla's choice of blocks."""
     shape, block = price.cheapest(Task(routine, n, n, np.dtype(dtype), pdla.Machine()), comm.size)[0]
     grid, blocks = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
@@ -49,7 +49,7 @@ def factored(comm, routine, n, dtype):
     return lambda: ROUTINES[routine](A, B)
 
 
-def layer(comm, kind, hidden, dtype):
+def make_layer(comm, kind, hidden, dtype):
     """A function to time: a transformer layer forward and backward."""
     axes = ("row",) if kind is nn.Megatron1D else ("row", "col")
     scheme = kind(pdla.ProcessGrid(pdla.balanced_shape(comm.size, len(axes)), axes, comm))
@@ -60,11 +60,11 @@ def layer(comm, kind, hidden, dtype):
 
 
 CASES = {
-    **{f"{algorithm} {n} {dtype}": (product, n, algorithm, dtype)
+    **{f"{algorithm} {n} {dtype}": (make_product, n, algorithm, dtype)
        for algorithm in ("summa", "gather") for n in (512, 1024, 2048) for dtype in ("float64", "float32")},
-    **{f"{routine.name} {n} {dtype}": (factored, routine, n, dtype)
+    **{f"{routine.name} {n} {dtype}": (make_factorization, routine, n, dtype)
        for routine in ROUTINES for n in (1024, 2048) for dtype in ("float64", "float32")},
-    **{f"{kind.__name__} layer of {hidden} {dtype}": (layer, kind, hidden, dtype)
+    **{f"{kind.__name__} layer of {hidden} {dtype}": (make_layer, kind, hidden, dtype)
        for kind in (nn.Megatron1D, nn.Summa2D, nn.Tensor3D) for hidden in (256, 512) for dtype in ("float64", "float32")},
 }
 
@@ -86,7 +86,7 @@ def predicted(comm, rounds: positive = 5):
     for _ in range(rounds):
         machine = comm.share(calibration.measure_machine(comm, Screen(first=False)))[0]
         for name, of in CASES.items():
-            figures[name].append((dry(of, comm.size, machine), *min(measured(comm, runs[name]) for _ in range(3))))
+            figures[name].append((predict(of, comm.size, machine), *min(measure(comm, runs[name]) for _ in range(3))))
     errors = []
     yield f"{comm.size} ranks"
     for name, of_rounds in figures.items():
@@ -96,7 +96,7 @@ def predicted(comm, rounds: positive = 5):
     yield f"median error {median(errors):.0%}, largest {np.max(errors):.0%}"
 
 
-def dry(case, ranks, machine):
+def predict(case, ranks, machine):
     """Seconds that the case takes in a dry run the second time; the first time plans."""
     make, *arguments = case
 
@@ -110,7 +110,7 @@ def dry(case, ranks, machine):
     return pdla.dry_run(ranks, program, machine=machine)[0]
 
 
-def measured(comm, run):
+def measure(comm, run):
     """Collective: seconds that run() takes the slowest rank, and fresh pages of the first rank."""
     comm.barrier()
     start, before = time.perf_counter(), getrusage(RUSAGE_SELF).ru_minflt
@@ -151,16 +151,16 @@ def rates(seed: natural = 0):
     draws = 2 ** np.random.default_rng(seed).uniform(3, 10, (25, 3))
     m, n, k = shapes = np.array(THIN + draws.astype(int).tolist(), float).T
     x, y = np.ones(2 * STACK), np.ones(2 * STACK)
-    moved = (m * k + k * n + 2 * m * n) / (3 * x.size) * best(lambda: np.add(x, y, out=x))
-    known = [2 * size**3 / one_product(size, size, size) for size in SQUARES]
-    found = np.array([one_product(*map(int, shape)) for shape in shapes.T])
+    moved = (m * k + k * n + 2 * m * n) / (3 * x.size) * time_best(lambda: np.add(x, y, out=x))
+    known = [2 * size**3 / time_product(size, size, size) for size in SQUARES]
+    found = np.array([time_product(*map(int, shape)) for shape in shapes.T])
     for name, size in SIZES.items():
         told = np.exp(np.interp(np.log(size(*shapes)), np.log(SQUARES), np.log(known)))
         errors = np.abs(np.maximum(2 * m * n * k / told, moved) / found - 1)
         yield name, np.median(errors), np.quantile(errors, 0.9)
 
 
-def best(work):
+def time_best(work):
     """Seconds of the fastest turn."""
     seconds = []
     for _ in range(TURNS):
@@ -170,8 +170,8 @@ def best(work):
     return min(seconds)
 
 
-def one_product(m, n, k):
+def time_product(m, n, k):
     """Seconds of one m x n x k product."""
     count = max(1, STACK // max(m * k, k * n, m * n))
     a, b, c = (np.ones((count, *shape)) for shape in ((m, k), (k, n), (m, n)))
-    return best(lambda: np.matmul(a, b, out=c)) / count
+    return time_best(lambda: np.matmul(a, b, out=c)) / count

@@ -40,13 +40,13 @@ def broadcasts(comm, repeats: positive = 5):
         for _ in range(repeats):
             for root in range(0, comm.size, max(1, comm.size // 4)):
                 for way in WAYS:
-                    with sent(way):
+                    with broadcast_by(way):
                         times[way].append(1e3 * time_once(comm, lambda: comm.bcast(x, root).wait()))  # noqa: B023
         yield size >> 10, *map(median, times.values())
 
 
 @contextmanager
-def sent(way):
+def broadcast_by(way):
     """Broadcasts go this way; auto: as pdla chooses."""
     best = broadcast.best if way == "auto" else lambda *_: way.partition(" ")[0]
     with patch.object(broadcast, "best", best), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
@@ -72,12 +72,12 @@ def shares(comm, megabits: above_zero):
         some, own = comm.split(range(first, first + size), "group"), mpi.Split(first, comm.rank)
         x = np.ones(BYTES // 8 // (size - 1))
         outs = [np.empty_like(x) for _ in range(size)]
-        works = (lambda: in_messages(own, x, outs)), (lambda: gathered(some, x, outs, inf))  # noqa: B023
-        yield f"all-gather of {size}", *(x.nbytes * (size - 1) / rate / seconds(comm, work) for work in works)
+        works = (lambda: gather_in_messages(own, x, outs)), (lambda: gather(some, x, outs, inf))  # noqa: B023
+        yield f"all-gather of {size}", *(x.nbytes * (size - 1) / rate / time_median(comm, work) for work in works)
     x, out = np.ones(BYTES // 8), np.empty(BYTES // 8)
     ahead, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     works = (lambda: mpi.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
-    yield "shift", *(x.nbytes / rate / seconds(comm, work) for work in works)
+    yield "shift", *(x.nbytes / rate / time_median(comm, work) for work in works)
 
 
 @case("exchange:<16 | KiB:8 | directly:12.1f | in steps:12.1f | by nodes:12.1f | MPI:12.1f")
@@ -89,55 +89,55 @@ def exchanges(comm, most: above_zero = inf):
     python -m bench.cluster --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m bench exchanges 4
     """
     yield f"{comm.size} ranks on {comm.nodes} nodes; ms"
-    for name, ways in (("all-gather", gathers), ("reduce-scatter", sums)):
+    for name, ways in (("all-gather", list_gathers), ("reduce-scatter", list_sums)):
         for kib in (kib for kib in PIECES if kib <= most):
-            yield name, kib, *(1e3 * seconds(comm, way) for way in ways(comm, int(kib * 128)))
+            yield name, kib, *(1e3 * time_median(comm, way) for way in ways(comm, int(kib * 128)))
 
 
-def seconds(comm, work):
+def time_median(comm, work):
     """Collective: seconds that work() takes the slowest rank, the median of a few turns."""
     time_once(comm, work)
     return median(time_once(comm, work) for _ in range(TURNS))
 
 
-def in_messages(mpi, x, outs):
+def gather_in_messages(mpi, x, outs):
     """An all-gather of one message to and from each other rank."""
     others = [r for r in range(mpi.size) if r != mpi.rank]
     for request in [mpi.Irecv(outs[r], r) for r in others] + [mpi.Isend(x, r) for r in others]:
         request.Wait()
 
 
-def gathered(comm, x, outs, long, many=inf):
+def gather(comm, x, outs, long, many=inf):
     """An all-gather by pdla: in steps from `many` ranks on; else by nodes from `long` bytes on."""
     ring.LONG, circulant.MANY, circulant.SHORT = long, many, inf
     comm.allgather(x, outs).wait()
 
 
-def gathers(comm, words):
+def list_gathers(comm, words):
     """All-gathers of pieces of so many words: directly, in steps, ring, MPI's."""
     x, whole = np.ones(words), np.empty((comm.size, words))
     return (
-        lambda: gathered(comm, x, [*whole], inf),
-        lambda: gathered(comm, x, [*whole], inf, many=2),
-        lambda: gathered(comm, x, [*whole], 0),
+        lambda: gather(comm, x, [*whole], inf),
+        lambda: gather(comm, x, [*whole], inf, many=2),
+        lambda: gather(comm, x, [*whole], 0),
         lambda: comm.mpi.Allgather(x, whole),
     )
 
 
-def summed(comm, parts, out, relayed, many=inf):
+def add_up(comm, parts, out, relayed, many=inf):
     """A reduce-scatter by pdla: in steps from `many` ranks on; else relayed by nodes or not."""
     circulant.MANY, circulant.SHORT, ring.LONG = many, inf, 0 if relayed else inf
     group.pays = lambda nbytes, nodes, ranks, growth: relayed
     comm.reduce_scatter(parts, out).wait()
 
 
-def sums(comm, words):
+def list_sums(comm, words):
     """Reduce-scatters of pieces of so many words: directly, in steps, relayed, MPI's."""
     whole, out = np.ones((comm.size, words)), np.empty(words)
     return (
-        lambda: summed(comm, [*whole], out, False),
-        lambda: summed(comm, [*whole], out, False, 2),
-        lambda: summed(comm, [*whole], out, comm.nodes < comm.size),
+        lambda: add_up(comm, [*whole], out, False),
+        lambda: add_up(comm, [*whole], out, False, 2),
+        lambda: add_up(comm, [*whole], out, comm.nodes < comm.size),
         lambda: comm.mpi.Reduce_scatter_block(whole, out),
     )
 

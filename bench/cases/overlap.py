@@ -24,7 +24,7 @@ from pdla.comm.threads import ThreadComm
 TIMES = "s:9.3f | comm. s:10.3f | both s:10.3f | hidden:8.0%"
 
 
-def times(run, silent, idle, busy, turns=1):
+def time_parts(run, silent, idle, busy, turns=1):
     """For each figure of run() the least seconds of the products alone, of the communication alone,
     of both, in turns; and the share of the communication that is hidden: (products + communication
     - both) / communication."""
@@ -77,10 +77,10 @@ def overlap(delay: above_zero = None):
     except pdla.errors.NoMPIError:
         comm = None
     alone = comm is None or comm.size == 1
-    yield from (row for row in (with_threads(delay) if alone else with_processes(comm, delay)) if alone or comm.rank == 0)
+    yield from (row for row in (run_threads(delay) if alone else run_processes(comm, delay)) if alone or comm.rank == 0)
 
 
-def product(comm, algorithm, n, panel):
+def time_product(comm, algorithm, n, panel):
     """Collective: seconds of C = A B on the slowest rank, the second time."""
     layout = pdla.Layout("row", "col")
     with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
@@ -91,7 +91,7 @@ def product(comm, algorithm, n, panel):
         return time_once(comm, lambda: plan(A, B, out=C))
 
 
-def silent(world):
+def silence(world):
     """Replace the world's verbs by ones that send nothing and return at once."""
     return patch.multiple(
         world, bcast=lambda comm, x, root: to_pending(x), shift=lambda comm, x, out, step=1: to_pending(out),
@@ -99,38 +99,38 @@ def silent(world):
     )
 
 
-def slept(seconds):
+def sleep_in_gemms(seconds):
     """Replace GEMMs by sleeps."""
     return patch.object(chosen(), "gemm", lambda *operands: time.sleep(seconds) if seconds else None)
 
 
-def hidden(run, world, sleeps, delay):
-    return times(run, silent(world), slept(0), slept(1.5 * delay) if sleeps else nullcontext(), TURNS)
+def measure_hidden(run, world, sleeps, delay):
+    return time_parts(run, silence(world), sleep_in_gemms(0), sleep_in_gemms(1.5 * delay) if sleeps else nullcontext(), TURNS)
 
 
-def with_threads(given):
+def run_threads(given):
     yield "threads, each array so many seconds on its way"
     for algorithm, ranks, n, panel in THREADS:
         sleeps = ranks > 2 * len(os.sched_getaffinity(0))
-        delay = given or (LATE if sleeps else min(LATE, 2.75 * gemms(ranks, algorithm, n, panel) * panel / n))
+        delay = given or (LATE if sleeps else min(LATE, 2.75 * time_gemms(ranks, algorithm, n, panel) * panel / n))
 
-        def run(case=(ranks, product, algorithm, n, panel), delay=delay):
+        def run(case=(ranks, time_product, algorithm, n, panel), delay=delay):
             return pdla.run(*case, delay=delay)[0]
 
-        yield algorithm, ranks, n, panel, "slept" if sleeps else "real", delay, *hidden(run, ThreadComm, sleeps, delay)
+        yield algorithm, ranks, n, panel, "slept" if sleeps else "real", delay, *measure_hidden(run, ThreadComm, sleeps, delay)
 
 
-def gemms(ranks, *case):
+def time_gemms(ranks, *case):
     """Seconds of a product's GEMMs alone, by ranks as threads."""
-    with silent(ThreadComm):
-        return min(pdla.run(ranks, product, *case)[0] for _ in range(2))
+    with silence(ThreadComm):
+        return min(pdla.run(ranks, time_product, *case)[0] for _ in range(2))
 
 
-def with_processes(comm, given):
+def run_processes(comm, given):
     delay, case = given or 0.06, PROCESSES[comm.xp.name]
     yield f"{comm.size} processes on {len(set(comm.homes))} nodes"
     for sleeps in (False, True) if comm.xp.name == "numpy" else (False,):
-        figures = hidden(lambda: product(comm, *case), type(comm), sleeps, delay)
+        figures = measure_hidden(lambda: time_product(comm, *case), type(comm), sleeps, delay)
         yield case[0], comm.size, *case[1:], "slept" if sleeps else "real", delay if sleeps else None, *figures
 
 
@@ -161,14 +161,14 @@ def layer_overlap(ratio: above_zero = 2.0):
     for shards in (1, 2, 4):
 
         def run(shards=shards):
-            return pdla.run(int(np.prod(GRID)), passes, shards, bandwidth=BANDWIDTH)[0]
+            return pdla.run(int(np.prod(GRID)), time_passes, shards, bandwidth=BANDWIDTH)[0]
 
         with np.errstate(all="ignore"):
-            found = times(run, nothing, by_work(0), by_work(ratio * 2 * MESSAGE))
+            found = time_parts(run, nothing, sleep_by_work(0), sleep_by_work(ratio * 2 * MESSAGE))
         yield from ((shards, name, *figures) for name, figures in zip(("forward", "backward"), found, strict=True))
 
 
-def passes(comm, shards):
+def time_passes(comm, shards):
     """Collective: seconds of the fastest forward and of the fastest backward pass."""
     scheme = nn.Tensor3D(pdla.ProcessGrid(GRID, AXES, comm), shards=shards)
     net = nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE)
@@ -181,7 +181,7 @@ def passes(comm, shards):
     return [min(each) for each in zip(*seconds, strict=True)]
 
 
-def by_work(seconds):
+def sleep_by_work(seconds):
     """Replace GEMMs by sleeps: `seconds` for a linear of a rank's tokens, others by their work."""
     whole = SEQUENCE * SEQUENCES // 2 * HIDDEN * HIDDEN // 4
 

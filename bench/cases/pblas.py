@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.common.case import case
-from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, find_core_type, find_scalapack_fault, make_thread_limits
 from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives
 
@@ -37,17 +37,17 @@ def pblas(
     Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
     """
     no_compiler = "" if shutil.which("mpicc.openmpi") else "no mpicc.openmpi here; as root: apt-get install libopenmpi-dev"
-    if missing := no_scalapack() or no_compiler:
+    if missing := find_scalapack_fault() or no_compiler:
         sys.exit(f"pblas: {missing}")
     yield f"n x n x n, float64, {ranks} ranks; medians"
     found = {(n, block): [True, [], [], []] for n in sizes for block in blocks}
     with tempfile.TemporaryDirectory() as scratch:
-        program = built(Path(scratch))
+        program = build(Path(scratch))
         for _ in range(rounds):
             for n in sizes:
-                own = native(ranks, n)
+                own = run_native(ranks, n)
                 for block in blocks:
-                    said, row = through_c(program, ranks, n, block, turns), found[n, block]
+                    said, row = run_c(program, ranks, n, block, turns), found[n, block]
                     row[0] &= said["equal"]
                     for taken, more in zip(row[1:], (said["scalapack"], said["pdla"], own), strict=True):
                         taken += more
@@ -56,7 +56,7 @@ def pblas(
         yield n, block, alone, through, own, alone / through, through / own, "yes" if equal else "NO"
 
 
-def built(folder: Path) -> Path:
+def build(folder: Path) -> Path:
     """Build the C program, with the libraries beside it; gives its path."""
     for command in (
         [sys.executable, "-m", "pdla.native.build", "--to", folder],
@@ -66,15 +66,15 @@ def built(folder: Path) -> Path:
     return folder / "gemm_c"
 
 
-def through_c(program, ranks, n, block, turns):
+def run_c(program, ranks, n, block, turns):
     command = [*START, str(ranks), program, str(n), str(block), str(turns)]
-    environment = os.environ | threads(1) | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
+    environment = os.environ | make_thread_limits(1) | AS_ROOT | find_core_type() | {"PDLA_PBLAS_FLOPS": "0"}
     said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
     return json.loads(said[said.index("{") :])
 
 
-def native(ranks, n):
-    start, environment = (lambda count: [*START, str(count), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | core_type())
+def run_native(ranks, n):
+    start, environment = (lambda count: [*START, str(count), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | find_core_type())
     job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
     lines, failed = job.run(ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)

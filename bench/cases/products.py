@@ -11,12 +11,12 @@ from threadpoolctl import threadpool_info
 
 import pdla
 from bench.common.case import case
-from bench.common.given import shapes
-from bench.common.launch import core_type
+from bench.common.given import read_shapes
+from bench.common.launch import find_core_type
 from bench.common.meeting import Meeting
-from bench.common.product import Product, Side, block, interval, near_square
-from bench.common.turns import checked, milliseconds, seconds
-from bench.sides.ours import BLOCKS, flat_grid, operands, side
+from bench.common.product import Product, Side, choose_grid, cut_evenly, make_block
+from bench.common.turns import check_sides, time_medians, time_turns
+from bench.sides.ours import BLOCKS, make_grid, make_operands, make_side
 from pdla import config
 from pdla.array import blas as libraries
 from pdla.array.numpy import gemm
@@ -38,14 +38,14 @@ def level3(comm, repeats: positive = 9):
     mirrors a triangle first. Prints median milliseconds, and the ratios of the second and third to
     the first, and of the last to the fourth.
     """
-    meeting, grid = Meeting(comm.mpi), flat_grid(comm)
+    meeting, grid = Meeting(comm.mpi), make_grid(comm)
     yield f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers; ms"
     for n, k in SHAPES:
-        whole, half, seen, product, symmetric = taken = milliseconds(meeting, repeats, halves(n, k, grid))
+        whole, half, seen, product, symmetric = taken = time_medians(meeting, repeats, list_calls(n, k, grid))
         yield n, k, *taken, half / whole, seen / whole, symmetric / product
 
 
-def halves(n, k, grid):
+def list_calls(n, k, grid):
     """The calls of level3 by name, after a check on integers."""
     layout = BLOCKS[0]
     A, B = (pdla.random((n, k), grid, layout, distribution="integers", low=-4, high=5, seed=seed) for seed in (0, 1))
@@ -77,12 +77,12 @@ def conversion(comm, n: positive = 4096, repeats: positive = 9, width: positive 
     own, *best = pdla.native_layouts(n, n, n, comm=comm)
     where = {
         "native": (own, best),
-        f"block-cyclic {width}": (flat_grid(comm), cyclic),
-        "2-D blocks": (flat_grid(comm), BLOCKS),
+        f"block-cyclic {width}": (make_grid(comm), cyclic),
+        "2-D blocks": (make_grid(comm), BLOCKS),
     }
-    sides = {name: side(*operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
-    checked(meeting, product, sides)
-    times = seconds(meeting, repeats, {name: one.multiply for name, one in sides.items()})
+    sides = {name: make_side(*make_operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
+    check_sides(meeting, product, sides)
+    times = time_turns(meeting, repeats, {name: one.multiply for name, one in sides.items()})
     yield f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers"
     for name, taken in times.items():
         ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
@@ -101,25 +101,25 @@ def call_cost(comm, n: positive = 64, turns: positive = 200):
     ranks make this call, and makes a new matrix.
     """
     meeting, product = Meeting(comm.mpi), Product(n, n, n, "float64")
-    A, B, C = operands(product, flat_grid(comm), BLOCKS)
-    hand, planned = by_hand(comm.mpi, product), side(A, B, C)
-    checked(meeting, product, {"by hand": hand, "pdla": planned})
+    A, B, C = make_operands(product, make_grid(comm), BLOCKS)
+    hand, planned = make_by_hand(comm.mpi, product), make_side(A, B, C)
+    check_sides(meeting, product, {"by hand": hand, "pdla": planned})
     yield f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers"
     yield planned.about
     for name, multiply in (("pdla", planned.multiply), ("A @ B", lambda: A @ B)):
-        times = seconds(meeting, turns, {"by hand": hand.multiply, name: multiply}, CALLS)
+        times = time_turns(meeting, turns, {"by hand": hand.multiply, name: multiply}, CALLS)
         for each, taken in times.items():
             yield f"{each:8} median {1e6 * median(taken):8.1f} us a call, least {1e6 * min(taken):8.1f}"
         yield f"{name} over by hand: {median(times[name]) / median(times['by hand']):.2f}"
 
 
-def by_hand(comm, product):
-    pr, pc = near_square(comm.size)
+def make_by_hand(comm, product):
+    pr, pc = choose_grid(comm.size)
     i, j = divmod(comm.rank, pc)
     in_row, in_column = comm.Split(i, j), comm.Split(j, i)
-    rows, cols = interval(product.m, pr, i), interval(product.n, pc, j)
-    a = block(rows, interval(product.k, pc, j), product.dtype)
-    b = block(interval(product.k, pr, i), cols, product.dtype)
+    rows, cols = cut_evenly(product.m, pr, i), cut_evenly(product.n, pc, j)
+    a = make_block(rows, cut_evenly(product.k, pc, j), product.dtype)
+    b = make_block(cut_evenly(product.k, pr, i), cols, product.dtype)
     parts, right_panel = np.empty((pc, *a.array.shape)), np.empty((product.k, len(cols)))
     left_panel, c = np.empty((len(rows), product.k)), np.empty((len(rows), len(cols)))
     in_order, as_they_come = left_panel.reshape(len(rows), pc, -1), parts.transpose(1, 0, 2)
@@ -134,7 +134,7 @@ def by_hand(comm, product):
 
 
 @case("m x n x k:<20 | dtype:<8 | NumPy's, ms:12.4g | the other, ms:15.4g")
-def blas(comm, products: shapes = "2048x4096x128"):
+def blas(comm, products: read_shapes = "2048x4096x128"):
     """One local product by NumPy's BLAS and by another: how much of a lead is due to the BLAS.
 
     All ranks multiply at once, one thread each, by either library in turn. PDLA_BLAS names the
@@ -143,7 +143,7 @@ def blas(comm, products: shapes = "2048x4096x128"):
     C is in row order, and is only written. Several products stand between commas.
     """
     meeting, draw = Meeting(comm.mpi), np.random.default_rng(comm.rank)
-    os.environ.update(core_type())
+    os.environ.update(find_core_type())
     library = config.settings.blas or find_library("openblas")
     if not library:
         raise SystemExit("blas: there is no OpenBLAS of the system's here: PDLA_BLAS= names another library")
@@ -156,7 +156,7 @@ def blas(comm, products: shapes = "2048x4096x128"):
             if not np.allclose(c, a @ b):
                 raise SystemExit(f"{m}x{n}x{k} {dtype}: the product by {library} is wrong")
             sides = {"NumPy's": partial(np.matmul, a, b, out=c), library: partial(gemm, a, b, c)}
-            yield f"{m}x{n}x{k}", dtype, *milliseconds(meeting, 21, sides, 2)
+            yield f"{m}x{n}x{k}", dtype, *time_medians(meeting, 21, sides, 2)
     for one in threadpool_info():
         if one["user_api"] == "blas":
             yield f"{one['internal_api']} {one['version']}: {one['filepath']}"
@@ -169,7 +169,7 @@ def verify(comm, n: positive = 2048, turns: positive = 7):
     Prints the median seconds of each over the turns, by the slowest rank, the ratio of the medians,
     and the words that rank 0 receives for the check, in columns of n, in how many messages.
     """
-    meeting, grid, layout = Meeting(comm.mpi), flat_grid(comm), BLOCKS[0]
+    meeting, grid, layout = Meeting(comm.mpi), make_grid(comm), BLOCKS[0]
     A, B = (pdla.random((n, n), grid, layout, seed=seed) for seed in (1, 2))
     definite = A.copy()
     pdla.fill_diagonal(definite, n)  # of which one triangle is read
@@ -184,5 +184,5 @@ def verify(comm, n: positive = 2048, turns: positive = 7):
             with pdla.record() as ledger:
                 one()
             received.append(np.array([ledger.bytes_received / 8 / n, ledger.messages]))
-        plain, twice = (1e-3 * taken for taken in milliseconds(meeting, turns, dict(enumerate(sides))))
+        plain, twice = (1e-3 * taken for taken in time_medians(meeting, turns, dict(enumerate(sides))))
         yield name, plain, twice, twice / plain, *(received[1] - received[0])

@@ -7,7 +7,7 @@ import scipy.linalg
 
 import pdla
 from bench.common.case import case
-from bench.common.clock import alone, timed
+from bench.common.clock import run_alone, time_median
 from pdla import linalg
 from pdla.bench.arguments import positive
 
@@ -18,14 +18,14 @@ BINS = 13  # of the density of states
 BAR = 60  # characters of the highest one
 
 
-def positions(sites, width):
+def place_sites(sites, width):
     """Of sites of a honeycomb lattice, as complex numbers: two a cell, so many cells side by side."""
     cell, second = sites // 2, sites % 2
     across, along = np.divmod(cell, width)
     return PERIOD * along + (PERIOD / 2 + 1.5j) * across + 1j * second
 
 
-def bonded(x, y):
+def is_bonded(x, y):
     """1 where two positions are neighbours, else 0."""
     far = abs(x - y)
     return (far > 0) * (far < NEAR) * 1.0
@@ -44,25 +44,25 @@ def hueckel(comm, sites: positive = 2048):
     width = isqrt(max(1, sites // 2))
 
     def element(i, j):
-        return HOPPING * bonded(positions(i, width), positions(j, width))
+        return HOPPING * is_bonded(place_sites(i, width), place_sites(j, width))
 
     H = pdla.from_function(element, (sites, sites))
     whole = H.gather(root=0)
-    expected, seconds = alone(comm, lambda: scipy.linalg.eigvalsh(whole))
+    expected, seconds = run_alone(comm, lambda: scipy.linalg.eigvalsh(whole))
     largest = abs(expected).max()
     yield "SciPy's eigvalsh", seconds, 0.0, None
-    w, seconds = timed(comm, lambda: linalg.eigvalsh(H))
+    w, seconds = time_median(comm, lambda: linalg.eigvalsh(H))
     yield "eigvalsh", seconds, abs(w - expected).max() / largest, None
-    (w, V), seconds = timed(comm, lambda: linalg.eigh(H))
+    (w, V), seconds = time_median(comm, lambda: linalg.eigh(H))
     residual = abs(H @ V - V * pdla.from_function(lambda i, j: w[j] + 0 * i, V.shape, V.grid, V.layout)).max()
     yield "eigh", seconds, abs(w - expected).max() / largest, residual / largest
     # two electrons below 0; one each in states that are near enough to 0 to be mixed with their mirror images
     charges = pdla.matvec(V * V, 1 - np.sign(w) * (abs(w) > 1e-3 * largest))
     yield f"symmetric about 0 within {abs(w + w[::-1]).max() / largest:.0e}, electrons a site 1 within {abs(charges - 1).max():.0e}"
-    yield from density(w)
+    yield from draw_density(w)
 
 
-def density(w):
+def draw_density(w):
     """Lines: how many eigenvalues are where."""
     counts, edges = np.histogram(w, BINS)
     for count, low, high in zip(counts, edges, edges[1:], strict=False):
@@ -80,21 +80,21 @@ def bands(comm, orbitals: positive = 128, points: positive = 16, *, overlap: flo
     eigenvalues, and residuals H V - S V diag(w), over the largest eigenvalue.
     """
     sites = np.arange(orbitals)
-    place = positions(sites, 1)
+    place = place_sites(sites, 1)
     # sum over the cell itself and those beside it
-    near = [(cell, bonded(place[:, None], place + cell * PERIOD)) for cell in (-1, 0, 1)]
+    near = [(cell, is_bonded(place[:, None], place + cell * PERIOD)) for cell in (-1, 0, 1)]
     bonds = np.array([sum(b * np.exp(1j * k * cell) for cell, b in near) for k in np.linspace(0, np.pi, points)])
     S = np.eye(orbitals) + overlap * bonds
     bare = HOPPING * bonds
     tilted = bare + np.diag(field * (place.imag - place.imag.mean()))
     stacked = pdla.stack(S)
-    factor, seconds = timed(comm, lambda: linalg.cho_factor(stacked))
+    factor, seconds = time_median(comm, lambda: linalg.cho_factor(stacked))
     yield "factor of S, kept", seconds, None, None
     for name, H in (("no field", bare), ("a field", tilted)):
-        expected, seconds = alone(comm, lambda: np.array([scipy.linalg.eigh(*each)[0] for each in zip(H, S)]))  # noqa: B023, B905
+        expected, seconds = run_alone(comm, lambda: np.array([scipy.linalg.eigh(*each)[0] for each in zip(H, S)]))  # noqa: B023, B905
         yield f"SciPy's eigh, {name}", seconds, 0.0, None
         stack = pdla.stack(H)
-        (w, V), seconds = timed(comm, lambda: linalg.eigh(stack, factor))  # noqa: B023
+        (w, V), seconds = time_median(comm, lambda: linalg.eigh(stack, factor))  # noqa: B023
         v, largest = V.gather(), abs(expected).max()
         residual = abs(H @ v - S @ v * w[:, None]).max()
         yield f"eigh, {name}", seconds, abs(w - expected).max() / largest, residual / largest

@@ -7,7 +7,7 @@ import numpy as np
 
 import pdla
 from bench.common.case import case
-from bench.common.schemes import AXES, SHOWN, fitting
+from bench.common.schemes import AXES, SHOWN, make_scheme
 from pdla import nn
 from pdla.bench.arguments import positive
 
@@ -15,7 +15,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 COLUMNS = "scheme:<30 | first loss:11.6f | last loss:11.6f | held out:10.4f | from Serial:12.0e"
 
 
-def curves(train, steps, dtype, scheme):
+def compare_losses(train, steps, dtype, scheme):
     """A row for each scheme, ranks as threads and on its own grid, or for one on the ranks of the
     job; train(scheme, steps, dtype) gives the losses step by step, and a figure of what was held
     out.
@@ -23,7 +23,7 @@ def curves(train, steps, dtype, scheme):
     The last column is the largest relative distance of the losses from Serial's at any step.
     """
     if scheme:
-        made = fitting(scheme, pdla.world())
+        made = make_scheme(scheme, pdla.world())
         losses, figure = train(made, steps, dtype)
         yield from [(repr(made), losses[0], losses[-1], figure, None)] * (pdla.world().rank == 0)
         return
@@ -63,24 +63,24 @@ def train_gpt(*, steps: positive = 50, dtype: DTYPES = "float64", scheme: AXES =
 
     Held out is the text's end: the loss there in nats a character.
     """
-    return curves(learn_text, steps, dtype, scheme)
+    return compare_losses(learn_text, steps, dtype, scheme)
 
 
-def text() -> np.ndarray:
+def read_text() -> np.ndarray:
     """The standard library's modules one after the other, as ASCII codes."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     joined = "\n".join(path.read_text("utf-8", "ignore") for path in sorted(folder.glob("*.py")))
     return np.frombuffer(joined.encode("ascii", "ignore"), np.uint8).astype(np.int64)
 
 
-def batch(source: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_batch(source: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of a step, the same on every rank."""
     starts = np.random.default_rng(step).integers(0, len(source) - SEQUENCE - 1, SEQUENCES)
     windows = source[starts[:, None] + np.arange(SEQUENCE + 1)]
     return windows[:, :-1].ravel(), windows[:, 1:].ravel()
 
 
-def gpt(scheme: nn.Scheme, dtype: str) -> nn.Layer:
+def make_gpt(scheme: nn.Scheme, dtype: str) -> nn.Layer:
     embedding = nn.Embedding(scheme, VOCABULARY, HIDDEN, sequence=SEQUENCE, dtype=dtype)
     layers = [
         nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE, dropout=0.1, seed=10 * i, dtype=dtype, name=f"layer{i}")
@@ -91,11 +91,11 @@ def gpt(scheme: nn.Scheme, dtype: str) -> nn.Layer:
 
 def learn_text(scheme: nn.Scheme, steps: int, dtype: str) -> tuple[list[float], float]:
     """Collective: the losses step by step, and the loss on the text held out (nats a character)."""
-    source = text()
+    source = read_text()
     cut = int(len(source) * (1 - HELD_OUT))
-    net = gpt(scheme, dtype)
-    losses = learn(net, 3e-3, (batch(source[:cut], step) for step in range(steps)), clip=1.0)
-    inputs, targets = batch(source[cut:], 0)
+    net = make_gpt(scheme, dtype)
+    losses = learn(net, 3e-3, (draw_batch(source[:cut], step) for step in range(steps)), clip=1.0)
+    inputs, targets = draw_batch(source[cut:], 0)
     return losses, nn.CrossEntropy().forward(net.forward(inputs, training=False), targets)
 
 
@@ -115,10 +115,10 @@ def train_digits(*, steps: positive = 50, dtype: DTYPES = "float64", scheme: AXE
     An image of 8 x 8 pixels is 16 tokens of 2 x 2 pixels. One digit in five is held out. Needs
     scikit-learn.
     """
-    return curves(learn_digits, steps, dtype, scheme)
+    return compare_losses(learn_digits, steps, dtype, scheme)
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
+def load_digit_images() -> tuple[np.ndarray, np.ndarray]:
     """Tokens (digits, 16, 4) from -1 to 1, and the digits' classes."""
     from sklearn.datasets import load_digits
 
@@ -127,7 +127,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return images / 8 - 1, data.target.astype(np.int64)
 
 
-def vision(scheme: nn.Scheme, dtype: str) -> nn.Layer:
+def make_vision(scheme: nn.Scheme, dtype: str) -> nn.Layer:
     stem = [
         nn.Linear(scheme, PIXELS, HIDDEN, kind="first", seed=1, dtype=dtype, name="stem first"),
         nn.GeLU(scheme),
@@ -148,14 +148,15 @@ def vision(scheme: nn.Scheme, dtype: str) -> nn.Layer:
 
 def learn_digits(scheme: nn.Scheme, steps: int, dtype: str) -> tuple[list[float], float]:
     """Collective: the losses step by step, and the share of held-out digits read correctly."""
-    images, classes = digits()
+    images, classes = load_digit_images()
     held_out = np.arange(len(images)) % 5 == 4
     mine = np.flatnonzero(~held_out)
 
     def activation(which: np.ndarray):
         return scheme.shard(images[which].reshape(-1, PIXELS).astype(dtype), sequence=PATCHES)
 
-    net, draws = vision(scheme, dtype), (np.random.default_rng(step).choice(mine, BATCH, replace=False) for step in range(steps))
+    net = make_vision(scheme, dtype)
+    draws = (np.random.default_rng(step).choice(mine, BATCH, replace=False) for step in range(steps))
     losses = learn(net, 2e-3, ((activation(chosen), classes[chosen]) for chosen in draws))
     told = net.forward(activation(np.flatnonzero(held_out)), training=False).gather().argmax(axis=1)
     return losses, float((told == classes[held_out]).mean())

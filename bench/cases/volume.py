@@ -7,7 +7,7 @@ import numpy as np
 
 import pdla
 from bench.common.case import case
-from bench.common.given import shapes
+from bench.common.given import read_shapes
 from pdla.bench.arguments import natural, positive, to_draw
 from pdla.comm.dry import DryComm
 from pdla.matmul import boxes, planner
@@ -35,7 +35,7 @@ WAYS = OURS, DIVIDE, CONVERTED, LEAST, OVER = (
 
 @case("ranks:<8 | m x n x k:<22 | words over the lower bound:<25 | median:8.3f | p95:8.3f | max:8.3f | least share of ranks:22.3f")
 def volume(
-    products: shapes = SHAPES, *, to: positive = 1024, every: positive = 1, convert: natural = 0, least: natural = 0,
+    products: read_shapes = SHAPES, *, to: positive = 1024, every: positive = 1, convert: natural = 0, least: natural = 0,
     plot: to_draw = None,
 ):
     """Words that a rank receives, over the lower bound, for every number P of ranks.
@@ -62,29 +62,29 @@ def volume(
 def study(mnk, to, every, convert, beneath):
     """For each of WAYS, by number of ranks, the words over the bound; and of the ranks the shares
     that pdla's boxes use."""
-    taken = {ranks: ours(mnk, ranks) for ranks in range(2, to + 1, every)}
-    moving = {ranks: converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
-    floor = {ranks: least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
+    taken = {ranks: count_ours(mnk, ranks) for ranks in range(2, to + 1, every)}
+    moving = {ranks: count_converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
+    floor = {ranks: find_least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
     over = {ranks: moving[ranks] / floor[ranks] for ranks in floor if ranks in moving}
     words, shares = ({ranks: each[i] for ranks, each in taken.items()} for i in range(2))
-    divide = {ranks: by_divisors(mnk, ranks) for ranks in taken}
+    divide = {ranks: count_by_divisors(mnk, ranks) for ranks in taken}
     return dict(zip(WAYS, (words, divide, moving, floor, over), strict=True)), shares
 
 
-def ours(mnk, ranks):
+def count_ours(mnk, ranks):
     """Words over the bound in the box's own layouts, and the share of the ranks that work."""
     box = boxes.find_cheapest(*mnk, ranks, Machine())[0]
     return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
 
 
-def by_divisors(mnk, ranks):
+def count_by_divisors(mnk, ranks):
     """Words over the bound of the best box whose sides multiply to P, as in COSMA."""
     sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
     found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
     return min(boxes.words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
 
 
-def converted(mnk, ranks):
+def count_converted(mnk, ranks):
     """Words over the bound from and to near-square 2-D blocks; and the conversions' part."""
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
@@ -96,7 +96,7 @@ def converted(mnk, ranks):
     return (way.words + way.moved) / bound, way.moved / bound
 
 
-def least(mnk, ranks):
+def find_least(mnk, ranks):
     """Words over the bound that some rank must receive from and to 2-D blocks, by any box that
     leaves at most 11% of ranks idle.
 
@@ -110,7 +110,7 @@ def least(mnk, ranks):
     shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), np.arange(ranks)
     faces = pdla.Layout("m", "k"), pdla.Layout("k", "n"), pdla.Layout("m", "n")
     bound, best = received_lower_bound(*mnk, ranks), inf
-    for box in sorted(_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):
+    for box in sorted(_list_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):
         if 0.85 * boxes.words(*mnk, box) - (m * k + k * n) / ranks >= best * bound:
             break
         needed = np.zeros((ranks, box.ranks))
@@ -122,7 +122,7 @@ def least(mnk, ranks):
     return best
 
 
-def _boxes(mnk, ranks):
+def _list_boxes(mnk, ranks):
     sides = ((pm, pn, ranks // (pm * pn)) for pm in range(1, ranks + 1) for pn in range(1, ranks // pm + 1))
     found = (Box(*(min(side, size) for side, size in zip(box, mnk, strict=True))) for box in sides)
     return {box for box in found if box.ranks >= 0.89 * ranks}
@@ -137,21 +137,21 @@ def far_out():
     """
     for mnk in LARGE:
         for ranks in MANY:
-            box, over, messages, ratios = beside_fewest(mnk, ranks)
+            box, over, messages, ratios = compare_fewest(mnk, ranks)
             product, sides = (" x ".join(map(str, each)) for each in (mnk, box))
             yield product, ranks, sides, over, messages, ", ".join(f"{ratio:.2f}" for ratio in ratios)
 
 
-def beside_fewest(mnk, ranks):
+def compare_fewest(mnk, ranks):
     """The box that is taken, its words over the bound, its messages, and its seconds over those of
     the box of fewest words, on each of MACHINES."""
-    taken, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], fewest_words(mnk, ranks)
-    ratios = [planned(mnk, ranks, taken, one).seconds / planned(mnk, ranks, fewest, one).seconds for one in MACHINES]
-    cost = planned(mnk, ranks, taken, MACHINES[0])
+    taken, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], find_fewest(mnk, ranks)
+    ratios = [predict(mnk, ranks, taken, one).seconds / predict(mnk, ranks, fewest, one).seconds for one in MACHINES]
+    cost = predict(mnk, ranks, taken, MACHINES[0])
     return taken, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
 
 
-def fewest_words(mnk, ranks):
+def find_fewest(mnk, ranks):
     pm, pn = boxes._list_sides(*mnk, ranks)
     pm, pn = np.minimum(pm, mnk[0]), np.minimum(pn, mnk[1])
     pk = np.minimum(ranks // (pm * pn), mnk[2])
@@ -161,7 +161,7 @@ def fewest_words(mnk, ranks):
 
 
 @lru_cache(maxsize=64)
-def planned(mnk, ranks, box, machine):
+def predict(mnk, ranks, box, machine):
     """The predicted cost of a product by a box, by its best schedule, in its own layouts."""
     (m, n, k), machine = mnk, Machine.load(machine)
     asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]

@@ -37,14 +37,15 @@ def homes(comm: Any) -> list[int]:
 def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """Collective: the result of work(), and its figures. The kernel's count includes two barriers."""
     comm.barrier()
-    before = meeting.received()
+    before = meeting.count_received()
     comm.barrier()
     start = time.perf_counter()
     with pdla.record() as ledger:
         result = work()
     end = time.perf_counter()
     comm.barrier()
-    told = comm.share((start, end, ledger.bytes_received, ledger.bytes_from_far, ledger.messages, meeting.received() - before))
+    counts = ledger.bytes_received, ledger.bytes_from_far, ledger.messages, meeting.count_received() - before
+    told = comm.share((start, end, *counts))
     starts, ends, received, far, messages, links = zip(*told, strict=True)
     kernel = sum(links[rank] for rank in set(homes(comm)))
     counted = {"bytes": max(received), "far": sum(far), "messages": max(messages), "kernel": kernel}

@@ -10,7 +10,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Any
 
 import pdla
-from bench.common.given import say
+from bench.common.given import choose_print
 from pdla.bench.arguments import to_write
 from pdla.bench.leave import write_json
 
@@ -53,7 +53,7 @@ class Case:
         """Those that the command line gives."""
         return [each for each in signature(self.work, eval_str=True).parameters.values() if each.name != "comm"]
 
-    def tell(self, parser: ArgumentParser) -> None:
+    def add_words(self, parser: ArgumentParser) -> None:
         """Add the words to a parser: an annotation is what reads a word, or a choice of words."""
         for each in self.parameters:
             kind, default = each.annotation, each.default
@@ -72,7 +72,7 @@ class Case:
         if "comm" in signature(self.work).parameters:
             pdla.abort_on_exception()
             words["comm"] = pdla.world()
-            tell = say(words["comm"])
+            tell = choose_print(words["comm"])
         rows = []
         for row in self.work(**words):
             if not isinstance(row, str) and not rows:
@@ -93,14 +93,14 @@ def case(columns: str = "") -> Callable[[Work], Work]:
     job run a case that has a parameter `comm`, their communicator.
     """
 
-    def registered(work: Work) -> Work:
+    def register(work: Work) -> Work:
         CASES[work.__name__] = Case(work, Table.of(columns))
         return work
 
-    return registered
+    return register
 
 
-def parser() -> ArgumentParser:
+def make_parser() -> ArgumentParser:
     """Of all cases."""
     whole = ArgumentParser("python -m bench", description="Run a case and print its figures; NAME --help explains one.")
     whole.add_argument("--json", type=to_write, metavar="FILE", help="write the rows to FILE")
@@ -108,5 +108,5 @@ def parser() -> ArgumentParser:
     for name, each in sorted(CASES.items()):
         about = cleandoc(each.work.__doc__ or "")
         how = {"description": about, "formatter_class": RawDescriptionHelpFormatter}
-        each.tell(names.add_parser(name, help=about.partition("\n")[0].replace("%", "%%"), **how))
+        each.add_words(names.add_parser(name, help=about.partition("\n")[0].replace("%", "%%"), **how))
     return whole

@@ -4,7 +4,7 @@ import time
 from statistics import median
 
 
-def timed(comm, work, times=3):
+def time_median(comm, work, times=3):
     """Collective: what work() gives, and its seconds on the slowest rank, the median of so many times."""
     found, seconds = None, []
     for _ in range(times):
@@ -15,7 +15,7 @@ def timed(comm, work, times=3):
     return found, median(seconds)
 
 
-def alone(comm, work):
+def run_alone(comm, work):
     """Collective: what work() gives on rank 0, where alone it is called, on every rank; and its seconds."""
     start = time.perf_counter()
     found = work() if comm.rank == 0 else None

@@ -9,16 +9,16 @@ from typing import Any
 from pdla.bench.arguments import sizes
 
 
-def parser(about: str) -> ArgumentParser:
+def make_parser(about: str) -> ArgumentParser:
     """For a script with options; `about`: its docstring."""
     return ArgumentParser(Path(sys.argv[0]).name, description=about, formatter_class=RawDescriptionHelpFormatter)
 
 
-def shapes(text: str) -> list[tuple[int, int, int]]:
+def read_shapes(text: str) -> list[tuple[int, int, int]]:
     """m x n x k of several products, separated by commas."""
     return [sizes(shape) for shape in text.split(",")]
 
 
-def say(comm: Any) -> Callable[..., None]:
+def choose_print(comm: Any) -> Callable[..., None]:
     """`print` on the first rank of a communicator, pdla's or mpi4py's; silence on the others."""
     return print if comm.rank == 0 else lambda *_, **__: None

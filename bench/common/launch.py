@@ -17,18 +17,18 @@ OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def threads(count: int) -> dict[str, str]:
+def make_thread_limits(count: int) -> dict[str, str]:
     """The variables by which each rank has so many BLAS threads, however many pdla would take."""
     return {f"{library}_NUM_THREADS": str(count) for library in ("OMP", "OPENBLAS", "MKL")} | {"PDLA_THREADS": "1"}
 
 
-def mpirun() -> str:
+def find_mpirun() -> str:
     """The mpirun beside this Python, which its mpi4py finds first, or the one on PATH."""
     beside = shutil.which("mpirun", path=Path(sys.executable).parent)
     return beside or "mpirun"
 
 
-def no_scalapack() -> str:
+def find_scalapack_fault() -> str:
     libraries = [name for name in (SCALAPACK, "openblas") if not find_library(name)]
     absent = libraries + ([] if shutil.which("mpirun.openmpi") else ["mpirun.openmpi"])
     install = "apt-get install libscalapack-openmpi2.2 libopenblas0-pthread openmpi-bin"
@@ -36,7 +36,7 @@ def no_scalapack() -> str:
 
 
 @cache
-def core_type() -> dict[str, str]:
+def find_core_type() -> dict[str, str]:
     """The variable by which the system's OpenBLAS, if it does not know this processor, uses its vector instructions; else {}."""
     asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
     says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout

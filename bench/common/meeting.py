@@ -19,7 +19,7 @@ LONG = 3e-2  # and at most, while others may still compute: the polls of many ra
 LEAD = 2e-3, 2e-4  # seconds from agreeing on a start to it: per rank on a core, as sleepers learn of it late; with a core each
 
 
-def received() -> int:
+def count_received() -> int:
     """Bytes that this host's link has received, as the kernel counts them; 0 where there is none."""
     return int(LINK.read_text()) if LINK.exists() else 0
 

@@ -49,49 +49,49 @@ class Side:
     volume: int | None = None
 
 
-def near_square(ranks: int) -> tuple[int, int]:
+def choose_grid(ranks: int) -> tuple[int, int]:
     """The most nearly square grid of all ranks."""
     rows = next(p for p in range(isqrt(ranks), 0, -1) if ranks % p == 0)
     return rows, ranks // rows
 
 
-def interval(n: int, parts: int, i: int) -> np.ndarray:
+def cut_evenly(n: int, parts: int, i: int) -> np.ndarray:
     """The indices of part i of n cut evenly."""
     return np.arange(n * i // parts, n * (i + 1) // parts)
 
 
-def block(rows: np.ndarray, cols: np.ndarray, dtype: str, order: str = "C") -> Block:
+def make_block(rows: np.ndarray, cols: np.ndarray, dtype: str, order: str = "C") -> Block:
     return Block(np.zeros((len(rows), len(cols)), dtype, order=order), rows, cols)
 
 
 # ---------------------------------------------------------------------------------------------- elements
 
 
-def _chunks(rows: int, cols: int) -> Iterator[slice]:
+def _cut_chunks(rows: int, cols: int) -> Iterator[slice]:
     step = max(1, CHUNK // max(1, cols))
     return (slice(first, first + step) for first in range(0, rows, step))
 
 
-def integers(rows: np.ndarray, cols: np.ndarray, salt: int) -> np.ndarray:
+def make_integers(rows: np.ndarray, cols: np.ndarray, salt: int) -> np.ndarray:
     """Integers from -4 to 4, determined by their rows and columns: sums of 10^6 products of two of them are exact in float32."""
     return (((rows[:, None] * 73856093) ^ (cols[None, :] * 19349663) ^ (salt * 83492791)) >> 5) % 9 - 4
 
 
 def fill_with_integers(side: Side) -> None:
     for part, salt in ((side.a, A), (side.b, B)):
-        for some in _chunks(*part.array.shape):
-            part.array[some] = integers(part.rows[some], part.cols, salt)
+        for some in _cut_chunks(*part.array.shape):
+            part.array[some] = make_integers(part.rows[some], part.cols, salt)
 
 
 def fill_at_random(side: Side, seed: int) -> None:
     generator = np.random.default_rng(seed)
     for part in (side.a, side.b):
-        for some in _chunks(*part.array.shape):
+        for some in _cut_chunks(*part.array.shape):
             part.array[some] = generator.random(part.array[some].shape, np.float32)
             part.array[some] -= 0.5
 
 
-def right(side: Side, product: Product) -> bool:
+def is_right(side: Side, product: Product) -> bool:
     """Whether this rank's block of C, from A and B of integers, is exactly A B: C x = A (B x) for a vector of integers."""
     got = side.multiply()
     rows, cols = side.c
@@ -99,13 +99,13 @@ def right(side: Side, product: Product) -> bool:
         return False
     x = np.random.default_rng(3).integers(1, 98, len(cols)).astype(float)
     inner = np.arange(product.k)
-    bx = _times(inner, cols, B, x)
+    bx = _multiply(inner, cols, B, x)
     return all(
-        np.array_equal(got[some].astype(float) @ x, _times(rows[some], inner, A, bx)) for some in _chunks(*got.shape)
+        np.array_equal(got[some].astype(float) @ x, _multiply(rows[some], inner, A, bx)) for some in _cut_chunks(*got.shape)
     )
 
 
-def _times(rows: np.ndarray, cols: np.ndarray, salt: int, x: np.ndarray) -> np.ndarray:
+def _multiply(rows: np.ndarray, cols: np.ndarray, salt: int, x: np.ndarray) -> np.ndarray:
     """The block of integers, rows x cols, times x, without ever holding it whole."""
-    parts = [integers(rows[some], cols, salt) @ x for some in _chunks(len(rows), len(cols))]
+    parts = [make_integers(rows[some], cols, salt) @ x for some in _cut_chunks(len(rows), len(cols))]
     return np.concatenate(parts) if parts else np.empty(0)

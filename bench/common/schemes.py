@@ -34,7 +34,7 @@ AXES: dict[str, tuple[Callable[..., nn.Scheme], tuple[str, ...]]] = {
 }
 
 
-def fitting(name: str, comm: Any) -> nn.Scheme:
+def make_scheme(name: str, comm: Any) -> nn.Scheme:
     """Collective: a scheme over all ranks of a communicator."""
     scheme, axes = AXES[name]
     return scheme(pdla.ProcessGrid(pdla.balanced_shape(comm.size, len(axes)), axes, comm))

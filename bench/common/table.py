@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 
-def console(width: int) -> Console:
+def make_console(width: int) -> Console:
     """For standard output, so many characters wide where it is no terminal."""
     return Console(width=None if sys.stdout.isatty() else width, highlight=False)
 
 
-def headed(title: str, first: str, *heads: str) -> Table:
+def start_table(title: str, first: str, *heads: str) -> Table:
     """A table without rows: names in the first column, figures in the others."""
     made = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in heads:

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any
 
 from bench.common.meeting import Meeting
-from bench.common.product import Product, Side, fill_at_random, fill_with_integers, right
+from bench.common.product import Product, Side, fill_at_random, fill_with_integers, is_right
 
 
-def in_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 0) -> dict[Any, list[float]]:
+def take_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 0) -> dict[Any, list[float]]:
     """The figure of each side in every turn, after `first` turns that do not count."""
     taken: dict[Any, list[float]] = {name: [] for name in sides}
     for turn in range(first + turns):
@@ -20,29 +20,29 @@ def in_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 
     return taken
 
 
-def seconds(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:
+def time_turns(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:
     """Collective: the seconds of a call of each work in every turn, of `count` calls.
 
     The first turn, in which plans are made, does not count.
     """
-    return in_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()}, first=1)
+    return take_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()}, first=1)
 
 
-def milliseconds(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> list[float]:
+def time_medians(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> list[float]:
     """Collective: the median of each work's turns."""
-    return [1e3 * median(taken) for taken in seconds(meeting, turns, works, count).values()]
+    return [1e3 * median(taken) for taken in time_turns(meeting, turns, works, count).values()]
 
 
-def checked(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -> None:
+def check_sides(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -> None:
     """Collective: fill A and B at random; before, end the script with the name of a side whose product of integers is wrong."""
     for name, side in sides.items():
-        if not exact(meeting, product, side):
+        if not is_exact(meeting, product, side):
             raise SystemExit(f"{name}: the product of integers is wrong")
         fill_at_random(side, meeting.comm.rank)
 
 
-def exact(meeting: Meeting, product: Product, side: Side, times: int = 1) -> bool:
+def is_exact(meeting: Meeting, product: Product, side: Side, times: int = 1) -> bool:
     """Collective: whether the product of integers is exact on every rank, so many times in succession."""
     fill_with_integers(side)
-    wrong = [not right(side, product) for _ in range(times)]
+    wrong = [not is_right(side, product) for _ in range(times)]
     return not any(meeting.largest([float(w) for w in wrong]))

@@ -7,16 +7,16 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
-from bench.common.product import Product, Side, block, interval, near_square
+from bench.common.product import Product, Side, choose_grid, cut_evenly, make_block
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
-    pr, pc = near_square(comm.size)
+    pr, pc = choose_grid(comm.size)
     i, j = divmod(comm.rank, pc)
-    rows, cols, inner = interval(product.m, pr, i), interval(product.n, pc, j), np.arange(product.k)
-    a, b = block(rows, inner, product.dtype), block(inner, cols, product.dtype)
+    rows, cols, inner = cut_evenly(product.m, pr, i), cut_evenly(product.n, pc, j), np.arange(product.k)
+    a, b = make_block(rows, inner, product.dtype), make_block(inner, cols, product.dtype)
     c = np.empty((len(rows), len(cols)), product.dtype)
-    wait = barrier(comm) if variant == "barriers" else nothing
+    wait = make_barrier(comm) if variant == "barriers" else do_nothing
 
     def multiply():
         np.matmul(a.array, b.array, out=c)
@@ -26,10 +26,10 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     return Side(a, b, (rows, cols), multiply, about=f"NumPy {np.__version__}")
 
 
-def nothing() -> None: ...
+def do_nothing() -> None: ...
 
 
-def barrier(comm: MPI.Comm) -> Callable[[], None]:
+def make_barrier(comm: MPI.Comm) -> Callable[[], None]:
     """The fastest barrier at hand: pdla's shared buffer, on which the ranks of a node meet without messages."""
     shared_buffer = pdla.as_communicator(comm.Dup()).shared_buffer()
     assert shared_buffer is not None

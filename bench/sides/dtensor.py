@@ -15,11 +15,11 @@ from mpi4py import MPI
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bench.common.product import Product, Side, block, interval, near_square
+from bench.common.product import Product, Side, choose_grid, cut_evenly, make_block
 
 
 @cache
-def gloo() -> None:
+def start_gloo() -> None:
     """Collective: the process group, over the loopback interface."""
     torch.set_num_threads(1)
     comm = MPI.COMM_WORLD
@@ -31,27 +31,27 @@ def gloo() -> None:
 
 
 @cache
-def mesh(*shape: int) -> DeviceMesh:
+def make_mesh(*shape: int) -> DeviceMesh:
     return init_device_mesh("cpu", shape)
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
-    gloo()
-    pr, pc = near_square(comm.size) if variant == "blocks" else (comm.size, 1)
+    start_gloo()
+    pr, pc = choose_grid(comm.size) if variant == "blocks" else (comm.size, 1)
     i, j = divmod(comm.rank, pc)
     m, n, k = product.m, product.n, product.k
     whole = np.arange
     by_rows, in_blocks = [Shard(0)], [Shard(0), Shard(1)]
     if variant == "blocks":
-        held = [(interval(r, pr, i), interval(c, pc, j)) for r, c in ((m, k), (k, n), (m, n))]
-        cuts, over = (in_blocks, in_blocks, in_blocks), mesh(pr, pc)
+        held = [(cut_evenly(r, pr, i), cut_evenly(c, pc, j)) for r, c in ((m, k), (k, n), (m, n))]
+        cuts, over = (in_blocks, in_blocks, in_blocks), make_mesh(pr, pc)
     elif variant == "depth":
-        held = [(whole(m), interval(k, pr, i)), (interval(k, pr, i), whole(n)), (interval(m, pr, i), whole(n))]
-        cuts, over = ([Shard(1)], by_rows, by_rows), mesh(pr)
+        held = [(whole(m), cut_evenly(k, pr, i)), (cut_evenly(k, pr, i), whole(n)), (cut_evenly(m, pr, i), whole(n))]
+        cuts, over = ([Shard(1)], by_rows, by_rows), make_mesh(pr)
     else:
-        held = [(interval(rows, pr, i), whole(cols)) for rows, cols in ((m, k), (k, n), (m, n))]
-        cuts, over = (by_rows, by_rows, by_rows), mesh(pr)
-    a, b = (block(*where, product.dtype) for where in held[:2])
+        held = [(cut_evenly(rows, pr, i), whole(cols)) for rows, cols in ((m, k), (k, n), (m, n))]
+        cuts, over = (by_rows, by_rows, by_rows), make_mesh(pr)
+    a, b = (make_block(*where, product.dtype) for where in held[:2])
     left, right = (
         DTensor.from_local(torch.from_numpy(x.array), over, how, run_check=False)
         for x, how in zip((a, b), cuts, strict=False)

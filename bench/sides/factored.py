@@ -12,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
-from bench.cases.factorizations import of
-from bench.common.meeting import Meeting, received
+from bench.cases.factorizations import draw
+from bench.common.meeting import Meeting, count_received
 from pdla.linalg import cho_factor, eigh, lu_factor, qr
 from pdla.linalg.panels.blocks import in_blocks
 from pdla.linalg.plan.price import cheapest
@@ -32,11 +32,11 @@ def main(n, names, file):
     for name in names.split(";"):
         routine, factor = ROUTINES[name]
         shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
-        A, turns = of(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
+        A, turns = draw(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
         for _ in range(TURNS):
-            X, came = A.copy(), received()
+            X, came = A.copy(), count_received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))
-            turns.append((1e3 * seconds, comm.allreduce(received() - came) / comm.size))
+            turns.append((1e3 * seconds, comm.allreduce(count_received() - came) / comm.size))
         found[name] = (*min(turns), f"{shape[0]} x {shape[1]}, {block}")
     if comm.rank == 0:
         Path(file).write_text(json.dumps(found))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench.common.launch import CORES
 from bench.common.product import Product
-from bench.common.table import headed
+from bench.common.table import start_table
 
 FEW = f"pdla on {CORES}"
 LABELS = {  # the columns: for each its module, its variant (None: the best of all), and whether its workspace is shown
@@ -84,61 +84,62 @@ class Row:
 
     @property
     def title(self) -> str:
-        return f"{self.ranks} ranks, {sizes(self.product)} {self.product.dtype}"
+        return f"{self.ranks} ranks, {format_sizes(self.product)} {self.product.dtype}"
 
 
-def sizes(product: Product) -> str:
+def format_sizes(product: Product) -> str:
     return f"{product.m} x {product.n} x {product.k}"
 
 
 # ---------------------------------------------------------------------------------------------- the table
 
 
-def table(ranks: int, rows: Iterable[Row]) -> Table:
+def make_table(ranks: int, rows: Iterable[Row]) -> Table:
     """Milliseconds of each side, beside them NumPy's over these; for sides of pdla the workspace a rank. Last, the better
     of pdla's sides on all ranks over the ceilings without and with barriers."""
     sides = (name for label, (_, _, space) in LABELS.items() for name in (f"{label}, ms", *["workspace"] * space))
-    made = headed(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
+    made = start_table(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
     for row in rows:
-        made.add_row(*_cells(row), style="bold red" if row.wrong else None)
+        made.add_row(*_make_cells(row), style="bold red" if row.wrong else None)
     return made
 
 
-def _cells(row: Row) -> list[str]:
-    cells = [f"{sizes(row.product)} {row.product.dtype.replace('float', 'f')}"]
+def _make_cells(row: Row) -> list[str]:
+    cells = [f"{format_sizes(row.product)} {row.product.dtype.replace('float', 'f')}"]
     for label, (_, _, space) in LABELS.items():
         side = row.best(label)
-        cells.append(_time(row, label, side) if side else "–")
+        cells.append(_format_time(row, label, side) if side else "–")
         if space:
             cells.append("–" if side is None or side.workspace is None else f"{side.workspace / 2**20:.2f} MiB")
-    return [*cells, _over_ceilings(row)]
+    return [*cells, _compare_ceilings(row)]
 
 
-def _over_ceilings(row: Row) -> str:
-    ours, ceilings = _fastest(row, ALL_RANKS), [side for label in CEILINGS if (side := row.best(label))]
+def _compare_ceilings(row: Row) -> str:
+    ours, ceilings = _find_fastest(row, ALL_RANKS), [side for label in CEILINGS if (side := row.best(label))]
     return " ".join(f"{ours.over(ceiling):.2f}" for ceiling in ceilings) if ours and ceilings else "–"
 
 
-def _fastest(row: Row, labels: Iterable[str]) -> Measured | None:
+def _find_fastest(row: Row, labels: Iterable[str]) -> Measured | None:
     return min((side for label in labels if (side := row.best(label))), key=lambda side: side.median, default=None)
 
 
-def _time(row: Row, label: str, side: Measured) -> str:
+def _format_time(row: Row, label: str, side: Measured) -> str:
     ratio = row.over_numpy(label)
     variant = f" {side.variant}" if LABELS[label][1] is None and side.variant else ""
-    return f"{1e3 * side.median:.3g}" + (f"  {ratio:.2f}" if ratio and label != "NumPy" else "") + variant + _idle(row, label, side)
+    share = f"  {ratio:.2f}" if ratio and label != "NumPy" else ""
+    return f"{1e3 * side.median:.3g}{share}{variant}{_format_holders(row, label, side)}"
 
 
-def _idle(row: Row, label: str, side: Measured) -> str:
+def _format_holders(row: Row, label: str, side: Measured) -> str:
     """On how many ranks C lies, where blocks are so large that some have none: those leave their cores to the others."""
     return f", C on {side.holders} of {row.ranks}" if label in PEERS and side.holders < row.ranks else ""
 
 
-def verdict(rows: list[Row]) -> list[str]:
+def summarize(rows: list[Row]) -> list[str]:
     """In how many rows pdla in its native layouts, on all ranks or on as many as there are cores, is faster than every peer
     that was measured, in which it is not, and which results are wrong."""
     compared = [row for row in rows if row.best("pdla native") and any(map(row.best, PEERS))]
-    slower = {row.title: said for row in compared if (said := _faster_peers(row))}
+    slower = {row.title: said for row in compared if (said := _find_faster(row))}
     wrong = [f"WRONG on integers: {row.title}: {', '.join(row.wrong)}" for row in rows if row.wrong]
     checked = sum(side.exact is True for row in rows for side in row.sides.values())
     ahead = f"{len(compared) - len(slower)} of {len(compared)} rows"
@@ -150,17 +151,17 @@ def verdict(rows: list[Row]) -> list[str]:
     ]
 
 
-def _faster_peers(row: Row) -> str:
+def _find_faster(row: Row) -> str:
     """The peers faster than the best of pdla in its native layouts, in words."""
-    ours = _fastest(row, OURS)
+    ours = _find_fastest(row, OURS)
     if ours is None:
         return ""
     faster = [(p, side, share) for p in PEERS if (side := row.best(p)) and (share := side.over(ours)) < 1]
-    times = ", ".join(f"{p} {share:.3f} of its time{_idle(row, p, side)}" for p, side, share in faster)
+    times = ", ".join(f"{p} {share:.3f} of its time{_format_holders(row, p, side)}" for p, side, share in faster)
     return f"pdla {1e3 * ours.median:.3g} ms, {times}" if faster else ""
 
 
-def left_out(rows: Iterable[Row]) -> list[str]:
+def list_left_out(rows: Iterable[Row]) -> list[str]:
     """The sides and products that were not run, by reason."""
     told: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -169,7 +170,7 @@ def left_out(rows: Iterable[Row]) -> list[str]:
     return [f"left out: {name}: {why}: {'; '.join(titles)}" for (name, why), titles in told.items()]
 
 
-def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """An entry for each row and side, with the time of every turn."""
     return [
         {

@@ -18,13 +18,13 @@ from typing import Any
 from mpi4py import MPI
 
 from bench.common import turns
-from bench.common.meeting import Meeting, received
+from bench.common.meeting import Meeting, count_received
 from bench.common.product import Product, Side, fill_at_random
 
 MOST = 50  # products in a turn, at most
 
 
-def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[list[tuple[float, float]]]:
+def time_sides(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[list[tuple[float, float]]]:
     """Collective: of each side the turns of products back to back, each of about `turn` seconds, judged by a first product.
 
     Of a turn the seconds of a product, and the bytes over the link of the host that received most. If sides take turns, a turn of
@@ -32,27 +32,27 @@ def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
 
-    def taken(side: Side, count: int) -> tuple[float, float]:
+    def time_turn(side: Side, count: int) -> tuple[float, float]:
         if len(sides) > 1 and count > 1:
             meeting.seconds(side.multiply)
-        before = received()
+        before = count_received()
         seconds = meeting.seconds(side.multiply, count)
-        return seconds, meeting.largest([(received() - before) / count])[0]
+        return seconds, meeting.largest([(count_received() - before) / count])[0]
 
     works = zip(sides, counts, strict=True)
-    return list(turns.in_turns(rounds, {i: partial(taken, *work) for i, work in enumerate(works)}).values())
+    return list(turns.take_turns(rounds, {i: partial(time_turn, *work) for i, work in enumerate(works)}).values())
 
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Collective: the figures of a product, one line for each side."""
     modules = [(importlib.import_module(f"bench.sides.{name}"), variant) for name, variant in names]
     sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
-    exact = [turns.exact(meeting, product, side, 2) if spec["check"] else None for side in sides]
+    exact = [turns.is_exact(meeting, product, side, 2) if spec["check"] else None for side in sides]
     for side in sides:
         fill_at_random(side, meeting.comm.rank)
     spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]
     holders = [meeting.comm.allreduce(int(all(map(len, side.c)))) for side in sides]
-    lines = zip(names, sides, exact, spaces, holders, times(meeting, sides, spec["turns"], spec["turn"]), strict=True)
+    lines = zip(names, sides, exact, spaces, holders, time_sides(meeting, sides, spec["turns"], spec["turn"]), strict=True)
     return [
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,

@@ -13,7 +13,16 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, mpirun, no_scalapack, threads
+from bench.common.launch import (
+    AS_ROOT,
+    CORES,
+    OPEN_MPI,
+    ROOT,
+    find_core_type,
+    find_mpirun,
+    find_scalapack_fault,
+    make_thread_limits,
+)
 from bench.common.product import Product
 
 TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
@@ -32,7 +41,7 @@ class Job:
     name: str
     sides: tuple[Variant, ...]
     start: Callable[[int], list[str]]
-    missing: Callable[[], str] = lambda: ""
+    find_missing: Callable[[], str] = lambda: ""
     environment: Callable[[], dict[str, str]] = dict
     threads: int = 1
 
@@ -41,12 +50,12 @@ class Job:
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results")
             results.touch()
-            fault = self._ended(ranks, json.dumps(spec | {"results": str(results)}), limit)
+            fault = self._run_to_end(ranks, json.dumps(spec | {"results": str(results)}), limit)
             return [json.loads(line) for line in results.read_text().splitlines()], fault
 
-    def _ended(self, ranks: int, spec: str, limit: float) -> str:
+    def _run_to_end(self, ranks: int, spec: str, limit: float) -> str:
         """An exception here, as by a signal, ends the job."""
-        mine = os.environ | threads(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
+        mine = os.environ | make_thread_limits(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
         command = [*self.start(ranks), "-m", "bench.sides.job", spec]
         with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
             try:
@@ -55,46 +64,46 @@ class Job:
                 return f"took more than {limit:g} s"
             finally:
                 job.terminate()  # if it still runs; mpirun then ends the ranks
-        return _why(errors, job.returncode) if job.returncode else ""
+        return _explain(errors, job.returncode) if job.returncode else ""
 
 
-def _why(errors: str, status: int) -> str:
+def _explain(errors: str, status: int) -> str:
     """The exit status, with the last line that names an error, or else the last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].split(".")[-1].endswith("Error")]
     return f"exit status {status}: {[*lines[-1:], *named][-1] if lines else 'no message'}"
 
 
-def jobs(torch: Path) -> list[Job]:
+def list_jobs(torch: Path) -> list[Job]:
     def ranks_of(launcher: str, python: str, *options: str) -> Callable[[int], list[str]]:
         return lambda ranks: [launcher, *options, "-n", str(ranks), python]
 
-    here = ranks_of(mpirun(), sys.executable)
+    here = ranks_of(find_mpirun(), sys.executable)
     openly = ranks_of("mpirun.openmpi", sys.executable, "--oversubscribe", "--bind-to", "none")
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
         Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS), ("by_hand", "")), here),
-        Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
+        Job("ScaLAPACK", widths, openly, find_scalapack_fault, lambda: OPEN_MPI | AS_ROOT | find_core_type()),
         Job(
             "DTensor",
             (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
-            ranks_of(mpirun(), str(torch)),
-            lambda: no_torch(torch),
+            ranks_of(find_mpirun(), str(torch)),
+            lambda: find_torch_fault(torch),
         ),
     ]
 
 
-def no_torch(python: Path) -> str:
+def find_torch_fault(python: Path) -> str:
     folder = TORCH.parent.parent
     install = f"python3 -m venv {folder} && {folder}/bin/pip install torch==2.13.0 numpy mpi4py mpich"
     if not python.exists():
         return f"no {python}; {install} (or --torch-python)"
     tried = subprocess.run([python, "-c", "import torch, mpi4py"], capture_output=True, text=True)
-    return f"{python}: {_why(tried.stderr, tried.returncode)}; {install}" if tried.returncode else ""
+    return f"{python}: {_explain(tried.stderr, tried.returncode)}; {install}" if tried.returncode else ""
 
 
-def unfit(side: Variant, product: Product, ranks: int) -> str:
+def explain_unfit(side: Variant, product: Product, ranks: int) -> str:
     """Why a side cannot do a product on this machine; "" where it can. Some sides hold whole matrices on every rank."""
     m, n, k = product.m, product.n, product.k
     if side == ("ours", "few") and ranks <= CORES:

@@ -3,11 +3,11 @@
 import numpy as np
 from mpi4py import MPI
 
-from bench.common.product import Product, Side, block
+from bench.common.product import Product, Side, make_block
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     m, n, k = map(np.arange, (product.m, product.n, product.k))
-    a, b = block(m, k, product.dtype), block(k, n, product.dtype)
+    a, b = make_block(m, k, product.dtype), make_block(k, n, product.dtype)
     c = np.empty((product.m, product.n), product.dtype)
     return Side(a, b, (m, n), lambda: np.matmul(a.array, b.array, out=c), about=f"NumPy {np.__version__}")

@@ -16,7 +16,7 @@ import numpy as np
 import pdla
 from bench.common.launch import CORES
 from bench.common.meeting import Meeting
-from bench.common.product import Block, Product, Side, block
+from bench.common.product import Block, Product, Side, make_block
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,12 +26,12 @@ TALL = 4  # rows over columns of a block of C from which storing it by columns i
 TRIES = 3  # products of each side that is compared, in turns
 
 
-def flat_grid(comm: MPI.Comm) -> pdla.ProcessGrid:
+def make_grid(comm: MPI.Comm) -> pdla.ProcessGrid:
     """Collective: all ranks on the near-square grid."""
     return pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
 
 
-def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.Layout]) -> tuple[pdla.DistMatrix, ...]:
+def make_operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.Layout]) -> tuple[pdla.DistMatrix, ...]:
     """Collective: A, B and C of zeros."""
     shapes = ((product.m, product.k), (product.k, product.n), (product.m, product.n))
     return tuple(pdla.zeros(s, grid, layout, dtype=product.dtype) for s, layout in zip(shapes, layouts, strict=True))
@@ -40,40 +40,40 @@ def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.La
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     if variant == "few":
         some = comm.Split(comm.rank < CORES)
-        return fewer(some, product) if comm.rank < CORES else idle(product)
+        return make_fewer(some, product) if comm.rank < CORES else make_idle(product)
     if variant in ("native", "shared"):
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
-        A, B, C = operands(product, grid, layouts)
+        A, B, C = make_operands(product, grid, layouts)
         if variant == "shared":
             A, B = A.shared(), B.shared()
         rows, cols = C.local.shape
         if not all(grid.comm.share(rows >= TALL * cols)):
-            return side(A, B, C)
+            return make_side(A, B, C)
         by_columns = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
-        return faster(Meeting(comm), side(A, B, C), side(A, B, by_columns))
-    return side(*operands(product, flat_grid(comm), BLOCKS))
+        return choose_faster(Meeting(comm), make_side(A, B, C), make_side(A, B, by_columns))
+    return make_side(*make_operands(product, make_grid(comm), BLOCKS))
 
 
-def fewer(some: MPI.Comm, product: Product) -> Side:
+def make_fewer(some: MPI.Comm, product: Product) -> Side:
     """Collective over `some` of the ranks: the faster of "native" and "shared" on them."""
-    return faster(Meeting(some), *(make(some, product, variant) for variant in ("native", "shared")))
+    return choose_faster(Meeting(some), *(make(some, product, variant) for variant in ("native", "shared")))
 
 
-def faster(meeting: Meeting, *sides: Side) -> Side:
+def choose_faster(meeting: Meeting, *sides: Side) -> Side:
     """Collective: the side whose fastest product takes least time."""
     times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
     least = [min(taken) for taken in zip(*times, strict=True)]
     return sides[least.index(min(least))]
 
 
-def idle(product: Product) -> Side:
+def make_idle(product: Product) -> Side:
     """The side of a rank that has no part in the product."""
     none = np.arange(0)
-    nothing = block(none, none, product.dtype)
+    nothing = make_block(none, none, product.dtype)
     return Side(nothing, nothing, (none, none), lambda: nothing.array)
 
 
-def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
+def make_side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
     """Collective: the side that multiplies through a plan made here; `told`: algorithm, box and schedule, as for plan_matmul."""
     plan = pdla.plan_matmul(A, B, out=C, **told)
     a, b, c = (Block(X.local, *(held.indices() for held in X.indices)) for X in (A, B, C))
@@ -86,10 +86,10 @@ def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any
         multiply()
     how = plan.algorithm if plan.schedule == plan.algorithm else f"{plan.algorithm} by {plan.schedule}"
     about = f"pdla {pdla.__version__}: {how} on {dict(plan.grid.sizes)}"
-    return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about, busiest(A.grid.comm, ledger))
+    return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about, count_busiest(A.grid.comm, ledger))
 
 
-def busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
+def count_busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
     """Collective: bytes that the ranks of one host received from other hosts, by the ledger; the most of any host."""
     sums: Counter[str] = Counter()
     for host, size in comm.share((platform.node(), ledger.bytes_from_far)):

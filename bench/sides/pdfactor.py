@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from bench.common.meeting import received
-from bench.sides.pdgemm import context, cyclic, library
+from bench.common.meeting import count_received
+from bench.sides.pdgemm import list_indices, load_library, make_context
 
 TURNS = 3
 NAP = 0.02  # seconds between looks for a question: other jobs are timed meanwhile
@@ -30,69 +30,69 @@ class Matrix:
 
     def __init__(self, m, n, block, pr, pc, shift=0.0):
         i, j = divmod(MPI.COMM_WORLD.rank, pc)
-        rows, cols = cyclic(m, pr, i, block)[:, None], cyclic(n, pc, j, block)
+        rows, cols = list_indices(m, pr, i, block)[:, None], list_indices(n, pc, j, block)
         least, most = np.minimum(rows, cols), np.maximum(rows, cols)
         drawn = np.sin(1.0 + 12.9898 * least + 78.233 * most) * 43758.5453 % 1 - 0.5
         self.given = np.asfortranarray(drawn + shift * (rows == cols))
         self.x, self.rows = self.given.copy("F"), len(rows)
-        self.lying = (c_int * 9)(1, context(pr, pc), m, n, block, block, 0, 0, max(1, len(rows)))
+        self.descriptor = (c_int * 9)(1, make_context(pr, pc), m, n, block, block, 0, 0, max(1, len(rows)))
 
     def fill(self):
         self.x[...] = self.given
 
     @property
-    def told(self):
-        return self.x.ctypes.data_as(c_void_p), byref(c_int(1)), byref(c_int(1)), self.lying
+    def arguments(self):
+        return self.x.ctypes.data_as(c_void_p), byref(c_int(1)), byref(c_int(1)), self.descriptor
 
 
-def called(name, *arguments):
+def call(name, *arguments):
     info = c_int()
-    getattr(library(), name)(*arguments, byref(info))
+    getattr(load_library(), name)(*arguments, byref(info))
     if info.value:
         raise SystemExit(f"{name}: info {info.value}")
 
 
-def routines(m, n, *where):
+def list_routines(m, n, *where):
     """By name: what is done before, and what is timed. where: block, and rows and columns of the grid."""
-    return squares(n, *where) if m == n else talls(m, n, *where)
+    return list_square(n, *where) if m == n else list_tall(m, n, *where)
 
 
-def squares(n, *where):
+def list_square(n, *where):
     P, G, B = (Matrix(n, n, *where, shift) for shift in (2 * n**0.5, 0, 0))
     size, one, flags = byref(c_int(n)), byref(c_double(1)), map(c_char_p, (b"L", b"L", b"N", b"N"))
     flags, pivots = [*flags], np.empty(G.rows + where[0], np.int32)
-    rooms, tau = room(n, n, where[0])
+    (rooms, tau), pdtrsm = make_workspaces(n, n, where[0]), load_library().pdtrsm_
     at = pivots.ctypes.data_as(c_void_p)
-    potrf = lambda: called("pdpotrf_", LOWER, size, *P.told)  # noqa: E731
-    getrf = lambda: called("pdgetrf_", size, size, *G.told, at)  # noqa: E731
+    potrf = lambda: call("pdpotrf_", LOWER, size, *P.arguments)  # noqa: E731
+    getrf = lambda: call("pdgetrf_", size, size, *G.arguments, at)  # noqa: E731
     S, V, w = Matrix(n, n, *where), Matrix(n, n, *where), np.empty(n)
     more = np.empty(8 * n + 2 * S.x.size + 3 * where[0] * (n + 1)), np.empty(7 * n + 8 * where[2] + 2, np.int32)
     spectrum = with_lengths(more)
-    symmetric = *S.told, w.ctypes.data_as(c_void_p), *V.told
+    symmetric = *S.arguments, w.ctypes.data_as(c_void_p), *V.arguments
     return {
-        "eigh": (S.fill, lambda: called("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
-        "eigvalsh": (S.fill, lambda: called("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
+        "eigh": (S.fill, lambda: call("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
+        "eigvalsh": (S.fill, lambda: call("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
-        "QR": (G.fill, lambda: called("pdgeqrf_", size, size, *G.told, tau, *rooms[:2])),
-        "triangular": (lambda: (P.fill(), B.fill()), lambda: library().pdtrsm_(*flags, size, size, one, *P.told, *B.told)),
-        "inverse": (G.fill, lambda: (getrf(), called("pdgetri_", size, *G.told, at, *rooms))),
-        "inverse, pos": (P.fill, lambda: (potrf(), called("pdpotri_", LOWER, size, *P.told))),
+        "QR": (G.fill, lambda: call("pdgeqrf_", size, size, *G.arguments, tau, *rooms[:2])),
+        "triangular": (lambda: (P.fill(), B.fill()), lambda: pdtrsm(*flags, size, size, one, *P.arguments, *B.arguments)),
+        "inverse": (G.fill, lambda: (getrf(), call("pdgetri_", size, *G.arguments, at, *rooms))),
+        "inverse, pos": (P.fill, lambda: (potrf(), call("pdpotri_", LOWER, size, *P.arguments))),
     }
 
 
-def talls(m, n, *where):
+def list_tall(m, n, *where):
     A, B = Matrix(m, n, *where), Matrix(m, 1, *where)
-    (rows, cols, one), (rooms, tau) = (byref(c_int(size)) for size in (m, n, 1)), room(m, n, where[0])
-    geqrf = lambda: called("pdgeqrf_", rows, cols, *A.told, tau, *rooms[:2])  # noqa: E731
-    gels = lambda: called("pdgels_", c_char_p(b"N"), rows, cols, one, *A.told, *B.told, *rooms[:2])  # noqa: E731
+    (rows, cols, one), (rooms, tau) = (byref(c_int(size)) for size in (m, n, 1)), make_workspaces(m, n, where[0])
+    geqrf = lambda: call("pdgeqrf_", rows, cols, *A.arguments, tau, *rooms[:2])  # noqa: E731
+    gels = lambda: call("pdgels_", c_char_p(b"N"), rows, cols, one, *A.arguments, *B.arguments, *rooms[:2])  # noqa: E731
     return {
-        "QR with Q": (A.fill, lambda: (geqrf(), called("pdorgqr_", rows, cols, cols, *A.told, tau, *rooms[:2]))),
+        "QR with Q": (A.fill, lambda: (geqrf(), call("pdorgqr_", rows, cols, cols, *A.arguments, tau, *rooms[:2]))),
         "lstsq": (lambda: (A.fill(), B.fill()), gels),
     }
 
 
-def room(m, n, block):
+def make_workspaces(m, n, block):
     """Workspaces of numbers and of integers, each with its length, as arguments; and one for tau."""
     arrays = np.empty((m + n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
     return with_lengths(arrays), np.empty(m + n).ctypes.data_as(c_void_p)
@@ -103,38 +103,38 @@ def with_lengths(arrays):
     return [x for array in arrays for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
 
 
-def grids(ranks, few):
+def list_grids(ranks, few):
     """Rows of ranks: all that divide, or those of the two grids that are most nearly square, with no more rows than columns."""
     every = [pr for pr in range(1, ranks + 1) if ranks % pr == 0]
     return [pr for pr in every if pr * pr <= ranks][-2:] if few else every
 
 
-def turn(before, call):
+def time_turn(before, call):
     """Milliseconds, and the bytes that a host's link brought in the mean."""
     comm = MPI.COMM_WORLD
     before()
-    came = received()
+    came = count_received()
     comm.Barrier()
     start = time.perf_counter()
     call()
     comm.Barrier()
-    return 1e3 * (time.perf_counter() - start), comm.allreduce(received() - came) / comm.size
+    return 1e3 * (time.perf_counter() - start), comm.allreduce(count_received() - came) / comm.size
 
 
 def search(m, n, names, few):
     """By name the least milliseconds, the bytes, and where that was: block and grid."""
     ranks, best = MPI.COMM_WORLD.size, {}
-    for pr in grids(ranks, few):
+    for pr in list_grids(ranks, few):
         for block in BLOCKS:
-            ways = routines(m, n, block, pr, ranks // pr)
+            ways = list_routines(m, n, block, pr, ranks // pr)
             for name in names:
                 for _ in range(TURNS):
-                    took = MPI.COMM_WORLD.bcast(turn(*ways[name]))
+                    took = MPI.COMM_WORLD.bcast(time_turn(*ways[name]))
                     best[name] = min(best.get(name, ((1e9, 0),)), (took, block, pr))
     return best
 
 
-def asked():
+def read_name():
     """Collective: the next line of the input; the ranks sleep until it comes."""
     comm = MPI.COMM_WORLD
     line = sys.stdin.readline() if comm.rank == 0 else None
@@ -147,9 +147,9 @@ def asked():
 def serve(m, n, best):
     """Answer names until the input ends."""
     ranks, places = MPI.COMM_WORLD.size, {place[1:] for place in best.values()}
-    where = {(block, pr): routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
-    while name := asked():
-        took, _ = turn(*where[best[name][1:]][name])
+    where = {(block, pr): list_routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
+    while name := read_name():
+        took, _ = time_turn(*where[best[name][1:]][name])
         if MPI.COMM_WORLD.rank == 0:
             print(took, flush=True)
 

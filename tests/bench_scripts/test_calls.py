@@ -27,17 +27,17 @@ def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_la
 @pytest.mark.parametrize("scheme", calls.SCHEMES)
 def test_calls_of_a_linear_s_second_pass(scheme):
     """On 2 x 2 ranks: less than half of the 862 forward and of the 1,156 backward that it once was."""
-    for forward, backward in pdla.run(4, calls.passes, scheme):
+    for forward, backward in pdla.run(4, calls.count_passes, scheme):
         assert forward <= 220 and backward <= 405
 
 
 @pytest.mark.parametrize(("name", "most", "files"), [("solve(A, b)", 870, 47), ("cholesky(A)", 460, 35)])
 def test_calls_of_a_later_solution_and_factorization(name, most, files):
     """On 2 x 2 ranks: less than 40 and 60 per cent of the 2,121 and 767, in 41 and 32 files, when each call planned anew."""
-    for _, later, seen in pdla.run(4, calls.systems, name):
+    for _, later, seen in pdla.run(4, calls.count_systems, name):
         assert later <= most and seen <= files
 
 
 def test_calls_within_pdla_are_counted():
-    assert calls.counted(lambda: sum(n for n in range(9))) == 0
-    assert calls.counted(lambda: pdla.Layout("row")) > 1
+    assert calls.count_calls(lambda: sum(n for n in range(9))) == 0
+    assert calls.count_calls(lambda: pdla.Layout("row")) > 1

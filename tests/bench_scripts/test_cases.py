@@ -60,7 +60,7 @@ def squares(monkeypatch):
 
 
 def run(one, *words):
-    one.run(case.parser().parse_args([*words[:-1], *words[-1].split()]))
+    one.run(case.make_parser().parse_args([*words[:-1], *words[-1].split()]))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_distances_are_from_the_losses_of_serial(monkeypatch):
     curves = {"Serial": [2.0, 1.0], "Cube3D": [2.0, 1.1]}
     ways = {name: (1, lambda comm, losses=losses: losses) for name, losses in curves.items()}
     monkeypatch.setattr(training, "SHOWN", ways)
-    rows = [*training.curves(lambda losses, steps, dtype: (losses, 0.5), 2, "float64", None)]
+    rows = [*training.compare_losses(lambda losses, steps, dtype: (losses, 0.5), 2, "float64", None)]
     assert rows == [("Serial", 2.0, 1.0, 0.5, 0.0), ("Cube3D", 2.0, 1.1, 0.5, pytest.approx(0.1))]
 
 

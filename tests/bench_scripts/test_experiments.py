@@ -59,7 +59,7 @@ def _measured(told):
 
 
 def machines(told):
-    return {name: Machine.load(name) for name in tables.NODES} | {"emulated": experiments.emulated(told)}
+    return {name: Machine.load(name) for name in tables.NODES} | {"emulated": experiments.describe_cluster(told)}
 
 
 # ---------------------------------------------------------------------------------------------- ratios
@@ -223,7 +223,7 @@ def test_a_stopped_run_goes_on(tmp_path):
     first.keep("full", {"a100x4": {}})
     first.lines.write_text(json.dumps({"probes": {"gap": 1.0}}) + "\n")
     again = experiments.Results(file, again=False)
-    again.take_in()
+    again.add_lines()
     assert again.told == {"full": {"a100x4": {}}, "measured": {"probes": {"gap": 1.0}}}
     again.finish()
     assert not experiments.Results(file, again=False).told and experiments.Results(file, again=True).told == again.told
@@ -232,8 +232,8 @@ def test_a_stopped_run_goes_on(tmp_path):
 def test_why_there_is_no_cluster_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "HOSTS", 0)
     monkeypatch.setattr(sys, "argv", ["experiments.py", "--json", str(tmp_path / "found.json")])
-    given = experiments.arguments()
-    told = experiments.measured(experiments.Results(given.json, again=False), given)
+    given = experiments.read_arguments()
+    told = experiments.measure_cases(experiments.Results(given.json, again=False), given)
     assert set(told) == {"absent"} and told["absent"].startswith("cluster: --hosts 0")
 
 

@@ -14,5 +14,5 @@ def test_a_row_for_each_pass(monkeypatch):
 def test_a_row_for_each_product(monkeypatch):
     monkeypatch.setattr(overlap, "THREADS", (("summa", 4, 32, 8), ("cannon", 4, 32, None), ("fetch", 4, 32, 8)))
     monkeypatch.setattr(overlap, "TURNS", 1)
-    rows = [row for row in overlap.with_threads(1e-4) if not isinstance(row, str)]
+    rows = [row for row in overlap.run_threads(1e-4) if not isinstance(row, str)]
     assert [row[:4] for row in rows] == list(overlap.THREADS) and all(len(row) == 10 for row in rows)

@@ -11,7 +11,7 @@ import pytest
 from helpers.jobs import LONGEST
 
 from bench.common.product import Product
-from bench.peers import visits
+from bench.peers import group_rows
 from bench.sides import jobs
 from bench.sides.figures import Measured, Row
 
@@ -45,8 +45,8 @@ def test_ratios_are_of_turns_that_followed_one_another_and_short_products_share_
     one, other = (Measured("", "", None, 2, seconds=times) for times in ([4.0, 1.0, 1.0], [8.0, 2.0, 4.0]))
     assert one.over(other) == 0.5  # the medians' is 1/4
     short, long, also = (Row(2, Product(n, n, n, "float64")) for n in (64, 4096, 256))
-    assert visits([short, long, also]) == [[short, also], [long]]
-    assert visits([long]) == [[long]]
+    assert group_rows([short, long, also]) == [[short, also], [long]]
+    assert group_rows([long]) == [[long]]
 
 
 def test_a_side_that_is_not_known_is_refused():
@@ -59,5 +59,5 @@ def test_lines_by_hand_are_left_out_where_their_job_outgrows_the_memory(monkeypa
     """Every rank holds all of B, beside what the other sides of the job hold: 16 ranks filled 24 GB, and all sides were lost."""
     monkeypatch.setattr(jobs, "MEMORY", 24 * 2**30)
     long = Product(512, 512, 131072, "float64")
-    assert "would take 24 GiB" in jobs.unfit(("by_hand", ""), long, 16)
-    assert not jobs.unfit(("by_hand", ""), long, 4) and not jobs.unfit(("ours", "native"), long, 16)
+    assert "would take 24 GiB" in jobs.explain_unfit(("by_hand", ""), long, 16)
+    assert not jobs.explain_unfit(("by_hand", ""), long, 4) and not jobs.explain_unfit(("ours", "native"), long, 16)

@@ -11,12 +11,12 @@ def test_the_study_of_volumes_plans_conversions_too():
         ways, shares = volume.study(mnk, 38, every=12, convert=9, beneath=0)
         assert list(ways[volume.CONVERTED]) == [2, 11, 20, 29, 38] and list(shares) == list(ways[volume.OURS]) == [2, 14, 26, 38]
         assert not ways[volume.LEAST] and min(ways[volume.CONVERTED].values()) > 0.99
-        assert all(words >= moved >= 0 for words, moved in (volume.converted(mnk, ranks) for ranks in ways[volume.CONVERTED]))
+        assert all(words >= moved >= 0 for words, moved in (volume.count_converted(mnk, ranks) for ranks in ways[volume.CONVERTED]))
 
 
 def test_the_study_of_many_ranks_compares_the_box_that_is_taken_with_the_one_of_fewest_words():
-    assert volume.fewest_words((64, 64, 64), 64) == (4, 4, 4)
-    box, over, messages, seconds = volume.beside_fewest((512, 512, 64), 4096)
+    assert volume.find_fewest((64, 64, 64), 64) == (4, 4, 4)
+    box, over, messages, seconds = volume.compare_fewest((512, 512, 64), 4096)
     assert box.ranks < 4096 and over > 1.15 and messages < 13 and min(seconds) > 0
 
 

@@ -272,6 +272,6 @@ def test_the_path_of_a_message_is_short(comm):
     A, B = (pdla.ones((400, 400), grid, pdla.Layout("row", "col")) for _ in range(2))
     for _ in range(2):
         pdla.matmul(A, B, schedule="gather")
-    assert calls.counted(lambda: pdla.matmul(A, B, schedule="gather")) <= 250
-    forward, backward = calls.passes(comm, nn.Summa2D)
+    assert calls.count_calls(lambda: pdla.matmul(A, B, schedule="gather")) <= 250
+    forward, backward = calls.count_passes(comm, nn.Summa2D)
     assert forward <= 270 and backward <= 540
