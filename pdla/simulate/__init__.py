@@ -1,12 +1,13 @@
 """Predictions: dry runs in which all ranks have clocks (who waits for whom), and the fastest ways on a described machine.
 
-event          work or a message, with the times at which it begins and ends
+event          work or a message, with its start and its end
 clock          a rank's time, by a machine's rates (all_ranks.py)
-critical path  the work and messages that lead without a gap from the start of a run to its end (critical_path.py)
+critical path  work and messages that lead without a gap from a run's start to its end (critical_path.py)
 split          where the seconds of a run went (split.py)
-choice         a scheme on a grid, which candidates for a transformer are made of (networks.py); those for a product, and the
-               search, are matmul's (matmul/search)
-point          what is fastest on one number of ranks of ever more (scaling.py)
+choice         a scheme on a grid, for a transformer (networks.py)
+point          the fastest choice on one number of ranks (scaling.py)
+
+matmul/search has a product's choices, and the search.
 """
 
 from pdla.matmul.search.fastest import Found

@@ -1,10 +1,10 @@
-"""All ranks of a dry run, each with a clock: a rank that is late delays those that wait for it.
+"""Run all ranks dry, each with a clock: a late rank delays the ranks that wait for it.
 
-Ranks are threads, of which one runs at a time: the one whose clock is least. So messages reach a
-link in the order of the clocks, and every run gives the same times. A message sets out when its
-sender has sent it and its receiver has asked for it (as MPI's long ones do), and is there when both
-the sender's link out and the receiver's link in, each taking one message after another, have had
-the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
+Ranks are threads, and the rank of least clock runs, alone. Messages therefore reach a link in
+clock order, and every run gives the same times. A message sets out once its sender has sent it and
+its receiver has posted the receive, as MPI's long messages do. Its path has two links, the sender's
+outbound and the receiver's inbound one. Each link carries one message after another, as in LogGP
+(Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995). The message arrives when the slower link ends.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from pdla.model.machine import Machine
 from pdla.simulate import critical_path
 from pdla.simulate.critical_path import Lane, Message, Path
 
-# The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all
-# arrivals, that it may act on them, and messages start after all turns, that links may know of all
-# that are asked for.
+# The kinds of entry on the agenda, in their order at equal times. A rank's turn follows all
+# arrivals, so that the rank can use them. Messages start after all turns, so that links know all.
 ARRIVAL, TURN, START = range(3)
 
 
 class VirtualWorld(World):
-    """A world whose ranks take turns, with an agenda of what happens at which time."""
+    """A world whose ranks take turns, by an agenda of arrivals, turns and starts."""
 
     machine: Machine
     now: float
@@ -50,7 +49,7 @@ class VirtualWorld(World):
         self.machine, self.now = machine, 0.0
         self.lanes: list[Lane] = [Lane(machine, rank) for rank in range(size)]
         self.rounds: list[count[int]] = [count() for _ in range(size)]
-        self.receives: dict[tuple[Any, ...], deque[Message]] = defaultdict(deque)  # by receivers; `mail`: what was sent
+        self.receives: dict[tuple[Any, ...], deque[Message]] = defaultdict(deque)  # posted receives; `mail` has what was sent
         self.asleep: dict[int, tuple[Callable[[], bool], Callable[[], str]]] = {}
         self.numbers: count[int] = count()
         self.agenda: list[tuple[float, int, tuple[Any, ...], int, Any]] = []
@@ -75,9 +74,9 @@ class VirtualWorld(World):
             self.gates[self._next()].release()
 
     def _next(self) -> int:
-        """Carry out the agenda up to the next turn; gives the rank whose turn it is.
+        """Carry out the agenda up to the next turn; return the rank whose turn it is.
 
-        After a failure it is the first that is alive, so that one after another learns of it.
+        After a failure it is the first live rank, so that one rank after another raises the error.
         """
         while self.agenda and self.failure is None:
             at, kind, _, _, what = heappop(self.agenda)
@@ -100,7 +99,7 @@ class VirtualWorld(World):
         self.check_failure()
 
     def reach(self, rank: int, at: float) -> None:
-        """Let a rank go on at the time `at`, once nothing is left to happen before."""
+        """Let a rank go on at the time `at`, after all earlier entries of the agenda."""
         if self.agenda and self.agenda[0][:3] < (at, TURN, (rank,)):
             self._plan(at, TURN, (rank,), rank)
             self._yield_turn(rank)
@@ -130,7 +129,7 @@ class VirtualWorld(World):
     # ------------------------------------------------------------------ messages
 
     def match(self, message: Message, cause: int | Message) -> None:
-        """A message has been both sent and asked for: it sets out now. cause: the rank, or the message, that brought this about."""
+        """Start a message that is sent and whose receive is posted. cause: the rank that called last, or the message that this one forwards."""
         message.set_out, message.cause = self.now, cause
         self._plan(self.now, START, message.order, message)
 
@@ -138,9 +137,9 @@ class VirtualWorld(World):
         self._expect(self.lanes[message.sender].carry(message, False), self.lanes[message.receiver].carry(message, True))
 
     def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
-        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link.
+        """Plan a message's arrival from its passages on the sender's and on the receiver's link.
 
-        It is planned again if one of these ranks works meanwhile, as then its links stand still.
+        `_arrive` plans it again if one of both ranks has worked meanwhile, which halts its links.
         """
         gone, here = (passage.lane.rank_time(passage.ends) for passage in (out, into))
         out.message.slower = into if here >= gone else out
@@ -161,7 +160,7 @@ class VirtualWorld(World):
 
 
 class Round:
-    """One rank's part of an exchange: what it awaits, what has come, what it has sent, and what it still has to send on."""
+    """One rank's part of an exchange: messages awaited, arrived and sent, and those that it still has to forward."""
 
     comm: VirtualComm
     call: str
@@ -189,10 +188,10 @@ class Round:
         return message
 
     def send(self, to: int, x: Array, nth: int, cause: int | Message) -> None:
-        """Put a message on its way, the nth of this exchange to that rank.
+        """Send a message, the nth of this exchange to that rank.
 
-        Of messages that set out at one time a rank's first goes to the rank before it in the ring,
-        and so on, so that not all ranks send to the same one.
+        Messages that set out at the same time go first to the rank before this one in the ring.
+        Thus ranks do not all send to the same rank first.
         """
         comm = self.comm
         message, both = self._pair(comm.rank, to, x, True)
@@ -203,7 +202,7 @@ class Round:
             comm.world.match(message, cause)
 
     def _pair(self, source: int, to: int, x: Array, sending: bool) -> tuple[Message, bool]:
-        """The message between two ranks, and whether both want it now: the first of them to ask makes it, the second finds it."""
+        """The message between two ranks, and whether both have called. The first rank to call makes it, the second finds it."""
         comm, slot = self.comm, (self.comm.name, self.key, source, to)
         mine, theirs = (comm.world.mail, comm.world.receives) if sending else (comm.world.receives, comm.world.mail)
         other = to if sending else source
@@ -224,7 +223,7 @@ class Round:
             self._send_on(self.turns.popleft())
 
     def _send_on(self, i: int) -> None:
-        """Send on what recvs[i] has brought. This may run in another rank's turn: so an error is recorded as this rank's."""
+        """Forward the message recvs[i]. Another rank's turn may run this, so an error is recorded as this rank's."""
         try:
             for to in self.forwards[i]:
                 self.send(to, self.recvs[i][1], i, self.awaited[i][1])
@@ -232,7 +231,7 @@ class Round:
             self.comm.world.fail(self.comm.me, error)
 
     def arrivals(self) -> Iterator[int]:
-        """The number of each message as it arrives; afterwards wait until those that this rank sends have arrived, too."""
+        """The number of each message as it arrives; then wait until this rank's own messages have arrived."""
         lane = self.comm.lane
         for _ in self.recvs:
             self._wait(
@@ -259,7 +258,7 @@ class Round:
 
 
 class VirtualComm(ThreadComm):
-    """One rank's communicator, of a group of ranks each of which has a clock."""
+    """One rank's communicator, in a group of ranks with clocks."""
 
     xp: ModuleType = meta
     publishes = False
@@ -283,7 +282,7 @@ class VirtualComm(ThreadComm):
         return round_.arrivals() if on_arrival is None else _call_on_arrival(round_.arrivals(), forwards, on_arrival)
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
-        """No rank goes on before the last has come; the exchange itself takes no time, as in a dry run of one rank."""
+        """Collective: every rank waits for the last one. The exchange itself takes no time, as in a dry run of one rank."""
         gathered = super()._shared(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in gathered)
         self.world.reach(self.me, latest)
@@ -304,19 +303,19 @@ def _call_on_arrival(arrivals: Iterator[int], forwards: Forwards, on_arrival: On
 
 @dataclass(frozen=True, repr=False)
 class AllRanks:
-    """What a dry run of all ranks gives.
+    """The results, ledgers and critical path of a dry run of all ranks.
 
-    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank
-    computed; the times of its events are by the rank's clock.
+    A ledger's `seconds` is the time at which its rank ended; `computed` is how long it computed.
+    Times of events are by the rank's clock.
 
     Parameters
     ----------
     results : list
-        What the program returned, by rank.
+        The program's return values, by rank.
     ledgers : list of Ledger
-        Of each rank.
+        The ledger of each rank.
     lanes : list
-        The spans of each rank's clock, of which `path` is made.
+        Each rank's work and waits, from which `path` is made.
     """
 
     results: list[Any]
@@ -333,9 +332,9 @@ class AllRanks:
 
     @cached_property
     def path(self) -> Path:
-        """The critical path: what the last rank waited for, and so on, back to the start.
+        """The critical path, from the last rank's end back through its waits to the start.
 
-        It has `path.steps` and `path.by_kind()`; `print(path)` shows it.
+        `print(path)` shows it; `path.steps` and `path.by_kind()` hold its figures.
         """
         return critical_path.path(self.lanes)
 
@@ -353,15 +352,15 @@ class AllRanks:
 def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str, **named: Any) -> AllRanks:
     """Run a program dry as each of many ranks on a described machine, each with a clock.
 
-    In `dry_run` every rank is taken to be as far as the one that is run; here a rank that is late
-    delays those that wait for it, so ranks may have unequal work. For up to a few hundred ranks.
+    `dry_run` runs one rank and assumes that all others keep pace. Here a late rank delays the ranks
+    that wait for it, so ranks may have unequal work. For up to a few hundred ranks.
 
     Parameters
     ----------
     size : int
-        Ranks.
+        The number of ranks.
     program : callable
-        It is called as ``program(comm, *args, **named)`` as each rank, without data.
+        Each rank calls ``program(comm, *args, **named)``, without data.
     *args
         Further arguments of `program`.
     machine : Machine or str
@@ -377,17 +376,17 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
     Raises
     ------
     PdlaError
-        For a number of ranks that cannot be.
+        For a number of ranks below 1 or beyond the largest.
     DeadlockError
-        Where all ranks wait; it names each rank's call.
+        If all ranks wait; it names each rank's call.
     AgreementError
-        Where ranks make different calls.
+        If ranks make different calls.
     Exception
-        That of the first rank that raises.
+        The exception of the first rank that raises.
 
     Notes
     -----
-    Agreements and barriers take no time beyond that until the last rank has come.
+    Agreements and barriers end when the last rank comes, and take no further time.
 
     Examples
     --------

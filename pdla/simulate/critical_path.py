@@ -1,10 +1,13 @@
 """The critical path: the work and messages that lead, without a gap, from the start of a run to its end.
 
-Each rank's `Lane` keeps its work, and what ended each of its waits. The path is found backwards
-from the end of the rank that ends last: its work; the message that it waited for before that work,
-on the slower of the message's two links; the rank that was the last of the two to ask for that
-message; that rank's work; and so on (Yang and Miller, ICDCS 1988). Whatever is not on this path
-could take a little longer without making the run longer.
+Each rank's `Lane` records its work, and what ended each of its waits. `path` goes backwards from the
+end of the last rank (Yang and Miller, ICDCS 1988), in a cycle of three:
+
+1. the rank's work, back to its last wait;
+2. the message that ended the wait, on the slower of its two links;
+3. the sender or the receiver of that message, whichever called later; and its work.
+
+Work and messages off the path could take a little longer without delaying the run.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ from pdla.model.machine import Machine
 
 @dataclass(eq=False, slots=True)
 class Message:
-    """A message between two ranks (numbered as in the world), made when the first of them asks for it.
+    """A message between two ranks (numbered as in the world). The first of both to call makes it.
 
-    sharing    how many ranks of a node use its links to others meanwhile; 0: sender and receiver are on one node
-    order      decides which of the messages that set out at the same moment comes first
-    set_out    when both ranks had asked for it, in seconds
-    cause      the rank that asked last, or the message that was sent on as this one
-    slower     its passage on the one of the two links that took longer
-    done       when it had arrived; inf before that
-    left, came called when it has left the sender, and when it has arrived at the receiver
+    sharing      the number of ranks that share their node's links; 0: sender and receiver are on one node
+    order        orders messages that set out at the same moment
+    set_out      when both ranks have called, in seconds
+    cause        the rank that called last, or the message that this one forwards
+    slower       its passage on the slower of its two links
+    done         when it has arrived; inf before that
+    on_sent      called when it arrives, for the sender
+    on_received  called when it arrives, for the receiver
     """
 
     call: str
@@ -50,9 +54,9 @@ class Message:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Passage:
-    """The time in which a rank handles a message, or its bytes pass a link (`kind`), in seconds of the links' time.
+    """A rank's handling of a message, or its bytes' passage on a link (`kind`), in seconds of link time.
 
-    behind  the passage whose end this one had to wait for: another message's or, on a link, the message's own handling; None: none
+    behind  the passage that had to end first: another message's, or this message's handling; None: none
     """
 
     message: Message
@@ -65,7 +69,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank's wait, and what ended it: a message, or the number of the rank that came last to a meeting. lag: of its links."""
+    """A rank's wait, and its cause: the message, or the rank that came last to a meeting. lag: its links' lag then."""
 
     start: float
     end: float
@@ -80,12 +84,12 @@ class Step:
     Parameters
     ----------
     kind : str
-        "computing"; of a message "handling"; "latency", before its bytes move; "near" or "far",
-        while they move within a node or between nodes.
+        "computing", or a message's "handling", "latency" (before its bytes move), "near" (bytes
+        within a node) or "far" (bytes between nodes).
     rank : int
         The rank that computes, or receives the message.
     what : str
-        Of computing "gemm", "elementwise" or "erf"; of a message the verb.
+        For computing "gemm", "elementwise" or "erf"; for a message the verb.
     tag : str
         The name that `tagged` gave it.
     start, end : float
@@ -104,9 +108,9 @@ class Step:
 
 
 class Lane(Clock):
-    """One rank's clock, which keeps what has moved it forward: `work`, and `waits` in between.
+    """One rank's clock, with a record of its `work` and the `waits` in between.
 
-    last  (inbound, far) -> the passages of the last message on that link: its handling, and its bytes
+    last  (inbound, far) -> the last message's handling and bytes on that link
     """
 
     rank: int
@@ -140,19 +144,19 @@ class Lane(Clock):
         self.work.append(Step("computing", self.rank, self.doing, name, start, self.time))
 
     def wait_for(self, until: float, cause: int | Message) -> None:
-        """Wait until this moment, if it is still to come; `cause` ended the wait."""
+        """Wait until a moment, if it is not past; `cause` ends the wait."""
         if until > self.time:
             self.waits.append(Wait(self.time, until, cause, self.lag))
             self.time = until
 
-    # ------------------------------------------------------------------ links, whose time is this rank's less its lag
+    # ------------------------------------------------------------------ links: their time is the rank's, less its lag
 
     def link_time(self, at: float) -> float:
-        """The links' time at a moment of this rank's time; a past one must be within the work since the last wait."""
+        """Link time at a moment of rank time; a past moment must be within the work since the last wait."""
         return at - self.lag + (1 - self.machine.overlap) * max(0.0, self.time - at)
 
     def rank_time(self, time: float) -> float:
-        """The time of this rank when the links' time is `time`, if the rank does no more work from now on."""
+        """Rank time when link time is `time`, if the rank does no more work."""
         overlap = self.machine.overlap
         if overlap == 1:
             return time
@@ -163,7 +167,7 @@ class Lane(Clock):
         return start - (start - lag - time) / overlap
 
     def carry(self, message: Message, inbound: bool) -> Passage:
-        """Put a message on one of this rank's links, behind the messages there; gives the passage of its bytes."""
+        """Queue a message on one of this rank's links; return the passage of its bytes."""
         far, asked = message.sharing > 0, self.link_time(message.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
         handled_before, moved_before = self.last.get((inbound, far), (None, None))
@@ -181,12 +185,12 @@ class Lane(Clock):
     # ------------------------------------------------------------------ what the rank did
 
     def wait_before(self, at: float) -> Wait | None:
-        """The last wait that had ended by this moment."""
+        """The last wait that ended by this moment."""
         i = bisect_right(self.waits, at, key=lambda wait: wait.end)
         return self.waits[i - 1] if i else None
 
     def work_between(self, start: float, end: float) -> Iterator[Step]:
-        """The work between two moments, the last step first; steps that reach beyond a moment are cut there."""
+        """The work between two moments, the last step first; the moments cut steps that reach beyond them."""
         for i in range(bisect_left(self.work, end, key=lambda step: step.start) - 1, -1, -1):
             step = self.work[i]
             if step.end <= start:
@@ -196,9 +200,9 @@ class Lane(Clock):
 
 @dataclass(frozen=True, repr=False)
 class Path:
-    """The critical path of a dry run: steps, each of which begins when the one before it ends.
+    """The critical path of a dry run: steps without a gap, from its start to its end.
 
-    The first begins at the start of the run, the last ends with it. `print` shows them.
+    `print` shows them.
 
     Parameters
     ----------
@@ -210,7 +214,7 @@ class Path:
 
     @property
     def seconds(self) -> float:
-        """The length of the run."""
+        """Seconds of the run."""
         return self.steps[-1].end if self.steps else 0.0
 
     def by_kind(self) -> dict[str, float]:
@@ -219,7 +223,7 @@ class Path:
         Returns
         -------
         dict of str to float
-            Of computing, handling, latency, near and far.
+            Seconds of computing, handling, latency, near and far.
         """
         return self._sums("kind")
 
@@ -239,7 +243,7 @@ class Path:
         Returns
         -------
         dict of int to float
-            Of its work, and of messages to it.
+            Seconds of a rank's work, and of messages to it.
         """
         return self._sums("rank")
 
@@ -253,7 +257,7 @@ class Path:
         return f"Path({len(self.steps)} steps, {self._shares()})"
 
     def __str__(self) -> str:
-        """The shares of the kinds, and a line for each step; consecutive steps that differ in their times only are one line."""
+        """The shares of the kinds, and a line for each step; consecutive steps that differ only in time share a line."""
         head = f"{'start':>11}{'seconds':>11}  {'':<10}{'rank':>9}"
         return "\n".join([self._shares(), head, *map(_line, _merge(self.steps))])
 
@@ -296,7 +300,7 @@ def path(lanes: Sequence[Lane]) -> Path:
 
 
 def _queue(message: Message) -> Iterator[Passage]:
-    """A message's passage on its slower link, then those that it had to wait for, back to one that waited for none."""
+    """A message's passage on its slower link, then the passages before it in the queue, back to the first."""
     passage = message.slower
     while passage is not None:
         yield passage
@@ -304,13 +308,13 @@ def _queue(message: Message) -> Iterator[Passage]:
 
 
 def _find_first(message: Message) -> Message:
-    """The first message of the queue that a message waited in; itself, if it waited for no other one."""
+    """The first message of the queue of a message; the message itself if it waited for no other."""
     *_, passage = _queue(message)
     return passage.message
 
 
 def _trace_message(message: Message, until: float) -> Iterator[Step]:
-    """The steps of a message that arrives at `until`, and of those that it queued behind, last first."""
+    """The steps of a message that arrives at `until`, and of the messages before it in the queue, last first."""
     moves = True
     for passage in _queue(message):
         queued, lane = passage.message, passage.lane
@@ -325,9 +329,9 @@ def _trace_message(message: Message, until: float) -> Iterator[Step]:
 
 
 def _trace_link(kind: str, message: Message, lane: Lane, start: float, end: float) -> Iterator[Step]:
-    """A message's step on a rank's link, cut up, last part first.
+    """A message's step on a rank's link, in parts, last first.
 
-    Where the link stands still as the rank works, the path has that work instead.
+    Work of the rank halts the link; the path then has that work instead.
     """
     step = Step(kind, message.receiver, message.call, message.tag, start, end, message.sender)
     if lane.machine.overlap < 1:

@@ -1,4 +1,4 @@
-"""Which scheme on which grid is fastest for a transformer's training step on a described machine, by dry runs of a layer."""
+"""Find the fastest scheme and grid for a transformer's training step on a described machine, by dry runs of a layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 150  # dry runs in a search
 
 @dataclass(frozen=True)
 class Transformer:
-    """A transformer to train, of which a step is predicted.
+    """A transformer to train; `fastest` predicts a training step.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class Transformer:
     batch, layers : int
         Sequences of a step, and layers.
     dtype : str, optional
-        Of weights and activations: "float32" or "float64".
+        The type of weights and activations: "float32" or "float64".
 
     Raises
     ------
     ShapeError
-        For numbers that cannot be, and features that are not so many equal heads.
+        For numbers below 1, and for heads that do not divide the features.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Transformer:
 
     @property
     def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
-        """A layer's linears: place in a pair, inputs, outputs, and the units in which these are cut."""
+        """A layer's linears: place in a pair, inputs, outputs, and the units in which inputs and outputs are cut."""
         h, size = self.hidden, self.hidden // self.heads
         attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
         return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
@@ -97,12 +97,12 @@ class Transformer:
     def lower_bound(self, ranks: int) -> float:
         """Bound the bytes that some rank must receive for the linears' products.
 
-        Each product is taken by itself, and no matrix is held twice.
+        The bound takes each product by itself, and holds no matrix twice.
 
         Parameters
         ----------
         ranks : int
-            How many share the work.
+            The number of ranks that share the work.
 
         Returns
         -------
@@ -113,19 +113,19 @@ class Transformer:
         return self.layers * self.itemsize * words
 
     def grown(self, ratio: float, what: str) -> Transformer:
-        """Give the transformer whose step is more work, as nearly as whole numbers allow.
+        """Return a transformer whose step has `ratio` times this step's work, rounded to whole sizes.
 
         Parameters
         ----------
         ratio : float
-            Of the work to this one's.
+            The larger work over this transformer's.
         what : str
-            "batch", or "hidden": features and heads, as the square root of the ratio.
+            "batch", or "hidden": features and heads grow as the square root of the ratio.
 
         Returns
         -------
         Transformer
-            Of the same dtype.
+            A transformer of the same dtype.
         """
         if what == "batch":
             return replace(self, batch=max(1, round(self.batch * ratio)))
@@ -141,28 +141,28 @@ class Transformer:
         Parameters
         ----------
         ranks : int
-            How many there are. Where no scheme can use all, as many as some scheme can; where fewer
-            are faster, as many as are (see `Machine.ladder`).
+            The number of ranks. The search uses fewer where no scheme can use all, or where fewer are
+            faster (see `Machine.ladder`).
         machine : Machine or str
             The machine, or its name or file.
         count : int, optional
-            How many to find.
+            The number of steps to return.
         memory : float, optional
             The most bytes that a rank may need.
         most : int, optional
-            Dry runs, at most.
+            The most dry runs.
         schemes : iterable of str, optional
-            Those to look at.
+            The schemes to compare.
 
         Returns
         -------
         Found
-            Of steps (`Step`), the fastest first.
+            Steps (`Step`), the fastest first.
 
         Raises
         ------
         PlanError
-            For numbers of ranks, or of what is to be found, that cannot be, and unknown schemes.
+            For numbers of ranks or of steps below 1, and for unknown schemes.
         """
         schemes = tuple(schemes)
         checks.search(ranks, count)
@@ -186,7 +186,7 @@ class Transformer:
 
 @dataclass(frozen=True)
 class Choice:
-    """A scheme on a grid; consecutive ranks lie along the last axis."""
+    """A scheme on a grid; consecutive ranks are neighbours along the last axis."""
 
     name: str
     shape: tuple[int, ...]
@@ -205,7 +205,7 @@ class Choice:
         return getattr(nn, self.name)(ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
 
     def reorder(self, sizes: Sizes) -> Choice:
-        """The same with the axes in another order."""
+        """The same choice with the axes in the order of `sizes`."""
         return replace(self, axes=tuple(sizes), shape=tuple(sizes.values()))
 
     def __str__(self) -> str:
@@ -215,7 +215,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step costs the first rank; bytes of its parameters, and bytes kept from forward to backward."""
+    """A step's cost on the first rank; bytes of its parameters, and bytes kept from forward to backward."""
 
     choice: Choice
     cost: Cost
@@ -224,17 +224,17 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Seconds of the step."""
         return self.cost.seconds
 
     @property
     def least(self) -> float:
-        """The same."""
+        """The least possible seconds: those of the step, which a dry run has found."""
         return self.cost.seconds
 
     @property
     def size(self) -> int:
-        """Bytes that the first rank needs: weights, gradients, AdamW's two moments, and what is kept from forward to backward."""
+        """Bytes that the first rank needs: weights, gradients, AdamW's two moments, and what forward keeps for backward."""
         return STATES * self.parameters + self.kept
 
 
@@ -242,7 +242,7 @@ class Step:
 
 
 def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
-    """Every scheme on every grid of all ranks that cuts heads, features and sequences into no more parts than there are of them."""
+    """Every scheme on every grid of all ranks that cuts heads, features and sequences into non-empty parts."""
     for name in schemes:
         for shape, options in _grids(name, ranks, net):
             axes = ("data", "row", "col", "depth")[: len(shape)]
@@ -252,7 +252,7 @@ def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> I
 
 
 def count_usable(ranks: int, net: Transformer) -> int:
-    """The greatest number of ranks, up to `ranks`, on which some scheme has a grid."""
+    """The largest number of ranks, up to `ranks`, on which some scheme has a grid."""
     most = min(ranks, net.batch * net.heads * net.hidden)
     return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
 
@@ -305,7 +305,7 @@ def _linears(name: str, options: Options, net: Transformer) -> list[tuple[Linear
 
 
 def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
-    """What the first rank receives for a layer, forward and backward."""
+    """The moves of a layer to the first rank, forward and backward."""
     sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
     for at, k, n in _linears(choice.name, choice.options, net):
         for _ in range(1 if keep else 2):
@@ -320,24 +320,24 @@ def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
         yield from _norm(_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
 
 
-def _vector(n: int, lies: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
-    """The gradient of a parameter (1, n), such as a bias: summed over the tokens of an activation laid out as `lies`."""
-    yield from allreduce(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
+def _vector(n: int, layout: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
+    """The gradient of a parameter (1, n), such as a bias: a sum over the tokens of an activation in layout `layout`."""
+    yield from allreduce(length(n, layout.cols, sizes), axes_of(layout.rows), sizes, itemsize)
 
 
-def _norm(lies: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
+def _norm(layout: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
     """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
-    tokens = length(net.tokens, lies.rows, sizes)
+    tokens = length(net.tokens, layout.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
-        yield from allreduce(words, axes_of(lies.cols), sizes, net.itemsize)
+        yield from allreduce(words, axes_of(layout.cols), sizes, net.itemsize)
     for _ in ("gain", "offset"):
-        yield from _vector(net.hidden, lies, sizes, net.itemsize)
+        yield from _vector(net.hidden, layout, sizes, net.itemsize)
 
 
 def estimate(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
-    """The choice with its axes in the order in which messages take least time, and its closed forms.
+    """The choice with the axis order of least message time, and its closed forms.
 
-    Of memory it has what its linears need.
+    Its memory is that of its linears.
     """
     moved = tuple(moves(choice, net))
     work = sum(_predict_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
@@ -354,7 +354,7 @@ def _predict_work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transf
 
 
 def _count_memory(choice: Choice, net: Transformer) -> int:
-    """Bytes that a layer's linears need at least: weights with their gradients and moments, inputs, and the first one's outputs."""
+    """The least bytes of a layer's linears: weights, gradients and moments, inputs, and the first linear's outputs."""
     sizes, words = choice.sizes, 0
     for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
         words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
@@ -369,13 +369,13 @@ def fastest_on(
     net: Transformer, ranks: int, machine: Machine, schemes: Iterable[str] = SCHEMES, count: int = 1, most: int = MOST,
     memory: float = inf, limit: float = inf,
 ) -> Found[Step]:
-    """The fastest schemes and grids on exactly so many ranks; those that take `limit` seconds or more are not run."""
+    """The fastest schemes and grids on exactly `ranks` ranks; steps of `limit` seconds or more are not run."""
     guesses = (estimate(choice, net, machine) for choice in choices(ranks, net, schemes))
     return search(guesses, lambda choice: step(choice, net, machine), count, most, memory, limit)
 
 
 def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
-    """The cost of a step: that of one layer, by a dry run forward and backward, times the number of layers."""
+    """A step's cost: one layer's, by a dry run forward and backward, times the number of layers."""
     sizes = choice.sizes
     alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
     run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
@@ -386,7 +386,7 @@ def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
 
 @lru_cache(maxsize=256)
 def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[Cost, int, int]:
-    """A layer's cost, the bytes of its parameters, and the bytes that it keeps."""
+    """A layer's cost, the bytes of its parameters, and the bytes that forward keeps for backward."""
 
     def program(comm: Any) -> tuple[int, int]:
         scheme = choice.scheme(comm)

@@ -1,4 +1,4 @@
-"""How the time of a problem falls, or that of a growing one rises, on ever more ranks of a described machine."""
+"""Predict strong and weak scaling: a problem's fastest ways on several numbers of ranks of a described machine."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MOST = 12  # dry runs for each scheme on each number of ranks
 
 @dataclass(frozen=True)
 class Point:
-    """A number of ranks, the problem that they solve, and the fastest ways.
+    """A number of ranks, their problem, and its fastest ways.
 
     Parameters
     ----------
     ranks : int
-        How many there are; some may be idle.
+        The number of ranks; some may be idle.
     problem : Transformer or Product
-        What they solve.
+        The problem that they solve.
     best : Step or Costed, optional
-        Of the fastest way; None where none fits the memory.
+        The fastest way's cost; None where none fits the memory.
     schemes : dict of str to Step
-        Of a transformer, the fastest way of each scheme; None where none fits the memory.
+        A transformer's fastest way by scheme; None where none fits the memory.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Point:
         Parameters
         ----------
         way : Step or Costed
-            One of this point's.
+            One of this point's ways.
 
         Returns
         -------
@@ -62,32 +62,32 @@ class Point:
 def scaling(
     problem: Problem, ranks: Sequence[int], machine: Machine | str, grow: str = "", memory: float = inf
 ) -> Iterator[Point]:
-    """Find the fastest ways on each of several numbers of ranks, by dry runs. Not collective.
+    """Find a problem's fastest ways on each of several numbers of ranks, by dry runs. Not collective.
 
     Parameters
     ----------
     problem : Transformer or Product
-        What the first number of ranks solves.
+        The problem on the first number of ranks.
     ranks : sequence of int
-        The numbers.
+        The numbers of ranks.
     machine : Machine or str
         The machine, or its name or file.
     grow : str, optional
-        Of the problem's `grows`, what grows with the ranks, so that each has equal work.
+        One of the problem's `grows`: the size that grows with the ranks, at equal work a rank.
     memory : float, optional
         The most bytes that a rank may need.
 
     Returns
     -------
     iterator of Point
-        One for each number, as soon as it is found.
+        A point for each number of ranks, as soon as it is found.
 
     Raises
     ------
     ShapeError
-        Where a problem grows beyond what a matrix may be.
+        For a problem that grows beyond the largest matrix.
     PlanError
-        For numbers of ranks that cannot be, and for what does not grow.
+        For numbers of ranks below 1, and for a size that cannot grow.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def scaling(
 
 
 def _point(of: Problem, ranks: int, machine: Machine, memory: float) -> Point:
-    """The fastest ways on up to so many ranks."""
+    """The fastest ways on up to `ranks` ranks."""
     if isinstance(of, Product):
         return Point(ranks, of, next(iter(of.fastest(ranks, machine, 1, memory).best), None), {})
     found = {name: of.fastest(ranks, machine, 1, memory, MOST, (name,)).best for name in SCHEMES}

@@ -1,9 +1,9 @@
-"""Where the seconds of a run went: computing, communicating, waiting. Measured runs and predicted ones by the same rule.
+"""Split a run's seconds into computing, communicating and waiting, measured and predicted by one rule.
 
-A rank computes while it does recorded local work (an event without an axis). It communicates while
-a message of its own is under way and it does not compute. The rest of the time from the first
-rank's start to the last one's end it waits: for a rank that is late, or for what no event records,
-such as copies of panels.
+Computing: the rank does recorded local work (an event without an axis). Communicating: a message
+of its own is under way, and the rank does not compute. Waiting: the rest, from the first rank's
+start to the last rank's end. A rank waits for late ranks, or does what no event records, such as
+copies of panels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The longest events of the first ranks, sorted by rank and start; and what is left out, in words."""
+    """The longest events of the first ranks, by rank and start. `left_out` describes the others."""
 
     spans: tuple[Span, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -48,9 +48,9 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Split:
-    """Seconds from the first rank's start to the last one's end, and how they divide, in the mean over ranks.
+    """Seconds from the first rank's start to the last rank's end, and their parts, the mean over ranks.
 
-    computing + communicating + waiting = seconds;  busiest: seconds of computing of the rank that computes most
+    computing + communicating + waiting = seconds;  busiest: the longest computing of any rank
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's account of its run: times by its own clock; and, of its `count` events, the longest as spans."""
+    """One rank's run: times by its own clock, and the longest of its `count` events as spans."""
 
     rank: int
     begin: float
@@ -82,7 +82,7 @@ class Part:
         return Part(rank, begin, end, computing, measure_union(local + under_way) - computing, len(events), longest)
 
     def shift(self, seconds: float) -> Part:
-        """The same by a clock that is so many seconds ahead."""
+        """The same part by a clock that is `seconds` ahead."""
         spans = tuple(s._replace(start=s.start + seconds, end=s.end + seconds) for s in self.spans)
         return replace(self, begin=self.begin + seconds, end=self.end + seconds, spans=spans)
 
@@ -101,7 +101,7 @@ def measure_union(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def combine(parts: Sequence[Part], ranks: int) -> Split:
-    """The split of a run of so many ranks, from the parts of all or some of them, all by one clock."""
+    """The split of a run on `ranks` ranks, from the parts of all or some of them, by one clock."""
     origin = min(part.begin for part in parts)
     seconds = max(part.end for part in parts) - origin
     computing, communicating = fmean(part.computing for part in parts), fmean(part.communicating for part in parts)
@@ -129,14 +129,14 @@ Work = Callable[[], object]
 
 
 def measure_split(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
-    """Collective: run work() once; gives this rank's ledger, and where the time of all ranks went."""
+    """Collective: run work() once; return this rank's ledger, and the split of all ranks' time."""
     ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
     parts = zip(comm.share(part), _measure_skew(comm), strict=True)
     return ledger, combine([told.shift(-ahead) for told, ahead in parts], comm.size)
 
 
 def split_ledgers(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
-    """Where the time of a dry run of so many ranks goes, by the ledgers of some, each as if others kept pace."""
+    """The split of a dry run on `ranks` ranks, from some ranks' ledgers; no rank waits for a late one."""
     kept = SPANS // len(ledgers)
     return combine([Part.of(rank, ledger.events, 0.0, ledger.seconds, kept) for rank, ledger in ledgers.items()], ranks)
 
@@ -153,7 +153,7 @@ def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
 
 
 def _measure_skew(comm: Communicator) -> list[float]:
-    """Collective: for each rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
+    """Collective: each rank's clock minus rank 0's, in seconds. The ranks of a node share a clock."""
     if comm.nodes == 1:
         return [0.0] * comm.size
     marks = []

@@ -21,7 +21,7 @@ PEERS = """
 import sys
 from bench import peers
 from bench.sides.jobs import Job
-peers.jobs = lambda torch: [Job("sleeper", (("ceiling", ""),), lambda ranks: [sys.executable, "-c", {sleeper!r}])]
+peers.list_jobs = lambda torch: [Job("sleeper", (("ceiling", ""),), lambda ranks: [sys.executable, "-c", {sleeper!r}])]
 sys.argv = ["peers.py", "--ranks", "1", "--shapes", "8"]
 sys.exit(peers.main())
 """
