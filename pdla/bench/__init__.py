@@ -1,8 +1,11 @@
 """The benchmark: `mpirun -n 4 python -m pdla.bench`. Every product is checked before it is timed.
 
-cli       the command line: parsed, and each command started on its ranks
-screen    lines as they come, and where a command is; width, colours      table  tables, printed row by row
-commands  the sub-commands, a file each       measure   what measures         report    JSON, tables, plots
+cli       the command line; it starts each command on its ranks
+screen    printed lines, and a command's progress
+table     tables, printed row by row
+commands  the sub-commands, a file each
+measure   measurements
+report    JSON, tables, plots
 
-What predicts is in pdla.simulate; here commands parse and print.
+pdla.simulate predicts; commands here parse and print.
 """

@@ -9,7 +9,7 @@ from pdla.bench.stop import Stop
 
 
 def run_alone() -> int:
-    """main() in a process that no launcher has started: it ends early as other tools do."""
+    """Run main() in a process that no launcher has started; it ends early as other tools do."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # silently, when the reader goes: | head
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # and at Ctrl-C, without a traceback
     try:

@@ -1,4 +1,4 @@
-"""Arguments: how they are read, and those that several commands share."""
+"""Read arguments, and add those that several commands share."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SHORT = 12  # characters of choices that stand beside an option
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises help and errors as a Stop, so that one rank alone prints them, and says what was probably meant."""
+    """Raise help and errors as a Stop, so that one rank alone prints them, with a suggestion."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but a misspelt option is refused first, by the command's parser, which knows those that are like it.
+        """Refuse misspelt options first, with those that are like them; then parse as argparse does.
 
-        argparse would take the value behind it for a command.
+        argparse would take the value behind a misspelt option for a command.
         """
         known = self._option_string_actions
         ends = {"--", *(name for action in self._actions if action.nargs == argparse.PARSER for name in action.choices or ())}
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Help as wide as the screen, up to 100 columns: a short usage, long choices among the words, examples as they are written."""
+    """Help as wide as the screen, up to 100 columns: a short usage, long choices in the text, examples verbatim."""
 
     OPTIONS = argparse.Action([], "options", metavar="[options]")
 
@@ -91,7 +91,7 @@ def _long(action: argparse.Action) -> bool:
 
 
 class Version(argparse.Action):
-    """Says the version by a Stop, so that one rank alone prints it."""
+    """Raise the version as a Stop, so that one rank alone prints it."""
 
     def __call__(self, *_: object) -> NoReturn:
         raise Stop(0, f"pdla {pdla.__version__}")
@@ -111,12 +111,12 @@ def positives(text: str) -> list[int]:
 
 
 def block_length(text: str) -> int:
-    """As many rows or columns as a block that is dealt out in turn may have."""
+    """Rows or columns of a block of a block-cyclic layout."""
     return _up_to(LONGEST_BLOCK, "rows or columns", text)
 
 
 def block_lengths(text: str) -> list[int]:
-    """Several of these, separated by commas."""
+    """Block lengths separated by commas."""
     return [block_length(word) for word in text.split(",")]
 
 
@@ -131,7 +131,7 @@ def above_zero(text: str, what: str = "a number above 0") -> float:
 
 
 def to_write(text: str) -> str:
-    """A file to write after the work; refused now if that will not be possible."""
+    """A file to write after the work. An unusable path is refused before the work."""
     try:
         check_file(text)
     except OSError as error:
@@ -140,7 +140,7 @@ def to_write(text: str) -> str:
 
 
 def to_draw(text: str) -> str:
-    """A picture to draw after the work; refused now if that will not be possible."""
+    """A picture to draw after the work. An unusable path or format is refused before the work."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -177,7 +177,7 @@ def _number(text: str, least: int) -> int:
 
 
 def sides(text: str, count: int, what: str) -> list[int]:
-    """So many numbers of at least 1, with an x between them. what: what they are, and what to give, in words."""
+    """Read `count` numbers of at least 1, separated by x. what: their name and an example, for the error."""
     words = text.lower().split("x")
     if len(words) != count or not all(word.isdecimal() and int(word) for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
@@ -218,7 +218,7 @@ def layers_shape(text: str) -> tuple[int, ...]:
 
 
 def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> None:
-    """Where a command runs, and what it leaves: options that may stand before the command or after it.
+    """Add the options of ranks and of --json, which may precede or follow the command.
 
     refused  options that the command reads only to refuse them with a reason; its help does not list them
     """
@@ -238,20 +238,20 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
 
 
 def add_wide(to: argparse.ArgumentParser) -> None:
-    """For a command that prints a table: an option that may stand before the command or after it."""
+    """Add --wide, which may precede or follow the command, for a command that prints a table."""
     what = "show all columns of the table; those beyond the screen's width (COLUMNS) follow in further tables"
     to.add_argument("--wide", action="store_true", default=argparse.SUPPRESS, help=what)
 
 
 def add_machine(to: argparse.ArgumentParser) -> None:
-    """The machine for which times are predicted: an option that may stand before the command or after it."""
+    """Add --machine, which may precede or follow the command."""
     what = f"predict seconds on this machine, too: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
     what += "a dry run plans for it, too, a run for that of PDLA_MACHINE"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 
 def machine(name: str | None) -> Machine:
-    """The machine of that name or TOML file; None: that of PDLA_MACHINE. Raises Stop where there is none."""
+    """Load the machine of a name or TOML file; None: that of PDLA_MACHINE. Raises Stop if it is missing."""
     try:
         return Machine.chosen() if name is None else Machine.load(name)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how each is started."""
+"""Parse the command line and start its command."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def parser() -> Parser:
 
 
 def _help_texts(command: Command, more: str = "") -> dict[str, Any]:
-    """For a parser: the examples that its help ends with."""
+    """A parser's epilogue of examples, and its formatter."""
     return {"epilog": f"examples:\n{command.examples}{more}", "formatter_class": Help}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, checked against each other, too; raises Stop."""
+    """Parse the arguments and check them against each other; raises Stop."""
     arguments = parser().parse_args(argv)
     command = arguments.command
     for name in sorted(command.lacks):
@@ -67,12 +67,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.array and arguments.dry_run:
         raise refuse(f"--array {arguments.array}: a dry run has no arrays")
     command.check(arguments)
-    machine(None)  # refuses a PDLA_MACHINE, for which plans are made, that cannot be read
+    machine(None)  # refuses an unreadable PDLA_MACHINE, which plans are made for
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; gives the exit status, the same on every rank."""
+    """Run a command line; return the exit status, the same on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _launch(parse(words), words)
@@ -106,7 +106,7 @@ def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
 
 
 def _start(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: say what runs where, before anything takes long, and run it. Gives the exit status."""
+    """Collective: print the command and its ranks, then run it. Returns the exit status."""
     world = "run dry" if arguments.dry_run else "threads of one process" if arguments.threads else "processes of MPI"
     ranks = f"{comm.size} {plural(comm.size, 'rank')}"
     Screen(comm.rank == 0).print(f"pdla {pdla.__version__}: {arguments.command.name} on {ranks}, {world}")
@@ -131,7 +131,7 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
 
 def _run_in_process(work: Callable[[], int]) -> int:
-    """Run threads or a dry run, in one process and without MPI, which is not even looked for unless a launcher has started this."""
+    """Run threads or a dry run, in one process. Without a launcher this does not even look for MPI."""
     return _run_on_first(work) if has_launcher() else _run_or_refuse(work)
 
 
@@ -141,7 +141,7 @@ def has_launcher() -> bool:
 
 
 def _run_on_first(work: Callable[[], int]) -> int:
-    """Run work() on the first rank alone; the others, if any, wait as long as it takes. All end with its status."""
+    """Collective under a launcher: run work() on rank 0, for whose exit status the others wait without a limit."""
     try:
         with config.override(array="numpy"):  # a login node, where reports are made, may have no GPU
             comm = pdla.world()
@@ -155,7 +155,7 @@ def _run_on_first(work: Callable[[], int]) -> int:
 
 
 def _run_or_refuse(work: Callable[[], int]) -> int:
-    """Run work() in one process; gives the exit status, also where it raises what users can mend, which is printed."""
+    """Run work() in one process and return the exit status; errors that users can mend are printed."""
     try:
         return work()
     except Stop as stop:

@@ -1,4 +1,4 @@
-"""The files that a command leaves behind."""
+"""Write a command's files, and check their paths before the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ, WRITTEN = ("machine", "a", "b"), ("json", "csv", "plot", "out")  # argumen
 
 
 def write_file(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
-    """Write the file that an option asks for; raises Stop where that fails. Collective over comm, if given: rank 0 writes."""
+    """Write an option's file; raises Stop if that fails. Collective over comm, if given: rank 0 writes."""
     fault = ""
     if path is not None and (comm is None or comm.rank == 0):
         try:
@@ -29,12 +29,12 @@ def write_file(path: str | None, write: Callable[[str], object], option: str, co
 
 
 def check_path(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
-    """Before the work: raises Stop where `leave` will fail, as `path` is a folder or in none. Collective over comm, if given."""
+    """Raise Stop before the work if `path` is a folder or in none. Collective over comm, if given."""
     write_file(path, check_file, option, comm)
 
 
 def check_file(path: str) -> None:
-    """OSError where `path` is a folder, or its folder does not exist."""
+    """Raise OSError if `path` is a folder, or its folder does not exist."""
     if Path(path).is_dir():
         raise IsADirectoryError("this is a folder; give a file")
     if not (folder := Path(path).resolve().parent).is_dir():
@@ -42,12 +42,12 @@ def check_file(path: str) -> None:
 
 
 def write_json(path: str, content: Any) -> None:
-    """Write `content` as JSON; OSError where that fails."""
+    """Write `content` as JSON; raises OSError if that fails."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def check_apart(arguments: argparse.Namespace) -> None:
-    """Raises Stop where a command would write a file that it reads, or one file twice."""
+    """Raise Stop if a command would write a file that it reads, or one file twice."""
     taken: dict[Path, str] = {}
     for name in (*READ, *WRITTEN):
         if path := getattr(arguments, name, None):

@@ -1,4 +1,4 @@
-"""Standard output, of which a fault, as a full disk, is one line."""
+"""Standard output whose faults, such as a full disk, are one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pdla.bench.stop import refuse
 
 
 class Output(TextIOWrapper):
-    """A text file that raises Stop where it cannot be written."""
+    """A text file that raises Stop if it cannot be written."""
 
     def write(self, text: str) -> int:
         with self._refuse_failures():
@@ -28,12 +28,12 @@ class Output(TextIOWrapper):
         try:
             yield
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # else Python, when it ends, would write the rest in vain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # else Python would fail again at exit
             raise refuse(f"standard output: {error.strerror}") from error
 
 
 def take_output(alone: bool) -> None:
-    """Prepare sys.stdout. alone: this is the only process, so a Stop in it leaves no other waiting."""
+    """Prepare sys.stdout. alone: this is the only process, so that a Stop leaves no other waiting."""
     if sys.stdout is None:  # closed, as by >&-
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     old = sys.stdout

@@ -1,4 +1,4 @@
-"""The screen: lines of a report as they come, and where the command is in between."""
+"""Print a report's lines as they come, and the command's progress in between."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from typing import TextIO
 
 DEFAULT, LEAST = 80, 40  # columns: of no terminal; the fewest that text is set for
-SILENCE = 2.0  # seconds without a word, after which a line says where the command is, where no bar can be drawn
+SILENCE = 2.0  # seconds without output, after which a line reports progress if no bar can be drawn
 BAR = 20  # characters
 STYLES = {"": "", "bold": "1", "dim": "2", "wrong": "1;31"}
 ERASE = "\r\x1b[K"
 
 
 class Screen:
-    """What a command prints, at the first rank; no other rank prints. `first`: whether this is that rank."""
+    """A command's output, which the first rank alone prints. `first`: whether this is that rank."""
 
     first: bool
     said: float
@@ -29,20 +29,20 @@ class Screen:
         self.done = self.total = 0
 
     def print(self, *lines: str, style: str = "") -> None:
-        """Print lines at once: they appear in a pipe, too."""
+        """Print lines and flush them, so that they appear in a pipe at once."""
         if self.first and lines:
             clear()
             print(*(_paint(line, style) for line in lines), sep="\n", flush=True)
             self.said = time.monotonic()
 
     def print_text(self, *lines: str, style: str = "") -> None:
-        """Print prose, of which long lines take several."""
+        """Print prose; long lines wrap."""
         self.print(*(part for text in lines for line in text.splitlines() or [""] for part in _wrap(line)), style=style)
 
     def show_progress(self, what: str, done: int = 0, total: int = 0) -> None:
-        """Say where the command is: a bar on a terminal; elsewhere a line, after SILENCE.
+        """Report progress: a bar on a terminal; elsewhere a line, after SILENCE.
 
-        done, total  how much of the command is done, which holds until it is said again
+        done, total  the command's progress, which holds until the next call that gives it
         """
         if not self.first:
             return
@@ -60,7 +60,7 @@ class Screen:
 
 
 def width() -> int:
-    """Columns of a line: COLUMNS, else the terminal's, of which the ranks of a launcher may know none, else 80."""
+    """Columns of a line: COLUMNS, else the terminal's, else 80, as under some launchers."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
         return max(LEAST, int(given))
@@ -77,24 +77,24 @@ def width() -> int:
 
 
 def has_colours() -> bool:
-    """Whether standard output takes colours: as NO_COLOR or FORCE_COLOR says, else where it is a terminal."""
+    """Whether standard output takes colours: by NO_COLOR or FORCE_COLOR, else if it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or _is_terminal(sys.stdout)
 
 
 def clear() -> None:
-    """Erase what `show_progress` has drawn."""
+    """Erase the bar of `show_progress`."""
     if live := _find_stream():
         live.write(ERASE)
         live.flush()
 
 
 def _find_stream() -> TextIO | None:
-    """Where a line can be drawn again; None where that is no terminal.
+    """The stream of the bar; None without a terminal.
 
-    FORCE_COLOR stands for the terminal of a launcher, which takes the ranks' output from a pipe. Lines and bars
-    then go one way, so that they keep their order.
+    FORCE_COLOR stands for a launcher's terminal, which gets the ranks' output by a pipe. Lines and bars
+    then share a stream, so that they keep their order.
     """
     if _is_terminal(sys.stderr):
         return sys.stderr
@@ -110,7 +110,7 @@ def _paint(line: str, style: str) -> str:
 
 
 def _wrap(line: str) -> list[str]:
-    """A line in lines that fit; further ones stand below its words, beside the name before them if there is one."""
+    """Wrap a line to the screen's width; further lines are indented behind the name that the line starts with, if any."""
     name = re.match(r" *(\S.*?  +)?", line)
     indent = " " * (name.end() if name and name[1] else 2 + len(line) - len(line.lstrip()))
     return textwrap.wrap(line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]

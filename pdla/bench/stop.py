@@ -1,4 +1,4 @@
-"""How the benchmark ends early: with a few words and an exit status, the same on every rank."""
+"""End the benchmark early, with a line and an exit status, the same on every rank."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 
 from pdla.bench.screen import clear
 
-REFUSED, FAILED = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right, or worse than before
+REFUSED, FAILED = 2, 1  # exit statuses: unusable arguments; a wrong result, or a slower one than before
 
 
 class Stop(Exception):
-    """Raised on every rank; where it is caught, the first rank alone prints it."""
+    """Raised on every rank; the first rank alone prints it."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -22,5 +22,5 @@ class Stop(Exception):
 
 
 def refuse(error: object) -> Stop:
-    """A Stop, to be raised, that quotes an error in one line."""
+    """Return a Stop, to be raised, that quotes an error in one line."""
     return Stop(REFUSED, f"pdla.bench: {' '.join(str(error).split())}")

@@ -1,4 +1,4 @@
-"""Tables that are printed row by row, in columns whose widths the first row decides."""
+"""Tables that are printed row by row; the first row decides the widths of columns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ PROSE = 24  # characters of the column of text, at least
 class Column:
     """A column of a table.
 
-    width  characters, at least;  left: set to the left;  name: it begins each part of a table that has several
-    more   shown with --wide alone;  text: set to the left, in as many lines as it takes: of a table's last column
+    width  the least characters
+    left   align left
+    name   repeat the column in each part of a divided table
+    more   show the column with --wide alone
+    text   align left and wrap; for the last column
     """
 
     heading: str
@@ -36,7 +39,7 @@ class Column:
 
 
 class Table:
-    """A table on a screen. On one that is too narrow, columns that do not fit follow in further parts, by `end`."""
+    """A table on a screen. Columns that do not fit a narrow screen follow in further parts, by `end`."""
 
     screen: Screen
     columns: list[Column]
@@ -47,7 +50,7 @@ class Table:
         self.rows: list[tuple[str, Mapping[str, str], str]] = []  # title, cells by heading, style
 
     def add(self, cells: Mapping[str, str], title: str = "", style: str = "") -> None:
-        """Print a row; before the first one, and where the title changes, the headings."""
+        """Print a row; before the first row, and after a change of title, the headings."""
         if not self.rows:
             columns = [replace(column, width=max(column.width, len(cells[column.heading]))) for column in self.columns]
             self.parts = _parts(columns, width())
@@ -55,7 +58,7 @@ class Table:
         self.rows.append((title, cells, style))
 
     def end(self) -> None:
-        """Print the parts that are left."""
+        """Print the further parts."""
         for part in self.parts[1:]:
             last = None
             for title, cells, style in self.rows:
@@ -73,7 +76,7 @@ class Table:
 
 
 def _parts(columns: list[Column], room: int) -> list[list[Column]]:
-    """The columns of each part: the names, and as many others as fit; the text is in the first part."""
+    """The columns of each part: the names, and as many others as fit. The first part has the text."""
     names, text = [c for c in columns if c.name], [c for c in columns if c.text]
     found, part, begin = [], [*names], [*names, *text]
     for column in columns:
@@ -87,7 +90,7 @@ def _parts(columns: list[Column], room: int) -> list[list[Column]]:
 
 
 def _lines(part: list[Column], cells: Mapping[str, str]) -> Iterator[str]:
-    """A row; several lines where its text is long."""
+    """The lines of a row; a long text takes several."""
     *columns, last = part
     start = (" " * GAP).join(column.set(cells[column.heading]) for column in (columns if last.text else part))
     if not last.text:

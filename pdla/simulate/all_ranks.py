@@ -129,7 +129,10 @@ class VirtualWorld(World):
     # ------------------------------------------------------------------ messages
 
     def match(self, message: Message, cause: int | Message) -> None:
-        """Start a message that is sent and whose receive is posted. cause: the rank that called last, or the message that this one forwards."""
+        """Start a message that is sent and whose receive is posted.
+
+        cause: the rank that called last, or the message that this one forwards
+        """
         message.set_out, message.cause = self.now, cause
         self._plan(self.now, START, message.order, message)
 

@@ -168,12 +168,12 @@ class Lane(Clock):
 
     def carry(self, message: Message, inbound: bool) -> Passage:
         """Queue a message on one of this rank's links; return the passage of its bytes."""
-        far, asked = message.sharing > 0, self.link_time(message.set_out)
+        far, ready = message.sharing > 0, self.link_time(message.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
         handled_before, moved_before = self.last.get((inbound, far), (None, None))
-        start = max(asked, link.handled)
+        start = max(ready, link.handled)
         link.handled = start + self.machine.gap
-        handling = Passage(message, self, "handling", start, link.handled, handled_before if start > asked else None)
+        handling = Passage(message, self, "handling", start, link.handled, handled_before if start > ready else None)
         there = link.handled + self.machine.delay(far)
         begins = max(there, link.free)
         link.free = begins + message.value.nbytes / self.machine.rate(message.sharing)

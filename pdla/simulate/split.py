@@ -132,7 +132,7 @@ def measure_split(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     """Collective: run work() once; return this rank's ledger, and the split of all ranks' time."""
     ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
     parts = zip(comm.share(part), _measure_skew(comm), strict=True)
-    return ledger, combine([told.shift(-ahead) for told, ahead in parts], comm.size)
+    return ledger, combine([part.shift(-ahead) for part, ahead in parts], comm.size)
 
 
 def split_ledgers(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
@@ -160,6 +160,6 @@ def _measure_skew(comm: Communicator) -> list[float]:
     for _ in range(BARRIERS):
         comm.barrier()
         marks.append(now())
-    told = comm.share(marks)
-    firsts = [told[list(comm.homes).index(home)] for home in comm.homes]
-    return [median(mine - first for mine, first in zip(marks, told[0], strict=True)) for marks in firsts]
+    times = comm.share(marks)
+    firsts = [times[list(comm.homes).index(home)] for home in comm.homes]
+    return [median(mine - first for mine, first in zip(marks, times[0], strict=True)) for marks in firsts]

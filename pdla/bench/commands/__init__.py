@@ -1,6 +1,6 @@
-"""The sub-commands of `python -m pdla.bench`, each in a file of its own that has a COMMAND (command.py says what that is).
+"""The sub-commands of `python -m pdla.bench`: files with a COMMAND (command.py).
 
-A new one is a file here, and a line below.
+A new sub-command is a file here, and a line below.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`calibrate`: this job's machine, and verbs beside the times that a dry run on it predicts."""
+"""`calibrate`: measure this job's machine, and verbs beside their predicted times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(to: Parser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises Stop where the command has no use for an option."""
+    """Raise Stop for an option that the command does not use."""
     if "cupy" in (arguments.array, config.settings.array):
         raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
     if arguments.json:
@@ -31,7 +31,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: print the machine, and verbs as measured and predicted on it; write it if asked. Gives the exit status."""
+    """Collective: print the machine, and verbs measured and predicted; write the machine for --out. Returns the exit status."""
     check_path(arguments.out, "--out", comm)
     screen = Screen(comm.rank == 0)
     machine = measure_machine(comm, screen)
@@ -48,7 +48,7 @@ def run(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> 
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """A row of the table of verbs; a barrier is not predicted."""
+    """A row of the table of verbs; barriers have no prediction."""
     return {
         "verb": row.verb,
         "ranks": f"{row.ranks}",

@@ -1,4 +1,4 @@
-"""What a sub-command is."""
+"""The description of a sub-command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from pdla.bench.arguments import Parser
 class Command:
     """A sub-command, as its file describes it.
 
-    about     what it is for, in words;  examples: lines of command lines, each with what it does
-    run       gives the exit status: run(comm, arguments, words), which all ranks call, or, `alone`, run(arguments) in one process
-    add       adds its arguments;  check: raises Stop where they contradict each other
-    lacks     those of COMMON that it has not
-    refuses   those of COMMON that it reads only to say why it has no use for them; its help does not list them
+    about     its purpose, in words
+    examples  command lines, each with its effect
+    run       returns the exit status; run(comm, arguments, words) on all ranks, or run(arguments) if `alone`
+    add       adds its arguments
+    check     raises Stop if arguments contradict each other
+    alone     run in one process
+    lacks     options of COMMON that it does not have
+    refuses   options of COMMON that it refuses with a reason; its help does not list them
     """
 
     name: str

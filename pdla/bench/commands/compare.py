@@ -1,4 +1,4 @@
-"""`compare`: two results of --json side by side: what became slower, beyond the noise, and what moves more bytes."""
+"""`compare`: two results of --json side by side: rows that are slower beyond the noise, or receive more bytes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from pdla.errors import plural
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
 KEYS = (*PROBLEM, "algorithm", "grid", "seconds", "bytes_received", "right")  # what a row must have
 WORLD = ("world", "ranks", "machine", "mpi", "blas", "versions")  # differences in these are reported
-RESAMPLES, SURE = 2000, 0.95  # of the bootstrap: draws, and the share of them in the interval
-FEW = 5  # repeats below which the spread is hardly known
+RESAMPLES, SURE = 2000, 0.95  # of the bootstrap: draws, and the interval's share of them
+FEW = 5  # repeats below which the spread is uncertain
 
 Row = Mapping[str, Any]
 
 
 class Ratio(NamedTuple):
-    """Median after over median before, and the interval that holds 95% of such ratios when repeats are resampled."""
+    """Median after over median before, and its 95% interval over resampled repeats."""
 
     value: float
     low: float
@@ -43,7 +43,7 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of both files; threshold: the share by which the later one may be slower."""
+    """A row of both files; threshold: the share by which the later row may be slower."""
 
     before: Row
     after: Row
@@ -51,7 +51,7 @@ class Pair:
 
     @cached_property
     def ratio(self) -> Ratio | None:
-        """None unless both have been timed."""
+        """None unless both rows have times."""
         old, new = self.before["seconds"], self.after["seconds"]
         return bootstrap(old, new) if old and new else None
 
@@ -73,7 +73,7 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """"slower" or "faster": by more than the threshold, and not by chance alone; "noise" where chance may explain it."""
+        """"slower" or "faster" beyond the threshold and beyond chance; "noise" if chance may explain it."""
         if self.ratio is None:
             return WRONG if self.broken else "–"
         value, low, high = self.ratio
@@ -115,7 +115,7 @@ def share(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print both side by side; gives the exit status: 1 where a row is slower, moves more bytes, or is no longer right."""
+    """Print both files side by side; return 1 if a row is slower, receives more bytes, or became wrong, else 0."""
     before, after = read(arguments.before), read(arguments.after)
     old, new = name_rows(before["rows"]), name_rows(after["rows"])
     pairs = {name: Pair(row, new[name], arguments.threshold) for name, row in old.items() if name in new}
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read(path: str) -> dict[str, Any]:
-    """The result in a file; raises Stop where it holds none."""
+    """Read a file's result; raises Stop if it holds none."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
@@ -150,7 +150,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def name_rows(rows: list[Row]) -> dict[str, Row]:
-    """Rows by name: product, algorithm and grid in words; the second row of a name has (2) added, and so on."""
+    """Rows by name: product, algorithm and grid; the second row of a name adds (2), and so on."""
     seen: Counter[str] = Counter()
     found = {}
     for row in rows:
@@ -189,11 +189,11 @@ def _cells(name: str, pair: Pair) -> dict[str, str]:
 
 
 def write_notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
-    """What the table does not say: counts, rows of one file only, what else differs, and where the spread is hardly known."""
+    """The lines below the table: counts, rows of one file only, other differences, and rows of few repeats."""
     counts = Counter(pair.verdict for pair in pairs.values())
     more = sum(pair.more_bytes for pair in pairs.values())
-    told = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", WRONG) if counts[word]]
-    yield f"{len(pairs)} in both: " + ", ".join([*told, f"{more} with more bytes"])
+    parts = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", WRONG) if counts[word]]
+    yield f"{len(pairs)} in both: " + ", ".join([*parts, f"{more} with more bytes"])
     for (path, rows, _), (_, others, _) in zip(files, reversed(files), strict=True):
         yield from (f"only in {path}: {name}" for name in rows if name not in others)
     (_, _, before), (_, _, after) = files

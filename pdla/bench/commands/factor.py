@@ -1,8 +1,8 @@
-"""A command for each routine, and `solve`: random matrices factored and systems solved, checked, timed, beside what must move.
+"""A command for each routine, and `solve`: factor or solve in place, check, time, and compare with the lower bound.
 
-Matrices lie in square blocks, and are worked on in place. Checked is LAPACK's ratio, the residual
-over n eps and the norms, which is right below 30: of a factorization for the products with two
-vectors of 1 and -1. The lines below the table say what its columns mean.
+Matrices are random, in square blocks. The check is LAPACK's ratio, the residual over n eps and the
+norms; results are right below 30. A factorization's residual is that of products with two vectors of
+1 and -1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from pdla.model.machine import Machine
 
 SIZE, THRESHOLD = 4096, 30.0
 DTYPES = ("float32", "float64", "complex64", "complex128")
-SAMPLE = 64  # ranks of a dry run, the mean of which is told
+SAMPLE = 64  # ranks that a dry run samples for the mean
 Routines = tuple[Routine, ...]  # one after another
 
 
@@ -75,14 +75,14 @@ def add(to: Parser, routines: Routines) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises Stop where the command has no use for an option."""
+    """Raise Stop for an option that the command does not use."""
     if arguments.json:
         raise refuse(f"--json {arguments.json}: {arguments.command.name} prints its own table")
 
 
 @dataclass(frozen=True)
 class System:
-    """What is done: the routines, one after another, n, and how many right-hand sides; where."""
+    """The routines, one after another, on n x n matrices with m right-hand sides; and the blocking."""
 
     routines: Routines
     n: int
@@ -96,19 +96,19 @@ class System:
         return TRIANGULAR in self.routines
 
     def tasks(self, on: Machine) -> list[Task]:
-        """What it consists of, for their prices and bounds."""
+        """The tasks of the routines, for prices and bounds."""
         return [Task(routine, self.n, self.m if routine is TRIANGULAR else self.n, self.dtype, on) for routine in self.routines]
 
     @property
     def call(self) -> Call:
-        """The function that does it."""
+        """The function that runs the routines."""
         first = self.routines[0]
         if first is TRIANGULAR:
             return SOLVE_TRIANGULAR
         return SOLVE if self.sides else Call(first.name, (first,), first.run)  # type: ignore[attr-defined]
 
     def seconds(self, ranks: int, on: Machine) -> float:
-        """On a machine, predicted."""
+        """Predicted seconds on a machine."""
         return self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on).seconds
 
     @property
@@ -117,17 +117,17 @@ class System:
         return sum(2 * each.multiplications for each in self.tasks(Machine())) * (4 if self.dtype.kind == "c" else 1)
 
     def words(self) -> float:
-        """By formula, in the mean."""
+        """The mean words that a rank receives, by formula."""
         return sum(each.words(*self.blocking) for each in self.tasks(Machine()))
 
     def bound(self) -> float:
-        """Words that a rank must receive."""
+        """The lower bound of the words that a rank receives."""
         return sum(each.bound(self.blocking.shape) for each in self.tasks(Machine()))
 
 
 @dataclass(frozen=True)
 class Found:
-    """Seconds of each repeat, bytes that a rank receives in the mean, the ratio unless run dry."""
+    """Seconds of each repeat, mean bytes received by a rank, and LAPACK's ratio unless run dry."""
 
     seconds: list[float]
     received: float
@@ -139,7 +139,7 @@ class Found:
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], routines: Routines) -> int:
-    """Collective: work through all sizes and print the table. Gives the exit status."""
+    """Collective: run all sizes and print the table. Returns the exit status."""
     on = None if arguments.machine is None else machine(arguments.machine)
     screen, columns = Screen(comm.rank == 0), _columns(arguments, routines, on is not None)
     table, wrong = Table(screen, columns, arguments.wide), 0
@@ -159,7 +159,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 
 def _choose_system(arguments: argparse.Namespace, routines: Routines, n: int, ranks: int, on: Machine) -> System:
-    """What the arguments say; what they leave out, as it suits this machine."""
+    """The system of the arguments; the machine decides a missing grid or block."""
     dtype, m = np.dtype(arguments.dtype), getattr(arguments, "m", None) or n
     any_blocks = System(routines, n, m, dtype, Blocking((1, 1), 1))
     task = any_blocks.tasks(on)[0]
@@ -170,7 +170,7 @@ def _choose_system(arguments: argparse.Namespace, routines: Routines, n: int, ra
 
 
 def _measure(screen: Screen, comm: pdla.Communicator, system: System, repeats: int) -> Found:
-    """Collective: work once, counted and checked, and then so many times."""
+    """Collective: run once, counted and checked; then time the repeats."""
     screen.show_progress(f"n = {system.n}: counting and checking")
     A, B = _draw(comm, system)
     X, Y = A.copy(), None if B is None else B.copy()
@@ -186,9 +186,9 @@ def _measure(screen: Screen, comm: pdla.Communicator, system: System, repeats: i
 
 
 def _count_dry(screen: Screen, ranks: int, system: System) -> Found:
-    """By dry runs of all ranks or, of many, of some all over the grid.
+    """Count received bytes by dry runs of all ranks, or of SAMPLE ranks spread over the grid.
 
-    What ranks receive depends on where they lie: for Cholesky the first one receives half the mean.
+    Bytes depend on the place in the grid: in Cholesky the first rank receives half the mean.
     """
 
     def count_bytes(comm: pdla.Communicator) -> int:
@@ -204,7 +204,7 @@ def _count_dry(screen: Screen, ranks: int, system: System) -> Found:
 
 
 def _draw(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
-    """Collective: an A for the first routine; and B, where there are right-hand sides."""
+    """Collective: draw A for the first routine, and B if there are right-hand sides."""
     (shape, block), n = system.blocking, system.n
     grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
     A = system.routines[0].draw(n, grid, layout, system.dtype)
@@ -214,7 +214,7 @@ def _draw(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdl
 
 
 def _run_system(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None) -> Any:
-    """Collective: what is timed; A and B are overwritten."""
+    """Collective: run the routines, which overwrite A and B."""
     return system.call(A, overwrite_a=True) if B is None else system.call(A, B, overwrite_a=True, overwrite_b=True)
 
 
@@ -229,7 +229,7 @@ def _compute_ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None
 
 
 def _compute_residual(claim: Claim, x: Any, done: Any) -> float:
-    """Collective: the 1-norm of what A x differs by from the product of its factors with x."""
+    """Collective: the 1-norm of A x minus the factors' product with x."""
     given, found = claim.given(x)[0], x
     for step in claim.steps(done):
         found = step(found)
@@ -237,7 +237,7 @@ def _compute_residual(claim: Claim, x: Any, done: Any) -> float:
 
 
 def _columns(arguments: argparse.Namespace, routines: Routines, predicted: bool) -> list[Column]:
-    """Those of the table: six but for a prediction, and the others with --wide."""
+    """The table's columns: six, one more with a machine, and the others with --wide."""
     timed, bounded = not arguments.dry_run, isinstance(routines[0], Factorization)
     columns = {
         Column("n", 7, name=True): True,
@@ -275,7 +275,7 @@ def _cells(system: System, found: Found, ranks: int, on: Machine | None) -> dict
 
 
 def _notes(arguments: argparse.Namespace, columns: list[str], ranks: int, on: Machine | None) -> Iterator[str]:
-    """What the columns mean."""
+    """Explain the columns."""
     yield f"matrices are random, in {arguments.dtype}, in square blocks"
     of = f"{SAMPLE} of the {ranks}" if arguments.dry_run and ranks > SAMPLE else "all"
     notes = {

@@ -20,7 +20,7 @@ from pdla.io import known, save
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
 REPEATS = 5
-USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # which are the same on every rank
+USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # the same on every rank
 
 
 def add(to: Parser) -> None:
@@ -43,7 +43,7 @@ def add(to: Parser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises Stop where arguments contradict each other."""
+    """Raise Stop if arguments contradict each other."""
     if (arguments.a is None) != (arguments.b is None):
         raise refuse("--a and --b go together: both matrices from files, or none")
     made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
@@ -54,13 +54,13 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: gives the exit status."""
+    """Collective: run the product; returns the exit status."""
     how = {"repeats": arguments.repeats, "explain": True}
     return report_results(comm, arguments, words, lambda bench, known: _run_product(replace(bench, **how), arguments))
 
 
 def _run_product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Collective: check and time the product, and write it if asked."""
+    """Collective: check and time the product, and write it for --out."""
     comm, case = bench.comm, _read_case(arguments, bench.comm.size)
     check_path(arguments.out, "--out", comm)
     try:

@@ -1,9 +1,13 @@
-"""`hpl`: a random system of linear equations, solved, timed and checked by the rules of HPL.
+"""`hpl`: solve a random system of linear equations, timed and checked by the rules of HPL.
 
-The rules: A and b of numbers between -1/2 and 1/2; 2/3 n^3 + 3/2 n^2 operations, whatever is done; and x is right where
-||A x - b|| / (eps (||A|| ||x|| + ||b||) n) is below 16, in the infinity norm, with eps = 2^-53. A. Petitet, R. C. Whaley,
-J. Dongarra, A. Cleary: HPL, netlib.org/benchmark/hpl. With --refine as in HPL-MxP (hpl-mxp.org): the factors are of a lower
-precision, and x is refined; the rules are the same. Unlike there, the matrix is HPL's, and rows are exchanged.
+The rules (A. Petitet, R. C. Whaley, J. Dongarra, A. Cleary: HPL, netlib.org/benchmark/hpl):
+
+* A and b have numbers between -1/2 and 1/2;
+* a solution counts as 2/3 n^3 + 3/2 n^2 operations;
+* x is right if ||A x - b|| / (eps (||A|| ||x|| + ||b||) n) < 16, in the infinity norm, with eps = 2^-53.
+
+--refine factors in a lower precision and refines x, as HPL-MxP (hpl-mxp.org). Unlike there, the matrix is
+HPL's, and rows are exchanged.
 """
 
 from __future__ import annotations
@@ -44,18 +48,18 @@ def add(to: Parser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises Stop where the command has no use for an option."""
+    """Raise Stop for an option that the command does not use."""
     if arguments.json:
         raise refuse(f"--json {arguments.json}: hpl prints HPL's own table")
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: solve and print every system. Gives the exit status."""
+    """Collective: solve and print every system. Returns the exit status."""
     systems = [(n, _choose_blocking(comm.size, n, arguments.grid, block)) for n in arguments.n for block in arguments.nb]
     runs: list[Run] = []
     screen = Screen(comm.rank == 0)
     screen.print("", RULE.replace("-", "="), HEAD, RULE)
-    solve_system(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # what is loaded at the first call takes time, too
+    solve_system(comm, 64, Blocking((1, comm.size), 16), 0, arguments.refine)  # a first call, which loads libraries
     for n, blocking in systems:
         for _ in range(arguments.repeats):
             screen.show_progress(f"N = {n}", len(runs), len(systems) * arguments.repeats)
@@ -67,14 +71,14 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 
 def _choose_blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
-    """The grid and the blocks: those asked for, else pdla's own choice."""
+    """The grid and the block of the arguments, or else pdla's choice."""
     best = cheapest(Task(LU, n, n, np.dtype(float), Machine.chosen()), ranks)[0]
     check_ranks(grid or (), ranks)
     return Blocking(grid or best.shape, block or best.block)
 
 
 class Run(NamedTuple):
-    """One system. residual: scaled, as HPL does; infinite where the matrix was singular."""
+    """One system. residual: scaled as HPL does; infinite for a singular matrix."""
 
     n: int
     blocking: Blocking
@@ -96,7 +100,7 @@ class Run(NamedTuple):
 
 
 def solve_system(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int, refine: str | None = None) -> Run:
-    """Collective: draw a system, solve it in place of its matrix, and draw it again to check the solution."""
+    """Collective: draw a system, solve it in place, and draw it again to check the solution."""
     grid = pdla.ProcessGrid(blocking.shape, comm=comm)
     seconds, x = _time(*_draw(grid, n, blocking.block, seed), refine)
     residual = float("inf") if x is None else _compute_residual(*_draw(grid, n, blocking.block, seed), x)
@@ -104,7 +108,7 @@ def solve_system(comm: pdla.Communicator, n: int, blocking: Blocking, seed: int,
 
 
 def _time(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[float, pdla.DistMatrix | None]:
-    """Collective: the seconds of a solution, and x; None where A is singular."""
+    """Collective: the seconds of a solution, and x; None for a singular A."""
     found: list[pdla.DistMatrix] = []
 
     def run() -> None:
@@ -115,19 +119,19 @@ def _time(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[f
 
 
 def _draw(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
-    """Collective: A in square blocks, and b on every rank."""
+    """Collective: draw A in square blocks, and b on every rank."""
     A = pdla.random((n, n), grid, in_blocks(grid.shape, block), low=-0.5, high=0.5, seed=2 * seed)
     return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
 
 
 def _compute_residual(A: pdla.DistMatrix, b: pdla.DistMatrix, x: pdla.DistMatrix) -> float:
-    """Collective: of A x = b, scaled as HPL does."""
+    """Collective: the residual of A x = b, scaled as HPL does."""
     error, size, length, right = (norm(v, np.inf) for v in (pdla.matmul(A, x, layout=b.layout) - b, A, x, b))
     return error / (EPS * (size * length + right) * A.shape[0])
 
 
 def _summarize(runs: int, failed: int) -> str:
-    """What HPL says at the end."""
+    """HPL's last lines."""
     return "\n".join([
         "",
         f"Finished {runs:6} tests with the following results:",

@@ -16,7 +16,7 @@ from pdla.errors import plural
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: print what is known at rank 0; gives the exit status."""
+    """Collective: rank 0 prints the facts; returns the exit status."""
 
     def print_facts(bench: Bench, known: dict[str, Any]) -> Iterator[Row]:
         waits = measure_waits(comm, name_world(arguments))
@@ -28,7 +28,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 
 def write_lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dict[str, float]) -> list[str]:
-    """What `info` prints, at rank 0."""
+    """The lines of `info`, at rank 0."""
     machine, versions = known["machine"], known["versions"]
     mpi = known["mpi"]
     return [
@@ -46,7 +46,7 @@ def write_lines(known: dict[str, Any], comm: pdla.Communicator, world: str, wait
 
 
 def _name_library(blas: dict[str, Any]) -> str:
-    """A BLAS in words; oneMKL does not say for which processor it is."""
+    """A BLAS in words; oneMKL does not name its processor."""
     return f"{blas['internal_api']} {blas['version']}" + (f" ({blas['architecture']})" if blas["architecture"] else "")
 
 

@@ -45,7 +45,7 @@ def add(to: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the fastest ways; gives the exit status, raises Stop where there is none."""
+    """Print the fastest ways and return the exit status; raises Stop if there is none."""
     of, on, ranks = problem.read_problem(arguments), machine(arguments.machine), arguments.ranks
     for option in ("csv", "json"):
         check_path(getattr(arguments, option), f"--{option}")
@@ -83,7 +83,7 @@ def _cells(row: dict[str, Any], kind: str, ranks: int) -> dict[str, str]:
 
 
 def write_notes(found: Found[Any], of: Problem) -> list[str]:
-    """What was looked at, and what the columns mean."""
+    """Report the search, and explain the columns."""
     return [found.words(CHOICES[of.kind]), *MEANS[of.kind]]
 
 

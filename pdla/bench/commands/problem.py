@@ -1,4 +1,4 @@
-"""The problem of `predict` and `scale`, a product or a transformer, from their arguments; and its figures."""
+"""Read the problem of `predict` and `scale`, a product or a transformer, and format its figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES: dict[str, tuple[str, ...]] = {  # default first
 
 
 def add(to: Parser) -> None:
-    """Add the arguments that say what is predicted, and for which machine."""
+    """Add the arguments of the problem and of the machine."""
     on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} "
     on += "(default: that of PDLA_MACHINE, or one of round figures)"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=on)
@@ -50,7 +50,7 @@ def gigabytes(text: str) -> float:
 
 
 def read_problem(arguments: argparse.Namespace) -> Problem:
-    """The product or the transformer that the arguments describe; raises Stop where they do not fit together."""
+    """The product or the transformer of the arguments; raises Stop if they contradict each other."""
     given = [name for name in SIZES if getattr(arguments, name) is not None]
     if arguments.product:
         if given:
@@ -70,7 +70,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
 
 
 def record(result: Result, of: Problem) -> dict[str, Any]:
-    """A result's figures, as they go into JSON and CSV; the bound is that of the ranks that it uses."""
+    """A result's figures for JSON and CSV; the bound is for the ranks that it uses."""
     bound = of.lower_bound(result.choice.ranks)
     figures = {
         "choice": str(result.choice),
@@ -90,7 +90,7 @@ def record(result: Result, of: Problem) -> dict[str, Any]:
 
 
 def cells(row: Mapping[str, Any], ranks: int) -> dict[str, str]:
-    """A record on so many ranks, in the columns that both commands have."""
+    """A record on `ranks` ranks, in the columns that both commands share."""
     idle, multiple = ranks - row["ranks_used"], row["multiple_of_bound"]
     return {
         "s": f"{row['seconds']:.3g}",
@@ -102,12 +102,12 @@ def cells(row: Mapping[str, Any], ranks: int) -> dict[str, str]:
 
 
 def describe(of: Problem, machine: Machine, what: str) -> tuple[str, str]:
-    """The heading of a table: what is predicted, and for which machine."""
+    """The heading of a table: the problem and the machine."""
     return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}", f"of {machine.title}"
 
 
 def to_json(of: Problem) -> dict[str, Any]:
-    """A problem as it goes into JSON."""
+    """A problem for JSON."""
     return {"kind": of.kind, **asdict(of)}
 
 

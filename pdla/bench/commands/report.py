@@ -20,7 +20,7 @@ def add(to: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the plots that are asked for, or, if none are, print the table. Gives the exit status; raises Stop."""
+    """Draw plots for --plots, else print the table. Returns the exit status; raises Stop."""
     screen, files = Screen(), read(arguments.results)
     if arguments.plots is not None:
         screen.print(*plots.save(lines(files), arguments.plots, arguments.format))

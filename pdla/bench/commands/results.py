@@ -1,4 +1,4 @@
-"""What the suite, gemm and info have in common: facts about the job before; a table, its notes and the JSON after."""
+"""Run the suite, gemm and info: first the facts about the job; then a table, its notes and the JSON."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def name_world(arguments: argparse.Namespace) -> str:
 
 
 def report_results(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str], work: Work) -> int:
-    """Collective: do the work(bench, known), print its results as they come and leave them as JSON; gives the exit status.
+    """Collective: run work(bench, known), print its results as they come and write the JSON; returns the exit status.
 
-    work   gives rows, and in words what it leaves out
-    known  what facts() gives: {} but at rank 0
+    work   yields rows, and the reasons for cases left out, in words
+    known  facts(...): {} except at rank 0
     """
     check_path(arguments.json, "--json", comm)
     screen = Screen(comm.rank == 0)

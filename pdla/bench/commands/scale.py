@@ -1,4 +1,4 @@
-"""`scale`: how the time of a problem falls, or that of a growing one rises, on up to a million ranks of a described machine."""
+"""`scale`: strong and weak scaling of a problem on up to a million ranks of a described machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(to: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each number of ranks; gives the exit status."""
+    """Print a line for each number of ranks; return the exit status."""
     of, on, counts = problem.read_problem(arguments), machine(arguments.machine), _list_ranks(arguments)
     check_path(arguments.json, "--json")
     if arguments.plot is not None:
@@ -86,14 +86,14 @@ def _list_ranks(arguments: argparse.Namespace) -> list[int]:
 
 
 def _check_growth(arguments: argparse.Namespace, of: Problem) -> str:
-    """What grows; "" where nothing does."""
+    """The size that grows; "" for strong scaling."""
     if arguments.grow and not (arguments.weak and arguments.grow in of.grows):
         raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
     return (arguments.grow or of.grows[0]) if arguments.weak else ""
 
 
 def to_json(points: list[Point]) -> list[dict[str, Any]]:
-    """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
+    """Points for JSON; `efficiency`: a rank's rate over that of the first point with a way."""
     rate = _reference_rate(points)
 
     def full(point: Point, way: Result | None) -> dict[str, Any] | None:
@@ -111,7 +111,7 @@ def to_json(points: list[Point]) -> list[dict[str, Any]]:
 
 
 def _reference_rate(points: list[Point]) -> float:
-    """The rate that efficiencies refer to: that of the fewest ranks on which there is a way."""
+    """The rate at efficiency 1: that of the fewest ranks with a way."""
     return next((point.rate(point.best) for point in points if point.best), 1.0)
 
 
@@ -147,7 +147,7 @@ COLUMNS = [
 
 
 def _check_plot(path: str) -> None:
-    """Before any work: raises Stop where matplotlib is missing or cannot write such a file."""
+    """Raise Stop before any work if matplotlib is missing or cannot write such a file."""
     try:
         to_draw(path)
     except argparse.ArgumentTypeError as error:
@@ -155,7 +155,7 @@ def _check_plot(path: str) -> None:
 
 
 def plot(points: list[Point], path: str, title: str) -> None:
-    """Draw time and efficiency over ranks: a line for each scheme. OSError where that fails."""
+    """Draw time and efficiency over ranks: a line for each scheme. Raises OSError if that fails."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -176,7 +176,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
 
 
 def _list_curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
-    """The points of each scheme, or of the best way where there are no schemes, that have a way."""
+    """The points with a way, by scheme; those of the best way if the problem has no schemes."""
     names = [*points[0].schemes] or ["best"]
     ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}
     return {name: found for name, found in ways.items() if found}

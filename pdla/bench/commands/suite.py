@@ -1,4 +1,4 @@
-"""The suite, which runs without arguments: every algorithm that fits this many ranks, on made-up and on real input."""
+"""The suite, which runs without arguments: every algorithm that fits the ranks, on synthetic and on real input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pdla.bench.measure.product import Bench, Row, predict
 from pdla.errors import PlanError
 from pdla.matmul.schedules import ON_GRID
 
-SIDE, MANY_RANKS_SIDE = 1536, 1024  # n of the square product, rounded up to a multiple of the ranks; the second on more than
-MANY = 16  # ranks, which take long where cores are few
+SIDE, MANY_RANKS_SIDE = 1536, 1024  # n of the square product, rounded up to a multiple of the ranks; on more than
+MANY = 16  # ranks; more take long on few cores
 NO_DIGITS = (
     "the digits (real input): scikit-learn, which ships them, is not installed; `pip install scikit-learn` brings it"
 )
@@ -48,7 +48,7 @@ def list_real(ranks: int) -> Iterator[Case]:
 
 
 def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: gives the exit status."""
+    """Collective: run the suite; returns the exit status."""
     work = predict_suite if arguments.dry_run else measure_suite
     return report_results(comm, arguments, words, lambda bench, known: work(bench))
 
@@ -77,7 +77,7 @@ def say_left_out(case: Case, reason: Exception) -> str:
 
 
 def predict_suite(bench: Bench) -> Iterator[Row | str]:
-    """The suite's figures for any number of ranks, by dry runs; the only times are those predicted for a machine."""
+    """Predict the suite's figures for any number of ranks, by dry runs; times only for a machine."""
     cases = list(list_synthetic(bench.comm.size))
     for done, case in enumerate(cases):
         bench.screen.show_progress(case.algorithm, done, len(cases))

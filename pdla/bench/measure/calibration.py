@@ -1,4 +1,4 @@
-"""A machine's figures, measured by all ranks of a job at once, as they will compute."""
+"""Measure a machine's figures, by all ranks of a job at once, as programs use it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from pdla.linalg import cho_factor
 from pdla.matrix.create import eye, zeros
 from pdla.model.machine import Machine
 
-LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
-SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions; that TURNS turns may not reach
+LEAST, TURNS = 3, 7  # turns of a measurement: LEAST if they take long
+SHORT, LONG = 0.01, 1.0  # seconds: of a turn without repetitions; the most of TURNS turns
 LARGE = 1024  # n of a product at full rate
-SMALL = 8  # n of the smallest product whose rate is measured
-STACK = 1 << 21  # elements of a stack of products' factors, more than a core's cache holds
-BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate, at least and at most: in between as many as take
+SMALL = 8  # n of the smallest measured product
+STACK = 1 << 21  # elements of a stack of factors, more than a core's cache holds
+BRIEF, MESSAGE = 1 << 16, 4 << 20  # the least and the most bytes of a message at full rate; in between as many as take
 FULL = 0.05  # seconds
 AT_ONCE = 16  # messages under way at the same time
 STREAM = 4 << 20  # elements of a sum that no cache holds
-STEPS, PANEL = 16, 32  # of a factorization that is no work: its panels, and the columns of each
+STEPS, PANEL = 16, 32  # of a factorization with almost no arithmetic: its panels, and the columns of a panel
 Link = tuple[float, float, float]  # gap, latency, bytes a second
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
 
 
 def measure_machine(comm: Communicator, screen: Screen) -> Machine:
-    """Collective: this job's machine, the same on every rank. Each figure is a median over a few turns of the slowest rank's."""
+    """Collective: measure this job's machine, the same on every rank. A figure is the slowest rank's, the median of a few turns."""
     screen.show_progress("products")
     flops, reached = _measure_rates(comm)
     screen.show_progress("links")
@@ -73,16 +73,16 @@ def measure_machine(comm: Communicator, screen: Screen) -> Machine:
 
 
 def _round(machine: Machine) -> Machine:
-    """The machine with figures of four digits: further ones would differ in another run."""
+    """Round figures to four digits: further digits differ from run to run."""
     figures = asdict(machine)
     figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
     return Machine(**figures)
 
 
 def time_median(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds that work() takes the slowest rank, a median over a few turns.
+    """Collective: seconds of work() on the slowest rank, the median of a few turns.
 
-    A turn repeats short work, up to `repeats` times.
+    A turn repeats short work up to `repeats` times.
     """
     first = _time_slowest(comm, work)
     repeats = min(repeats, 1 + int(SHORT / first))
@@ -91,17 +91,17 @@ def time_median(comm: Communicator, work: Callable[[], object], repeats: int = 1
 
 
 def _count_turns(seconds: float) -> int:
-    """How many turns to take of so many seconds each."""
+    """The number of turns of `seconds` seconds each."""
     return TURNS if TURNS * seconds < LONG else LEAST
 
 
 def _time_slowest(comm: Communicator, work: Callable[[], object]) -> float:
-    """Collective: seconds that work() takes the slowest rank, once."""
+    """Collective: seconds of one work() on the slowest rank."""
     return max(comm.share(_time_rank(comm, work)))
 
 
 def _time_rank(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds that work() takes this rank, the mean of `repeats`; all ranks begin together."""
+    """Collective: seconds of work() on this rank, the mean of `repeats`, after a barrier."""
     comm.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -110,7 +110,7 @@ def _time_rank(comm: Communicator, work: Callable[[], object], repeats: int = 1)
 
 
 def predict_second_call(comm: Communicator, work: Callable[[], object]) -> float:
-    """Seconds of a dry rank's clock that work() takes the second time; the first time it may plan."""
+    """Seconds of the second work() by a dry rank's clock; the first may plan."""
     work()
     here: Any = clock.get()
     start = here.time
@@ -122,35 +122,35 @@ def predict_second_call(comm: Communicator, work: Callable[[], object]) -> float
 
 
 def _measure_narrow(comm: Communicator, flops: float) -> float:
-    """Collective: the inner size of a product that takes as long as a Cholesky factor takes beyond its operations."""
+    """Collective: the inner size of a product that takes as long as a Cholesky factorization beyond its arithmetic."""
     a = np.eye(LARGE)
     return max(0.0, time_median(comm, lambda: potrf(a)) * flops - LARGE**3 / 3) / (2 * LARGE**2)
 
 
 def _measure_step(comm: Communicator, machine: Machine) -> float:
-    """Collective: seconds that a step of a Cholesky factorization of narrow panels takes beyond what is predicted without it."""
+    """Collective: measured minus predicted seconds of a step of a Cholesky factorization of narrow panels."""
 
     def prepare(comm: Communicator) -> Callable[[], object]:
         A = eye(STEPS * PANEL, ProcessGrid((1, comm.size), comm=comm), Layout(Cyclic("row", PANEL), Cyclic("col", PANEL)))
         return lambda: cho_factor(A, check_finite=False)
 
-    told = dry_run(comm.size, lambda dry: predict_second_call(dry, prepare(dry)), machine=replace(machine, step=0.0))[0]
-    return max(0.0, time_median(comm, prepare(comm), 10) - told) / STEPS
+    predicted = dry_run(comm.size, lambda dry: predict_second_call(dry, prepare(dry)), machine=replace(machine, step=0.0))[0]
+    return max(0.0, time_median(comm, prepare(comm), 10) - predicted) / STEPS
 
 
 def _measure_rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """Collective: flops a second of a large product, and the shares of that rate that smaller products reach, by n."""
+    """Collective: flops a second of a large product, and smaller products' shares of that rate, by n."""
     flops, sizes = _measure_rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
     return flops, tuple((float(n), float(f"{min(1.0, _measure_rate(comm, n) / flops):.3g}")) for n in sizes)
 
 
 def _measure_rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
-    """Collective: flops a second of n x n x n products, too many for a cache, where factors seldom lie in practice."""
+    """Collective: flops a second of n x n x n products, too many for a cache, as programs seldom find factors there."""
     count = max(1, STACK // n**2)
     a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
     each = list(zip(a, b, c, strict=True))
 
-    def stack() -> None:  # in one call of NumPy's library, so that calls are not timed; another library takes one product a call
+    def stack() -> None:  # one call of NumPy's library, without the cost of calls; other libraries multiply one pair a call
         if not config.settings.blas:
             np.matmul(a, b, out=c)
             return
@@ -161,7 +161,7 @@ def _measure_rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
 
 
 def _measure_call(comm: Communicator) -> float:
-    """Collective: seconds that a call takes besides its work: the time of a layer so tiny that it has no other, over its calls."""
+    """Collective: seconds of a call besides its work: the time of a tiny layer over its number of calls."""
     alone = comm.split([comm.rank], "alone")
     assert alone is not None
     calls = dry_run(1, lambda comm: predict_second_call(comm, _make_layer(comm)), machine=CALLS)[0]
@@ -169,7 +169,7 @@ def _measure_call(comm: Communicator) -> float:
 
 
 def _make_layer(comm: Communicator) -> Callable[[], object]:
-    """A pass, forward and backward, through a transformer layer of a few elements."""
+    """Make a pass, forward and backward, through a transformer layer of a few elements."""
     scheme = nn.Megatron1D(ProcessGrid((1,), ("row",), comm))
     layer = nn.TransformerLayer(scheme, 8, 1, sequence=4)
     x = zeros((4, 8), scheme.grid, scheme.residual(4))
@@ -191,27 +191,27 @@ def _measure_erf(comm: Communicator) -> float:
 
 
 def _far_distance(comm: Communicator) -> int:
-    """The least distance at which every rank has a rank of another node; 0 where there is none."""
+    """The least distance from every rank to a rank of another node; 0 on one node."""
     steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
     return next(steps, 0) if comm.nodes > 1 else 0
 
 
 def _measure_far_alone(comm: Communicator) -> float:
-    """Collective: bytes a second that one rank of each node receives from another node while the node's others are idle."""
+    """Collective: bytes a second from another node to one rank a node, while the node's other ranks are idle."""
     firsts = [comm.homes.index(home) for home in sorted(set(comm.homes))]
     alone = comm.split(firsts if comm.rank in firsts else None, "firsts")
     return _find_slowest(comm, _measure_link(alone, 1) if alone else None)[2]
 
 
 def _find_slowest(comm: Communicator, link: Link | None) -> Link:
-    """Collective: the greatest gap and latency and the least rate of all ranks' links; None: a rank alone on its node has none."""
+    """Collective: the largest gap and latency and the lowest rate of all links; None: a rank alone on its node has no link."""
     links = [one for one in comm.share(link) if one] or [(Machine.gap, Machine.latency, Machine.bandwidth)]
     gaps, latencies, rates = zip(*links, strict=True)
     return max(gaps), max(latencies), min(rates)
 
 
 def _measure_link(comm: Communicator, step: int) -> Link:
-    """Collective: gap, latency and bytes a second that a rank receives, while each sends to the rank `step` further."""
+    """Collective: gap, latency and bytes a second of messages to the rank `step` further, all ranks at once."""
     small = _make_shift(comm, 8, step)
 
     def many() -> None:
@@ -227,7 +227,7 @@ def _measure_link(comm: Communicator, step: int) -> Link:
 
 
 def _find_full_size(comm: Communicator, step: int, least: float) -> int:
-    """Collective: bytes of a message at full rate: as many as take FULL seconds, or `least` if that is more."""
+    """Collective: bytes of a message at full rate: those that take FULL seconds, or `least` seconds if that is longer."""
 
     def seconds(size: int) -> float:
         message = _make_shift(comm, size, step)
@@ -240,16 +240,16 @@ def _find_full_size(comm: Communicator, step: int, least: float) -> int:
 
 
 def _make_shift(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
-    """What sends so many bytes to the peer, again and again, and receives as many."""
+    """Make a call that sends `size` bytes to the rank `step` further and receives as many."""
     x = np.ones(size, np.uint8)
     out = np.empty_like(x)
     return lambda: comm.shift(x, out, step)
 
 
 def _measure_overlap(comm: Communicator, step: int) -> float:
-    """Collective: the share of a message that is hidden behind products that take equally long.
+    """Collective: the share of a message's time that products of equal time hide.
 
-    A median over turns, each with its own share, as times drift by more than what is measured.
+    The median of the turns' shares, since times drift between turns by more than the share's effect.
     """
     if step == 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""One product to measure, as values: what is multiplied, and how."""
+"""A product to measure, as a value: its operands, algorithm and grid."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Shapes of A and B as they are stored."""
+        """The stored shapes of A and B."""
         a, b = (self.m, self.k), (self.k, self.n)
         return (a if self.transa == "N" else a[::-1]), (b if self.transb == "N" else b[::-1])
 
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def problem(self) -> tuple[Any, ...]:
-        """A key, equal for two cases that multiply equal matrices."""
+        """A key; cases with equal matrices have equal keys."""
         return (self.m, self.n, self.k, self.dtype, self.transa, self.transb, self.source)
 
     @property
@@ -67,7 +67,7 @@ Make = Callable[[Case, pdla.ProcessGrid], Operands]
 
 
 def random_operands(case: Case, grid: pdla.ProcessGrid, **how: Any) -> Operands:
-    """Collective: random op(A) and op(B), the same on every grid. `how` is passed on to pdla.random."""
+    """Collective: random op(A) and op(B), the same on every grid. pdla.random takes `how`."""
     a, b = (
         pdla.random(shape, grid, LAYOUT, dtype=case.dtype, seed=seed, **how) for seed, shape in enumerate(case.shapes)
     )
@@ -75,13 +75,13 @@ def random_operands(case: Case, grid: pdla.ProcessGrid, **how: Any) -> Operands:
 
 
 def integer_operands(case: Case, grid: pdla.ProcessGrid) -> Operands:
-    """Collective: random operands of integers so small that every partial sum of the product is exact."""
+    """Collective: random operands of small integers, whose partial sums are exact."""
     low, high = (-4, 5) if 32 * case.k < exact_limit(case.dtype) else (-1, 2)
     return random_operands(case, grid, distribution="integers", low=low, high=high)
 
 
 def exact_limit(dtype: str) -> int:
-    """The integer up to which a dtype represents all integers."""
+    """The largest integer up to which a dtype represents all integers."""
     kind = np.dtype(dtype)
     return 2 ** (np.finfo(kind).nmant + 1) if kind.kind in "fc" else int(np.iinfo(kind).max)
 
@@ -90,7 +90,7 @@ def exact_limit(dtype: str) -> int:
 
 
 def file_operands(paths: tuple[str, str]) -> Make:
-    """A function that reads op(A) and op(B) from two files, collectively; FileError on every rank where one cannot be read."""
+    """Return a collective function that reads op(A) and op(B) from files, and raises FileError on every rank if one fails."""
 
     def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
         a, b = (load(path, grid, LAYOUT) for path in paths)
@@ -100,13 +100,13 @@ def file_operands(paths: tuple[str, str]) -> Make:
 
 
 def file_case(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Case:
-    """The case with the sizes and the dtype of matrices that came from files."""
+    """The case with the sizes and the dtype of matrices from files."""
     dtype = np.result_type(A.dtype, B.dtype).name
     return replace(case, m=A.shape[0], n=B.shape[1], k=A.shape[1], dtype=dtype, source="files")
 
 
 def digits_path() -> Path | None:
-    """Where scikit-learn keeps its digits (1797 x 64, then the labels); found without importing it, which is slow."""
+    """Find scikit-learn's file of digits (1797 x 64, then labels), without its slow import."""
     package = importlib.util.find_spec("sklearn")
     folders = package.submodule_search_locations if package else None
     paths = [Path(folder, "datasets", "data", "digits.csv.gz") for folder in folders or ()]
@@ -119,7 +119,7 @@ def digits(path: Path) -> np.ndarray:
 
 
 def digits_operands(X: np.ndarray | None) -> Make:
-    """A function that deals out X, which rank 0 has, collectively: as op(A) and as op(B)."""
+    """Return a collective function that distributes rank 0's X as op(A) and as op(B)."""
 
     def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
         whole = pdla.from_global(X, grid, LAYOUT, root=0)

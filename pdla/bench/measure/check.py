@@ -1,8 +1,8 @@
-"""Whether a product is right: compared with NumPy's where it is small enough to gather, else tested by random vectors.
+"""Check a product: by NumPy's if it is small enough to gather, else by random vectors.
 
 Exact data (small integers) must give the exact product, bit for bit. Other data must obey the componentwise bound
-|C - AB| <= c (k + P) u |A| |B| (Higham 2002, section 3.5), u the unit roundoff. Larger products are compared as
-C X and A (B X) for columns X of +1 and -1: a wrong C passes one column with probability at most 1/2 (Freivalds 1977).
+|C - AB| <= c (k + P) u |A| |B| (Higham 2002, section 3.5), u the unit roundoff. For larger products the check compares
+C X with A (B X) for columns X of +1 and -1. A wrong C passes one column with probability at most 1/2 (Freivalds 1977).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import pdla
 from pdla.errors import plural
 
-SMALL = 1 << 33  # multiplications that rank 0 does alone, in a fraction of a second
+SMALL = 1 << 33  # multiplications of a check by rank 0 alone, a fraction of a second
 WRONG = "WRONG"
-COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
+COLUMNS = 16  # of +1 and -1: one wrong product in 65536 passes
 
 
 class Checker:
-    """Checks products on one communicator; rank 0 keeps NumPy's product, as many algorithms are compared with the same one."""
+    """Check products on one communicator; rank 0 keeps NumPy's product for the next algorithms."""
 
     comm: pdla.Communicator
     small: int
@@ -30,9 +30,10 @@ class Checker:
         self.kept: dict[Any, Any] = {}
 
     def check(self, problem: tuple[Any, ...], A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
-        """Collective: how C = A B was checked, beginning with "WRONG" where it is not.
+        """Collective: check C = A B; return the method, after "WRONG" and the fault for a wrong C.
 
-        problem  a key, equal for two calls with equal A and B;  exact  whether the product has no rounding errors
+        problem  a key; calls with equal A and B have equal keys
+        exact    whether the product has no rounding errors
         """
         by_numpy = A.shape[0] * A.shape[1] * B.shape[1] <= self.small or C.dtype.kind == "b"  # true + true - true is no linear sum
         fault = self._numpy(problem, A, B, C, exact) if by_numpy else freivalds(A, B, C, exact)
@@ -42,7 +43,7 @@ class Checker:
     def _numpy(self, problem: tuple[Any, ...], A: Any, B: Any, C: Any, exact: bool) -> str:
         key = (problem, exact)
         if key not in self.kept:
-            if len(self.kept) > 1:  # of the problem before: one of its data, one of integers
+            if len(self.kept) > 1:  # of another problem: one of its data, one of integers
                 self.kept.clear()
             a, b = A.gather(root=0), B.gather(root=0)
             self.kept[key] = None if a is None else _reference(A.xp.host(a), B.xp.host(b), exact, self.comm.size)
@@ -51,22 +52,22 @@ class Checker:
 
 
 def _reference(a: np.ndarray, b: np.ndarray, exact: bool, ranks: int) -> tuple[np.ndarray, np.ndarray | float]:
-    """NumPy's product, and how far from it each element of another may be."""
+    """NumPy's product, and the error bound of each element."""
     product = a @ b
     if exact:
         return product, 0.0
-    kind = product.dtype  # that of A or B alone may be one of integers, or shorter
+    kind = product.dtype  # the dtype of A or B alone may be integer, or shorter
     return product, tolerance(a.shape[1] + ranks, kind) * (np.abs(a.astype(kind)) @ np.abs(b.astype(kind)))
 
 
 def tolerance(terms: int, dtype: Any) -> float:
-    """The factor of |A| |B| by which two sums of so many terms, added in different orders, may differ."""
+    """The factor of |A| |B| in the bound of the difference of two sums of `terms` terms in different orders."""
     kind = np.dtype(dtype)
     return terms * (4.0 if kind.kind == "c" else 2.0) * float(np.finfo(kind).eps) / 2 if kind.kind in "fc" else 0.0
 
 
 def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> str:
-    """Where c is further than `bound` from its reference, in words; "" where it is nowhere. NaN is near NaN alone."""
+    """Describe elements of c further than `bound` from the reference; "": none. NaN is near NaN alone."""
     if c.shape != reference.shape:
         return f"shape {c.shape}, not {reference.shape}"
     wrong = ~_near(c, reference, bound) if c.dtype.kind in "fc" else c != reference  # differences of integers wrap
@@ -79,24 +80,24 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
 
 
 def _near(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> np.ndarray:
-    """Where elements are within the bound; infinities and NaN, which files may contain, where both are the same."""
+    """Mark elements within the bound; infinities and NaN, which files may contain, must be equal."""
     with np.errstate(invalid="ignore"):
         near = np.abs(c - reference) <= bound
     return np.where(np.isfinite(reference), near, (c == reference) | (np.isnan(c) & np.isnan(reference)))
 
 
 def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
-    """Collective: where C X differs from A (B X), in words.
+    """Collective: describe where C X differs from A (B X).
 
-    In double precision, or, where C's integers wrap, in integers that wrap alike, so that exact
-    data stay exact.
+    The check computes in double precision, or for integers in C's type, which wraps as C does. Exact
+    data thus give exact results.
     """
     k, n, comm = A.shape[1], B.shape[1], A.grid.comm
     signs = np.random.default_rng(k + n).choice([-1, 1], (n, COLUMNS)).astype(C.dtype if C.dtype.kind in "iu" else float)
     found, expected = times(C, signs), times(A, times(B, signs))
     bound: np.ndarray | float = 0.0
     if not exact:
-        terms = 2 * (k + n) + comm.size  # of the sums in C, and of those of the check itself
+        terms = 2 * (k + n) + comm.size  # of the sums in C, and of the check's own
         bound = tolerance(terms, C.dtype) * times(A, times(B, np.ones((n, 1)), magnitude=True), magnitude=True)
     if C.dtype.kind in "fc":  # infinities may cancel to NaN in C X and not in A (B X), or the reverse
         found, expected = (np.where(np.isfinite(x), x, np.nan) for x in (found, expected))
@@ -104,7 +105,7 @@ def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact:
 
 
 def times(M: pdla.DistMatrix, x: np.ndarray, magnitude: bool = False) -> np.ndarray:
-    """Collective: M x, or |M| x, on every rank; M without copies, x the same on every rank."""
+    """Collective: M x, or |M| x, on every rank; M without copies, and x equal on every rank."""
     rows, cols = M.indices
     y = M.xp.asarray(np.zeros((M.shape[0], x.shape[1]), np.result_type(M.dtype, x.dtype)))
     block = M.local.astype(y.dtype)

@@ -1,4 +1,4 @@
-"""Where the benchmark runs: machine, MPI, BLAS, threads, cores, and how ranks wait."""
+"""Facts about a job: machine, MPI, BLAS, threads, cores, and how ranks wait."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pdla
 from pdla.array import cores, namespace
 
 NAP = 0.2  # seconds that rank 0 keeps the others waiting
-POLLS = 0.5  # share of the cores that waiting ranks could use: above it, they are said to poll
+POLLS = 0.5  # share of the usable cores from which waiting ranks count as polling
 
 
 def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
-    """Collective: at rank 0, what is known of the machine, as it goes into the JSON; {} elsewhere. `world`: mpi, threads or dry."""
+    """Collective: at rank 0, the facts for the JSON; {} elsewhere. `world`: mpi, threads or dry."""
     here = (platform.node(), tuple(sorted(os.sched_getaffinity(0))))
     everyone = [here] if world == "dry" else comm.share(here)
     if comm.rank:
@@ -60,14 +60,14 @@ def processor() -> str:
 
 
 def _blas() -> list[dict[str, Any]]:
-    """The BLAS libraries and their threads: NumPy's, and SciPy's or the one that PDLA_BLAS names, which the first product loads."""
+    """The BLAS libraries and their threads: NumPy's, and SciPy's or PDLA_BLAS's, which the first product loads."""
     from threadpoolctl import threadpool_info
 
     one = np.ones((1, 1))
     namespace(one).gemm(one, one, one.copy())
-    wanted = ("internal_api", "version", "num_threads", "architecture")
+    names = ("internal_api", "version", "num_threads", "architecture")
     pools = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
-    return [{name: pool.get(name) for name in wanted} for pool in pools]
+    return [{name: pool.get(name) for name in names} for pool in pools]
 
 
 def _versions() -> dict[str, str | None]:
@@ -83,7 +83,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _commit(folder: Path) -> str | None:
-    """The commit of a checkout, "-dirty" where files have changed since; None outside one."""
+    """A checkout's commit, with "-dirty" for changed files; None outside a checkout."""
     if not (folder / ".git").exists():
         return None
     command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--match=", "--dirty"]
@@ -97,7 +97,7 @@ def _commit(folder: Path) -> str | None:
 
 
 def measure_waits(comm: pdla.Communicator, world: str) -> dict[str, float]:
-    """Collective: for each way to wait, the share of the available cores that ranks use while they wait for rank 0."""
+    """Collective: the share of the usable cores that ranks use while they wait for rank 0, by way of waiting."""
     ways: dict[str, Callable[[], None]] = {"pdla": comm.barrier}
     if world == "mpi":
         ways["MPI_Barrier"] = comm.mpi.Barrier  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def measure_waits(comm: pdla.Communicator, world: str) -> dict[str, float]:
 
 
 def _measure_share(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
-    """Collective: CPU time over wall time of the waiting ranks on rank 0's host, per core that they could have kept busy."""
+    """Collective: CPU time over wall time of waiting ranks on rank 0's host, per core that they could use."""
     comm.barrier()
     if comm.rank == 0:
         time.sleep(NAP)

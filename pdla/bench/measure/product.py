@@ -1,4 +1,4 @@
-"""One product: checked, counted and timed; in a dry run only counted. For a described machine its time is predicted, too."""
+"""Check, count and time a product, or count it by a dry run; predict its time on a described machine."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from pdla.model.cost import Cost
 from pdla.model.machine import Machine
 from pdla.simulate.split import Split, measure_split, split_ledgers
 
-BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
+BUDGET = 0.5  # seconds for the repeats of one product without a given number
 FEWEST, MOST = 3, 20
-OUTER = {("row", "m"), ("col", "n")}  # what the axes carry where C stays in place, the case of the closed formulas
+OUTER = {("row", "m"), ("col", "n")}  # the roles of the closed formulas: no rank sends a part of C
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one case: a line of the table, an entry of the JSON. Bytes and messages are the maximum over ranks."""
+    """The figures of one case: a line of the table, an entry of the JSON. Bytes and messages are the maximum over ranks."""
 
     case: Case
-    algorithm: str  # the plan's: where the case says auto, the one chosen
+    algorithm: str  # the plan's, which `auto` has chosen
     layouts: dict[str, str]  # of A, B and C
     messages: int
     bytes_received: int
-    bytes_by_formula: float | None  # None where there is no formula for these layouts, or for what the axes carry
+    bytes_by_formula: float | None  # None without a formula for these layouts or roles
     bytes_lower_bound: float
     peak_workspace: int
-    bytes_from_far: int | None = None  # of bytes_received, from ranks on other hosts; None in a dry run
+    bytes_from_far: int | None = None  # part of bytes_received, from ranks on other hosts; None in a dry run
     checks: tuple[str, ...] = ()
-    seconds: tuple[float, ...] = ()  # of each repeat, until the last rank is done
+    seconds: tuple[float, ...] = ()  # of each repeat, until the last rank ends
     share_of_peak: float | None = None
-    split: Split | None = None  # of the run that was counted, before the repeats
-    predicted: Split | None = None  # on the described machine, where there is one
-    explained: str = ""  # the plan in words, if wanted
+    split: Split | None = None  # of the counted run, before the repeats
+    predicted: Split | None = None  # on the described machine, if any
+    explained: str = ""  # the plan in words, for `explain`
 
     @property
     def faults(self) -> list[str]:
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass
 class Results:
-    """Rows in the order in which they were run, and what was left out, in words."""
+    """Rows in the order of their runs, and the reasons for cases left out."""
 
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all products of a benchmark run share."""
+    """The settings that all products of a benchmark run share."""
 
     comm: pdla.Communicator
     checker: Checker
@@ -90,10 +90,10 @@ class Bench:
     screen: Screen
     repeats: int | None = None
     explain: bool = False
-    machine: Machine | None = None  # for which times are predicted
+    machine: Machine | None = None  # of predicted times
 
     def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
-        """Collective: check C = A B, count it, then, if it is right, time it. PlanError where the algorithm does not fit."""
+        """Collective: check and count C = A B; time it if it is right. Raises PlanError if the algorithm does not fit."""
         self.screen.show_progress(f"{case.algorithm}: checking")
         plan = plan_case(case, A, B)
         checks = self._check(case, plan, A, B)
@@ -107,19 +107,19 @@ class Bench:
         return self._time(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
     def _predict(self, case: Case, algorithm: str) -> Split | None:
-        """Collective: at rank 0, where the time would go on the machine. PlanError on every rank, or on none."""
-        told, fault = None, ""
+        """Collective: at rank 0, the split of time on the machine. Raises PlanError on every rank or on none."""
+        split, fault = None, ""
         if self.comm.rank == 0 and self.machine is not None:
             try:
-                told = predict_case(case, algorithm, self.comm.size, self.machine)
+                split = predict_case(case, algorithm, self.comm.size, self.machine)
             except PlanError as error:
                 fault = str(error)
         if fault := self.comm.share(fault)[0]:
             raise PlanError(fault)
-        return told
+        return split
 
     def _check(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
-        """Collective: how C was checked: on small integers in the same shapes, unless the data are integers, then on the data."""
+        """Collective: check products of the data, and first of small integers of the same shapes unless the data are integers."""
         integers = np.dtype(case.dtype).kind not in "fc" or case.source == "digits"
         data = self.checker.check(case.problem, A, B, plan(A, B), exact=integers)
         if integers:
@@ -128,7 +128,7 @@ class Bench:
         return self.checker.check(case.problem, *small, plan(*small), exact=True), data
 
     def _time(self, row: Row, run: Callable[[], Any], first: float) -> Row:
-        """Collective: the row with its times. `first`: seconds of a run, by which their number is chosen if none is given."""
+        """Collective: time the repeats. `first`: seconds of a run, which decide the number of repeats if none is given."""
         count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
         self.screen.show_progress(f"{row.case.algorithm}: timing")
         seconds = tuple(time_once(self.comm, run) for _ in range(count))
@@ -137,23 +137,23 @@ class Bench:
 
 
 def plan_case(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
-    """Collective: the plan of a case."""
+    """Collective: plan a case."""
     return pdla.plan_matmul(A, B, algorithm=case.algorithm, layout=LAYOUT, panel=case.panel)
 
 
 def explain_plan(case: Case, plan: pdla.Plan) -> str:
-    """The plan in words, and whether it has no use for the panel width that was given."""
+    """The plan in words, with a note on a panel width that it does not use."""
     unused = case.panel is not None and not plan.how.walks
     return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.full_name} has no panels" if unused else "")
 
 
 def max_over_ranks(total: dict[str, int]) -> Cost:
-    """The figures of a ledger's total that are maxima over ranks."""
+    """The maxima over ranks in a ledger's total."""
     return Cost(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"])
 
 
 def make_row(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> Row:
-    """The row of a case that has been counted."""
+    """The row of a counted case."""
     A, B = operands
     size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
     natural = case.transa == case.transb == "N" and plan.algorithm in SCHEDULES and set(plan.roles.carries) <= OUTER
@@ -164,31 +164,31 @@ def make_row(case: Case, plan: pdla.Plan, operands: Operands, counted: Cost) -> 
         messages=counted.messages,
         bytes_received=counted.bytes_received,
         bytes_by_formula=float(size * pdla.matmul_words(plan.algorithm, m, n, k, case.grid)) if natural else None,
-        bytes_lower_bound=size * plan.bound,  # of all ranks: the plan may use those that the matrices' grid leaves idle
+        bytes_lower_bound=size * plan.bound,  # for all ranks: the plan may use ranks outside the matrices' grid
         peak_workspace=counted.peak_workspace,
     )
 
 
 def predict_case(case: Case, algorithm: str, ranks: int, machine: Machine) -> Split:
-    """Where the time of a case would go on the machine by that algorithm."""
-    messages = "gather" if algorithm == "shared" else algorithm  # reading shared memory costs as much as receiving
+    """Predict the split of a case's time on the machine, by `algorithm`."""
+    messages = "gather" if algorithm == "shared" else algorithm  # a read of shared memory costs as much as a message
     return predict_split(_plan_dry(replace(case, algorithm=messages), ranks, machine)[0])
 
 
 def predict_split(plan: pdla.Plan) -> Split:
-    """Where the time of a plan would go on its machine, by the dry runs of which its cost is made."""
+    """Predict the split of a plan's time on its machine, by the dry runs behind its cost."""
     return split_ledgers(costs.clocked(plan), plan.grid.comm.size)
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
-    """The row of a case on any number of ranks, by dry runs; its only times are those predicted for a machine."""
+    """The row of a case on any number of ranks, by dry runs; times only for a machine."""
     plan, operands = _plan_dry(case, ranks, Machine.chosen() if machine is None else machine)
     row = make_row(case, plan, operands, plan.predicted)
     return replace(row, explained=explain_plan(case, plan), predicted=None if machine is None else predict_split(plan))
 
 
 def _plan_dry(case: Case, ranks: int, machine: Machine) -> tuple[pdla.Plan, Operands]:
-    """The plan of a case on a machine's ranks, which send nothing, and its operands. PlanError where the algorithm does not fit."""
+    """Plan a case on dry ranks of a machine; return plan and operands. Raises PlanError if the algorithm does not fit."""
     grid = pdla.ProcessGrid(case.grid, comm=imagined(ranks, machine))
     operands = random_operands(case, grid)
     A, B = map(Operand.of, operands)

@@ -1,4 +1,4 @@
-"""Verbs timed in groups of ranks, beside the times that a dry run on a machine predicts."""
+"""Time verbs in groups of ranks, and predict their times on a machine by dry runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.model.machine import Machine
 
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, unless they are predicted to take more than
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part; verbs predicted to take longer than PATIENCE are left out
 PATIENCE = 0.25  # seconds
 
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 def compare_verbs(comm: Communicator, machine: Machine) -> Iterator[Row]:
-    """Collective: verbs timed in all groups of a size and stride at once, except those predicted to take long."""
+    """Collective: time verbs in all groups of a size and stride at once, except predicted long ones."""
     for ranks, stride in _groups(comm.size):
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None
@@ -39,13 +39,13 @@ def compare_verbs(comm: Communicator, machine: Machine) -> Iterator[Row]:
 
 
 def _groups(ranks: int) -> Iterator[tuple[int, int]]:
-    """Sizes of groups, the powers of two that divide `ranks` and `ranks` itself; with strides, 1 and as far apart as possible."""
+    """Sizes of groups (the powers of two that divide `ranks`, and `ranks`), each with strides 1 and ranks / size."""
     for size in sorted({*(1 << i for i in range(1, ranks.bit_length()) if ranks % (1 << i) == 0), ranks} - {1}):
         yield from ((size, stride) for stride in sorted({1, ranks // size}))
 
 
 def _members(rank: int, ranks: int, stride: int) -> list[int]:
-    """The group of a rank: in its block of ranks * stride ranks, those that differ from it by multiples of the stride."""
+    """The group of a rank: the ranks of its block of ranks * stride that differ from it by multiples of the stride."""
     first = rank // (ranks * stride) * ranks * stride + rank % stride
     return [first + stride * i for i in range(ranks)]
 

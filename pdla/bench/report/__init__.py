@@ -1,5 +1,5 @@
-"""Reports of a run: the JSON that it leaves, and what is made of it to look at: tables and plots.
+"""Reports of a run: its JSON, and the tables and plots that show it.
 
-content  rows to JSON (schema.json), and back           lines  rows of many files, ready to be drawn
-table    what a run prints                              plots  figures by matplotlib
+content  rows to JSON (schema.json), and back           lines  rows of many files, for plots
+table    the table of a run                              plots  figures by matplotlib
 """

@@ -1,4 +1,4 @@
-"""The JSON that a run leaves behind, and rows read back from it; schema.json says what is in it."""
+"""A run's JSON, written and read back; schema.json describes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pdla.model.machine import Machine
 from pdla.simulate.split import Span, Split, Timeline
 
 SCHEMA = Path(__file__).with_name("schema.json")
-VERSION = 2  # of the schema: raised when a field goes or changes its meaning
-ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # the rules of the schema that files must keep to be read
-LEAST, MOST = 1e-50, 1e50  # of the numbers in a file that are not 0: what is computed from them, and drawn, stays finite
+VERSION = 2  # of the schema; a removed field, or a field's new meaning, raises it
+ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # rules of the schema that a file must obey to be read
+LEAST, MOST = 1e-50, 1e50  # magnitudes of nonzero numbers in a file, so that results and plots stay finite
 DIGITS = 9  # of a span's seconds, after the point
 
 
@@ -28,9 +28,11 @@ def report(
     known: Mapping[str, Any], world: str, ranks: int, arguments: list[str], results: Results, peaks: Mapping[str, float],
     machine: Machine | None = None,
 ) -> dict[str, Any]:
-    """A run as JSON; `known` as info.facts gives it; peaks: FLOP/s of all ranks together, by dtype.
+    """A run as JSON.
 
-    machine  the described one for which times were predicted, if any
+    known    facts.facts(...)
+    peaks    FLOP/s of all ranks together, by dtype
+    machine  the described machine of predicted times, if any
     """
     return {
         "schema": VERSION, "arguments": arguments, "world": world, "ranks": ranks, **known,
@@ -41,7 +43,7 @@ def report(
 
 
 def entry(row: Row) -> dict[str, Any]:
-    """A row as JSON, with the figures that follow from it."""
+    """A row as JSON, with derived figures."""
     values = asdict(row)
     del values["explained"]
     for split in (values["split"], values["predicted"]):
@@ -56,7 +58,7 @@ def _round(span: Span) -> Span:
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write a report; OSError where that fails."""
+    """Write a report; raises OSError if that fails."""
     Path(path).write_text(json.dumps(content) + "\n")
 
 
@@ -64,10 +66,10 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 
 
 def find_misfit(content: Any) -> str | None:
-    """A value of a kind or size that the schema does not allow, and where it is; None where there is none.
+    """Describe the first value whose type or size the schema forbids, with its path; None: no such value.
 
-    Fields that are missing or unknown are no misfit: files of other versions have fewer or more. Raises
-    Stop without jsonschema.
+    Missing and unknown fields are allowed, as files of other versions have fewer or more. Raises Stop
+    without jsonschema.
     """
     try:
         from jsonschema import Draft202012Validator, validators
@@ -82,7 +84,7 @@ def find_misfit(content: Any) -> str | None:
 
 
 def _find_extremes(content: Any) -> Iterator[str]:
-    """The numbers that are too large, too small or not numbers, in words, and where they are."""
+    """Describe numbers that are too large, too small or NaN, with their paths."""
     left = [("", content)]
     for where, value in left:
         if isinstance(value, dict):
@@ -94,8 +96,8 @@ def _find_extremes(content: Any) -> Iterator[str]:
 
 
 def row(values: Mapping[str, Any]) -> Row:
-    """The row of an entry, whose case names the algorithm that `auto` chose; KeyError or TypeError where it is none."""
-    np.dtype(values["dtype"])  # TypeError where there is none of that name
+    """The row of an entry, whose case names the algorithm that `auto` chose. Raises KeyError or TypeError for other entries."""
+    np.dtype(values["dtype"])  # TypeError for an unknown name
     case = Case(**{one.name: values[one.name] for one in fields(Case)} | {"grid": tuple(values["grid"])})
     kept = {one.name: values[one.name] for one in fields(Row) if one.name in values}
     return Row(**kept | {

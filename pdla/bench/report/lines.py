@@ -1,4 +1,4 @@
-"""Result files as lines to draw: one for each row, with what its file says about ranks, peaks and links."""
+"""Result files as lines to draw: one for each row, with its file's ranks, peaks and links."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class File:
 
     @property
     def about(self) -> dict[str, str]:
-        """The file's name, and where and how it was run, in words."""
+        """The file's name, and its run's ranks, machine, command and version, in words."""
         known, ranks = self.content, self.content["ranks"]
         host = known["machine"]
         where = f"{ranks} {plural(ranks, 'rank')}, {known['world']}"
@@ -50,9 +50,11 @@ def _version(known: Mapping[str, Any]) -> str:
 class Line:
     """A row to draw. Rates and bytes a second are of all ranks together; other bytes are the maximum over ranks.
 
-    seconds  the median of the repeats;  flops: of all ranks together
-    intensity  a rank's share of the flops over the most bytes that a rank receives; None where nothing is received
-    peak, link  what bounds the rate: FLOP/s of local GEMMs, bytes a second over the links; None where unknown
+    seconds    the median of the repeats
+    flops      of all ranks together
+    intensity  a rank's share of the flops over the most bytes that a rank receives; None if that is 0
+    peak       FLOP/s of local GEMMs, a bound of the rate; None if unknown
+    link       bytes a second over the links, a bound of the rate; None if unknown
     """
 
     label: str
@@ -72,7 +74,7 @@ class Line:
 
 
 def read(paths: Sequence[str]) -> list[File]:
-    """The files; raises Stop for one that is no result of this version of the benchmark."""
+    """Read files; raises Stop for a file that is no result of this version of the benchmark."""
     return [_read(Path(path)) for path in paths]
 
 
@@ -85,8 +87,8 @@ def _read(path: Path) -> File:
         raise refuse(f"{path} is no result of python -m pdla.bench --json, nor any other JSON: {error}") from error
     version = content.get("schema") if isinstance(content, dict) else None
     if version != VERSION:
-        wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
-        raise refuse(f"{path}: {_name_schema(content)}; a report is made of files of {wanted}")
+        schema = f"schema {VERSION}, as python -m pdla.bench --json writes it"
+        raise refuse(f"{path}: {_name_schema(content)}; a report is made of files of {schema}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
     if wrong := find_misfit(content):
@@ -96,8 +98,8 @@ def _read(path: Path) -> File:
     except (KeyError, TypeError) as error:
         raise refuse(f"{path}: a row lacks or has {error}; see schema.json of pdla.bench.report") from error
     try:
-        told = content["predicted_on"]
-        found = File(path.name, content, rows, None if told is None else Machine(**told))
+        machine = content["predicted_on"]
+        found = File(path.name, content, rows, None if machine is None else Machine(**machine))
     except (TypeError, ValueError) as error:
         raise refuse(f"{path}: predicted_on is no machine of this version: {error}") from error
     try:
@@ -108,7 +110,7 @@ def _read(path: Path) -> File:
 
 
 def _name_schema(content: Any) -> str:
-    """What a file has in place of the schema that is read here. Results of predict and scale have none, but name their command."""
+    """Name the schema of a file, or its command: results of predict and scale have no schema."""
     found = content if isinstance(content, dict) else {}
     if "schema" in found:
         return f"schema {found['schema']!r:.60}"
@@ -116,7 +118,7 @@ def _name_schema(content: Any) -> str:
 
 
 def lines(files: Sequence[File]) -> list[Line]:
-    """Every row of every file, those of one product together."""
+    """Every row of every file; rows of one product are together."""
     made = [_line(file, row, alone=len(files) == 1) for file in files for row in file.rows]
     order = {product: number for number, product in reversed(list(enumerate(line.product for line in made)))}
     return sorted(made, key=lambda line: order[line.product])

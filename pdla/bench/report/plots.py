@@ -1,4 +1,4 @@
-"""Figures by matplotlib: where the time goes, roofline, scaling, volume against the lower bound."""
+"""Figures by matplotlib: the split of time, roofline, scaling, volume over the lower bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STYLES = "dashed: predicted\ndotted: ideal"
 
 
 def save(lines: Sequence[Line], folder: str, form: str) -> list[str]:
-    """Write into a folder each figure for which these lines have data; gives a sentence for each figure. Raises Stop."""
+    """Write each figure for which the lines have data into a folder; return a line for each figure. Raises Stop."""
     if find_spec("matplotlib") is None:
         raise refuse("--plots needs matplotlib: pip install 'pdla[plot]'")
     try:
@@ -52,23 +52,23 @@ def _figure(rows: int, heights: Sequence[float]) -> tuple[Any, Any]:
 
 
 def _products(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines in groups, one for each product."""
+    """Group lines by product."""
     return [list(group) for _, group in groupby(lines, lambda line: line.product)]
 
 
 def draw_split(lines: Sequence[Line]) -> Any:
-    """Stacked bars of the counted run, and below it of the predicted one; a frame for each product."""
+    """Stacked bars of the counted run, and below it of the predicted run; a frame for each product."""
     groups = _products([line for line in lines if line.split or line.predicted])
     if not groups:
         return None
     bars = [[bar for line in group for bar in _list_bars(line)] for group in groups]
     figure, frames = _figure(len(groups), [HEAD + LINE * len(some) for some in bars])
     for group, some, axes in zip(groups, bars, frames, strict=True):
-        for at, (_, told) in enumerate(some):
+        for at, (_, split) in enumerate(some):
             left = 0.0
             for part, colour in PARTS.items():
-                axes.barh(at, getattr(told, part), BAR, left, color=colour, label=part if at == 0 else None)
-                left += getattr(told, part)
+                axes.barh(at, getattr(split, part), BAR, left, color=colour, label=part if at == 0 else None)
+                left += getattr(split, part)
         _label_bars(axes, [name for name, _ in some], group[0].product)
         axes.set_xlabel("seconds")
     figure.legend(*frames[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
@@ -76,8 +76,8 @@ def draw_split(lines: Sequence[Line]) -> Any:
 
 
 def _list_bars(line: Line) -> list[tuple[str, Any]]:
-    told = [(line.label, line.split), ("predicted" if line.split else f"{line.label}, predicted", line.predicted)]
-    return [(name, split) for name, split in told if split is not None]
+    splits = [(line.label, line.split), ("predicted" if line.split else f"{line.label}, predicted", line.predicted)]
+    return [(name, split) for name, split in splits if split is not None]
 
 
 def _label_bars(axes: Any, names: Sequence[str], title: str) -> None:
@@ -87,7 +87,7 @@ def _label_bars(axes: Any, names: Sequence[str], title: str) -> None:
 
 
 def draw_volume(lines: Sequence[Line]) -> Any:
-    """Bytes received over the lower bound; the bound itself is the line at 1."""
+    """Bars of bytes received over the lower bound; the line at 1 is the bound."""
     groups = _products([line for line in lines if line.multiple is not None])
     if not groups:
         return None
@@ -106,7 +106,7 @@ def draw_volume(lines: Sequence[Line]) -> Any:
 
 
 def draw_roofline(lines: Sequence[Line]) -> Any:
-    """FLOP/s of all ranks against flops for each byte received, under the peak and what the links can feed."""
+    """FLOP/s of all ranks against flops for each byte received, under the roofs of GEMMs and links."""
     some = [line for line in lines if line.intensity and any(_seconds(line))]
     if not some:
         return None
@@ -141,7 +141,7 @@ def _roof(ends: tuple[float, float], peak: float, link: float | None) -> tuple[l
 
 
 def draw_scaling(lines: Sequence[Line]) -> Any:
-    """Seconds against ranks, a frame for each product run on several numbers of ranks; the fastest grid of each number counts."""
+    """Seconds on the fastest grid against ranks; a frame for each product with several numbers of ranks."""
     products = [group for group in _products(lines) if len({line.ranks for line in group if any(_seconds(line))}) > 1]
     if not products:
         return None
@@ -167,13 +167,13 @@ def _seconds(line: Line) -> tuple[float | None, float | None]:
 
 
 def _curves(lines: Sequence[Line]) -> dict[str, tuple[Points, Points]]:
-    """By algorithm, the points measured and predicted."""
+    """The points measured and predicted, by algorithm."""
     least: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
     for line in lines:
         for found, seconds in zip(least.setdefault(line.algorithm, ({}, {})), _seconds(line), strict=True):
             if seconds:
                 found[line.ranks] = min(seconds, found.get(line.ranks, seconds))
-    return {name: (sorted(measured.items()), sorted(foretold.items())) for name, (measured, foretold) in least.items()}
+    return {name: (sorted(measured.items()), sorted(predicted.items())) for name, (measured, predicted) in least.items()}
 
 
 def _draw_curve(axes: Any, name: str, curves: tuple[Points, Points], colour: str) -> None:
@@ -187,7 +187,7 @@ def _draw_curve(axes: Any, name: str, curves: tuple[Points, Points], colour: str
 
 FIGURES = {"split": draw_split, "roofline": draw_roofline, "scaling": draw_scaling, "volume": draw_volume}
 NEEDS = {
-    "split": "rows that were run, or foretold on a machine",
+    "split": "rows that were run, or predicted on a machine",
     "roofline": "rows that have times and receive bytes",
     "scaling": "one product on two or more numbers of ranks",
     "volume": "rows with a lower bound, of two ranks or more",

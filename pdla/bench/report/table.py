@@ -21,7 +21,7 @@ CHECKS = [Column("layout and checks", more=True, text=True)]
 
 
 def volume_columns(timed: bool) -> list[Column]:
-    """What is received and held: all columns by default where no times are."""
+    """The columns of bytes and messages; a table without times shows all by default."""
     return [
         Column("received", 8), Column("formula", 9, more=True), Column("x bound"), Column("messages", more=timed),
         Column("workspace", more=timed),
@@ -29,13 +29,13 @@ def volume_columns(timed: bool) -> list[Column]:
 
 
 def make_table(screen: Screen, timed: bool, predicted: bool, wide: bool) -> Table:
-    """An empty table. timed: rows have times; predicted: they have those of a described machine, too."""
+    """An empty table. timed: rows have times; predicted: rows have predicted times, too."""
     how = [*(TIMES if timed else []), *(PREDICTED if predicted else [])]
     return Table(screen, [*NAMES, *how, *volume_columns(timed), *(CHECKS if timed else LAYOUT)], wide)
 
 
 def add(table: Table, row: Row) -> None:
-    """Print a row, below a title where the product changes."""
+    """Print a row; a new product has a title."""
     table.add(cells(row), row.case.title, "" if row.right else "wrong")
 
 
@@ -48,7 +48,7 @@ def show(screen: Screen, rows: Sequence[Row], wide: bool) -> None:
 
 
 def cells(row: Row) -> dict[str, str]:
-    """What stands in each column that a table may have."""
+    """The cell of each possible column."""
     return _name_way(row) | _times(row) | _volumes(row)
 
 
@@ -62,7 +62,7 @@ def _name_way(row: Row) -> dict[str, str]:
 
 
 def _layout(row: Row) -> str:
-    """The cuts of A, B and C, such as row/col; once where they are equal."""
+    """The cuts of A, B and C, such as row/col; one cut if all are equal."""
     short = [text.removeprefix("Layout(").removesuffix(")").replace("'", "") for text in row.layouts.values()]
     words = [text.replace("rows=", "").replace("cols=", "").replace(", ", "/") for text in short]
     return words[0] if len(set(words)) == 1 else " ".join(words)
@@ -82,10 +82,10 @@ def _times(row: Row) -> dict[str, str]:
 
 def _split(row: Row) -> str:
     """Shares of the counted run: computing, communicating, waiting."""
-    told = row.split
-    if told is None:
+    split = row.split
+    if split is None:
         return "–"
-    return "/".join(f"{part / told.seconds:.0%}" for part in (told.computing, told.communicating, told.waiting))
+    return "/".join(f"{part / split.seconds:.0%}" for part in (split.computing, split.communicating, split.waiting))
 
 
 def _volumes(row: Row) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _volumes(row: Row) -> dict[str, str]:
 
 
 def _name_checks(row: Row) -> str:
-    """The checks, such as "exact, bound (NumPy)": the method comes once where it is the same."""
+    """The checks, such as "exact, bound (NumPy)"; one method if all are equal."""
     words = [check.partition(" (") for check in row.checks]
     ways = {way for _, _, way in words}
     text = f"{', '.join(kind for kind, _, _ in words)} ({ways.pop()}" if len(ways) == 1 else ", ".join(row.checks)

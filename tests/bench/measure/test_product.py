@@ -1,4 +1,4 @@
-"""Measured products: what is recorded, foretold and bounded, and that no wrong one is timed."""
+"""Measured products: what is recorded, predicted and bounded, and that no wrong one is timed."""
 
 from dataclasses import fields
 
