@@ -3,12 +3,12 @@
 python -m bench.cluster --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m pdla.bench gemm -n 1024
 
 Needs Linux, root, iproute2 and the embedded mpich; `python` in the command is the Python that runs this. Ranks of one host share
-memory; hosts talk over TCP, each over its own link, whose rate `tbf` limits in both directions. At the end it prints for each host
-the bytes that the kernel counted on its link, headers and acknowledgements included, and, where the command is a Python program,
-the bytes from other hosts that the ledgers of its ranks counted.
+memory. Hosts communicate over TCP, each over its own link, whose rate `tbf` limits in both directions. At the end the script prints
+for each host the bytes that the kernel counted on its link, headers and acknowledgements included. For a Python program it also
+prints the bytes from other hosts that the ledgers of its ranks counted.
 
-Everything that is built depends on one process, the first of its own PID namespace, with its own mounts. When it ends, in whatever
-way, the kernel ends all other processes in that namespace, and with the last of them go network namespaces, links and files.
+The cluster depends on one process, the first of its own PID namespace, with its own mounts. When that process ends, the kernel ends
+all other processes of the namespace, and removes network namespaces, links and files.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def parse(words):
 
 
 def check(given):
-    """Raise Refused where the arguments or this machine do not allow a cluster."""
+    """Raise Refused if the arguments or this machine do not allow a cluster."""
     rate = RATE.fullmatch(given.rate)
     if not rate or float(rate[1]) == 0:
         raise Refused(f"--rate {given.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
@@ -128,7 +128,7 @@ def call_c(call, *arguments):
 
 
 def run_contained(work, limit):
-    """Run work() as the first process of a PID namespace; gives its exit status, once no process of the namespace is left."""
+    """Run work() as the first process of a PID namespace; return its exit status once no process of the namespace is left."""
     call_c("unshare", NEW_PIDS)
     heeded = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     heeded = {number for number in heeded if signal.getsignal(number) != signal.SIG_IGN}
@@ -180,7 +180,7 @@ def run_first(work, heeded):
 
 
 def run(*words):
-    """Run a command; gives what it prints."""
+    """Run a command; return its output."""
     done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
@@ -224,7 +224,7 @@ def attach(host, port, at, rate):
 
 
 def mpirun(hosts, ranks, command):
-    """Run the command on so many ranks a host; gives mpirun's exit status."""
+    """Run the command on `ranks` ranks a host; return mpirun's exit status."""
     machines = FOLDER / "hosts"
     machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
     words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", write_launcher(), "-f", machines, "-iface", "eth0"]
@@ -235,7 +235,7 @@ def mpirun(hosts, ranks, command):
 
 
 def write_launcher():
-    """Write the script by which mpirun enters a host; gives its path."""
+    """Write the script by which mpirun enters a host; return its path."""
     script = FOLDER / "launcher"
     script.write_text(LAUNCHER)
     script.chmod(0o755)
@@ -243,7 +243,7 @@ def write_launcher():
 
 
 def run_on_first_host(words, environment):
-    """Run a command on h1; gives its exit status."""
+    """Run a command on h1; return its exit status."""
     inside = f"hostname h1; exec {shlex.join(map(str, words))}"
     status = subprocess.run(["ip", "netns", "exec", "h1", "unshare", "--uts", "sh", "-c", inside], env=environment).returncode
     return status if status >= 0 else KILLED - status
@@ -283,7 +283,7 @@ def report(given):
 
 
 def run_on_cluster(given):
-    """Build the cluster, run the command on it, report; gives mpirun's exit status. What is built ends with this process."""
+    """Build the cluster, run the command on it, and report; return mpirun's exit status. The cluster ends with this process."""
     hide()
     (FOLDER / "counts").mkdir(parents=True)
     build(given.hosts, given.rate)

@@ -2,8 +2,8 @@
 
 python -m bench.counted FOLDER (program.py | -m module) [arguments]
 
-`bench/cluster.py` starts each rank in this way. A ledger is open from beginning to end; those that the program opens count, too,
-but not those of dry runs.
+`bench/cluster.py` starts each rank in this way. A ledger is open for the whole run. The program's own ledgers count, too, except
+those of dry runs.
 """
 
 import os
@@ -29,7 +29,7 @@ class Counted(list):
 
 
 class Summed(Counted):
-    """The same without keeping the events, for a ledger that no one reads: it would grow as long as the program runs."""
+    """The same without the events, for the ledger of the whole run, which would grow."""
 
     def append(self, event):
         Counted.sum += event.far

@@ -1,13 +1,16 @@
 """The papers' claims, predicted and measured: python -m bench.experiments [--quick] [--only NAME] [--json FILE] [--write]
 
-Parts, each kept as soon as it is done (in FILE.part, from which a run that was stopped goes on; FILE is written at the end):
-  full        dry runs of every case at the papers' sizes on the described machines a100x4 and v100x4
-  steps       the same with bandwidth as the only cost, then with latency, nodes and computing added one after the other
-  placement   the same with other axes of the grid inside a node
-  calibrated  this machine's core, by `python -m pdla.bench calibrate` on one rank a core
-  measured    every case, scaled down, on an emulated cluster of 16 hosts of 4 ranks (bench/cluster.py, which needs Linux and root)
-  same        dry runs of what was measured, on a machine that describes that cluster
---write renders docs/experiments.md and its picture from FILE.
+| part | content |
+|---|---|
+| full | dry runs of every case at the papers' sizes on the described machines a100x4 and v100x4 |
+| steps | the same with bandwidth as the only cost, then also latency, nodes and computing, one after the other |
+| placement | the same with other axes of the grid inside a node |
+| calibrated | this machine's core, by `python -m pdla.bench calibrate` on one rank a core |
+| measured | every case, scaled down, on an emulated cluster of 16 hosts of 4 ranks (bench/cluster.py needs Linux and root) |
+| same | dry runs of the measured cases, on a machine that describes that cluster |
+
+FILE.part keeps each part as soon as it is done; a stopped run continues from it. FILE is written at the end. --write renders
+docs/experiments.md and its picture from FILE.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 class Results:
-    """What is known so far, kept in FILE.part until it becomes FILE; the cluster's ranks add lines to FILE.lines."""
+    """The results so far, kept in FILE.part until the run ends; the cluster's ranks add lines to FILE.lines."""
 
     def __init__(self, file: Path, again: bool) -> None:
         self.file, self.part, self.lines = (file.with_name(file.name + end) for end in ("", ".part", ".lines"))
@@ -73,7 +76,7 @@ class Results:
         self.part.write_text(page.compact(self.told))
 
     def add_lines(self) -> None:
-        """Take in the lines that the cluster's ranks have added."""
+        """Add the lines of the cluster's ranks to the results."""
         said = self.lines.read_text().splitlines() if self.lines.exists() else []
         found = dict(pair for line in said for pair in json.loads(line).items())
         self.keep("measured", self.told.get("measured", {}) | found)
@@ -105,7 +108,7 @@ def predict_full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def predict_steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """Figures by machine and case, for the cases that a claim is about on that machine."""
+    """Figures by machine and case, for the cases of claims on that machine."""
     claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
     return {
         name: {case: dry.steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
@@ -119,7 +122,7 @@ def predict_placements(results: Results, given: argparse.Namespace) -> dict[str,
 
 
 def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """Figures by case; none where the cluster's network was not measured."""
+    """Figures by case; none without a measurement of the cluster's network."""
     told = results.told
     if PROBES not in told.get("measured", {}):
         return {}
@@ -128,11 +131,11 @@ def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, A
 
 
 def describe_cluster(told: dict[str, Any]) -> Machine:
-    """The cluster as a machine: links as measured, and of a core's figures the share of a rank."""
+    """The cluster as a machine: measured links, and a rank's share of a core's figures."""
     probes = told["measured"][PROBES]
-    gap = probes["gap"]  # which is part of the time of a single message, too
+    gap = probes["gap"]  # part of the time of a single message, too
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
-    rate = probes["one_to_one"]  # what TCP reaches of the given rate; all_to_all also has waits, which the clock models by itself
+    rate = probes["one_to_one"]  # TCP's share of the rate; all_to_all also has waits, which the clock models
     return replace(
         core.share_core(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
         overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
@@ -143,12 +146,12 @@ def describe_cluster(told: dict[str, Any]) -> Machine:
 
 
 def calibrate_core(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a core, by one rank on each, all at once."""
+    """The figures of a core, by one rank on each core, all at once."""
     return asdict(core.calibrate_core())
 
 
 def measure_cases(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """Figures by case: those known at this rate and number of repeats, and others measured now; on failure also "absent": why."""
+    """Figures by case, kept at the same rate and repeats, else measured now; "absent" has the reason of a failure."""
     told, asked = results.told, {"rate": given.rate, "repeats": given.repeats}
     if given.only == "measured" or {key: told.get(key) for key in asked} != asked:
         told["measured"] = {}
@@ -162,7 +165,7 @@ def measure_cases(results: Results, given: argparse.Namespace) -> dict[str, Any]
 
 
 def run_on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
-    """All that is measured by now, and "wire", the bytes of the whole job by the kernel over those by the ledgers; or "absent"."""
+    """All measured figures, and "wire": the job's bytes by the kernel over those by the ledgers; or "absent"."""
     spec = json.dumps({"cases": cases, "repeats": given.repeats, "results": str(results.lines.absolute())})
     shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
     command = [sys.executable, "-m", "bench.cluster", *shape, "--", "python", "-m", "bench.claims.job", spec]
@@ -178,7 +181,7 @@ def run_on_cluster(results: Results, given: argparse.Namespace, cases: list[str]
 
 
 def run_shown(command: list[str]) -> tuple[int, list[str]]:
-    """Run a command and pass on what it prints; gives its exit status, and the lines printed."""
+    """Run a command and print its output; return its exit status, and the lines."""
     said, env = [], os.environ | JOB | MPI_TREES
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         for line in job.stdout or ():
@@ -196,7 +199,7 @@ RUN = {
 
 
 def list_parts(results: Results, given: argparse.Namespace) -> list[str]:
-    """The parts to run: those asked for, again; else all, except those that a stopped run has done."""
+    """The parts to run: those of --only or --quick, or else those that a stopped run lacks."""
     found = [case for case in CASES if given.only and given.only in case]
     if given.only and given.only not in PARTS and not found:
         names = f"{', '.join(PARTS)}, nor in a case's name: {'; '.join(CASES)}"
@@ -216,7 +219,7 @@ def main() -> int:
     given = read_arguments()
     results = Results(given.json, again=bool(given.only or given.quick))
     parts = list_parts(results, given)
-    if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs alone do not depend on this machine
+    if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs do not depend on this machine
         results.keep("about", describe_host())
     for part in parts:
         start = time.perf_counter()

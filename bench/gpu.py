@@ -1,13 +1,16 @@
 """Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python -m bench.gpu --json FILE. `make test-gpu` runs it, too.
 
-gemm    pdla's local product against PyTorch's, which also uses cuBLAS; operations are 2 m n k; goal: 0.97 of it at n >= 4096
-calls   seconds to ask for the work of a small array, which the device does meanwhile, beside CuPy's and PyTorch's
-pack    block-cyclic rectangles picked, turned, added: bytes read and written per second, against the device's own copy; goal: 0.85
-fused   the element-wise work of layers by pdla's kernels, against the same composed of CuPy's functions, and PyTorch's
-message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
-fill    random matrices, with the same numbers as on every grid and on the host, against CuPy's own: seconds, bytes a second
-factors Cholesky, LU and a triangular system with n right-hand sides, on one rank, beside CuPy's (cuSOLVER): seconds
-layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
+| section | measures | beside |
+|---|---|---|
+| gemm | local products of 2 m n k operations | PyTorch's by cuBLAS; goal: 0.97 of it at n >= 4096 |
+| calls | seconds of a call on a small array | CuPy's and PyTorch's |
+| pack | bytes a second of block-cyclic rectangles picked, turned and added | the device's own copy; goal: 0.85 of it |
+| fused | element-wise work of layers by pdla's kernels | the same composed of CuPy's functions, and PyTorch's |
+| message | bytes a second through pinned memory, from a rank to itself | messages in pieces and whole |
+| fill | seconds of random matrices, whose numbers no grid changes | CuPy's own |
+| factors | seconds of Cholesky, LU and a triangular system of n columns | CuPy's (cuSOLVER) |
+| layer | seconds of a transformer layer forward and backward | PyTorch's, eager and compiled |
+
 Each figure is the median of several runs. A run repeats the work for a tenth of a second; the device is idle before and after.
 """
 
@@ -116,7 +119,7 @@ def time_calls(xp, torch, n):
 
 
 def time_pack(xp, n):
-    """Rows of figures, one for each way and dtype: an n x n matrix, dealt out in 64 x 64 blocks to 4 x 4 ranks."""
+    """Rows of figures by way and dtype: an n x n matrix in 64 x 64 blocks, block-cyclic on 4 x 4 ranks."""
     import cupy
 
     rows, dealt = [], [np.flatnonzero(np.arange(n) // 64 % 4 == r) for r in range(4)]

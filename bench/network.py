@@ -1,12 +1,15 @@
 """pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python -m bench.network [--json FILE]
 
-For each rate of the links and each number of ranks on a host a cluster is built (bench/cluster.py), on which three jobs multiply:
-pdla in its native layouts and from 2-D blocks to 2-D blocks, with the ranks' own GEMMs and nothing moved ("computing"); allgather
-and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS thread a rank. PDLA_MACHINE
-describes the cluster to pdla: the links' rate, and a rank's share of a core, which is calibrated first. Times are medians over
-turns of a second of products, without the first product of each turn where sides take turns. MB are those that the kernel counted,
-for one product, on the link of the host that received most. The floor is pdla's volume, by its ledger, over the link's rate, plus
-computing.
+For each rate of the links and each number of ranks a host, the script builds a cluster (bench/cluster.py) and runs three jobs:
+
+* pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs without communication ("computing");
+* allgather and numpy.matmul by hand;
+* ScaLAPACK's pdgemm under Open MPI, in the best of two block sizes.
+
+Every rank has one BLAS thread. PDLA_MACHINE describes the cluster to pdla: the links' rate, and a rank's share of a calibrated
+core. Times are medians over turns of a second of products. Sides that alternate leave out the first product of a turn. MB are bytes
+of one product on the link of the host that received most, as the kernel counted them. The floor is computing, plus pdla's volume by
+its ledger over the link's rate.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Before anything is measured: raise Refused where sides or clusters cannot be run."""
+    """Raise Refused before the measurements if sides or clusters cannot run."""
     if odd := [name for name in given.sides.split(",") if name not in JOBS]:
         raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
     for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
@@ -72,7 +75,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def run_jobs(given: argparse.Namespace, ranks: int, rate: str, results: Path) -> int:
-    """Run all jobs on one cluster, which ends with this process; their lines go to `results`."""
+    """Run all jobs on one cluster, which ends with this process; write their lines to `results`."""
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
     cluster.build(given.hosts, rate)
@@ -97,7 +100,7 @@ def run_jobs(given: argparse.Namespace, ranks: int, rate: str, results: Path) ->
 
 
 def write_machine(one: Machine, hosts: int, ranks: int, rate: str) -> str:
-    """Write the description of the cluster, a machine of such cores; gives the file."""
+    """Write the machine that describes the cluster; return the file."""
     file = cluster.FOLDER / "machine.toml"
     link = cluster.parse_rate(rate)
     mine = core.share_core(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
@@ -107,7 +110,7 @@ def write_machine(one: Machine, hosts: int, ranks: int, rate: str) -> str:
 
 
 def run_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
-    """Run a command on so many ranks a host under Debian's Open MPI, which its ScaLAPACK is built for."""
+    """Run a command on `ranks` ranks a host under Debian's Open MPI, which its ScaLAPACK needs."""
     machines = cluster.FOLDER / "slots"
     machines.write_text("".join(f"{cluster.address(i)} slots={ranks}\n" for i in range(1, hosts + 1)))
     wanted = {

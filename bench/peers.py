@@ -1,18 +1,23 @@
 """pdla beside what one would use instead, all in one run: python -m bench.peers [--quick] [--json FILE]
 
-Sides: NumPy in one process on all cores; the ranks' own GEMMs without communication (the ceiling), with and without a barrier
-after each; allgather and numpy.matmul by hand; pdla through a plan, from 2-D blocks to 2-D blocks and in its native layouts (on
-all ranks; with A and B in memory that all ranks share; and, where ranks outnumber the cores, on as many as there are cores, while
-the others wait); ScaLAPACK's pdgemm (best of four block sizes, the largest of which may leave C to few ranks); PyTorch's DTensor
-on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not installed is named, with the command that
-installs it.
+| side | product |
+|---|---|
+| NumPy | one process on all cores |
+| ceiling | the ranks' own GEMMs without communication, with and without a barrier after each |
+| by hand | allgather and numpy.matmul |
+| pdla | a plan: from 2-D blocks to 2-D blocks, and in native layouts |
+| ScaLAPACK | pdgemm in the best of four block sizes, the largest of which may leave C to few ranks |
+| DTensor | PyTorch's on gloo, in the best of three ways to cut A and B |
 
-Products come one after another (the short ones together), each --repeats times by all jobs in turn, as the speed of a shared
-machine changes within minutes. Sides that share an MPI (pdla, its ceilings and the product by hand) share a job and alternate in
-it; no other job waits meanwhile and takes a core. A turn is a tenth of a second of products, back to back; its time is that from
-the moment when all ranks start until the last is done, over the number of products. Shown are the median of a side's turns, and
-medians of ratios of turns that followed one another. In the first round the product of integers is checked, twice, on every
-element, by multiplying with a vector.
+pdla's native layouts run on all ranks, and with A and B in memory that all ranks share. If ranks outnumber the cores, they also run
+on as many ranks as there are cores, while the others wait. Every rank has one BLAS thread. For a side that is not installed, the
+script prints the command that installs it.
+
+All jobs repeat each product in turn, --repeats times, as the speed of a shared machine changes within minutes; short products are
+measured together. pdla, its ceilings and the product by hand share an MPI, so they alternate in one job. No other job runs
+meanwhile. A turn is a tenth of a second of products, back to back. Its time starts when all ranks do, ends with the last rank, and
+is divided by the number of products. The tables show medians of a side's turns, and medians of ratios of consecutive turns. The
+first round checks the product of integers twice, on every element, by a product with a vector.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What `python -m bench` runs: functions that show one figure or one table each, by subject."""
+"""The cases of `python -m bench`: functions that show one figure or one table each, by subject."""

@@ -1,7 +1,6 @@
-"""What ways of sending, shared memory and parts of a plan's choice earn: with each, and without it.
+"""The gain of ways of sending, shared memory and parts of a plan's choice: with each, and without it.
 
-Each is left out in turn, so that what would be done instead is done: ranks send to each other
-directly, or the next best plan runs.
+Without a part the alternative runs: ranks send to each other directly, or the next best plan runs.
 """
 
 from contextlib import ExitStack
@@ -46,14 +45,14 @@ def without_steps():
     return [patch.object(circulant, "MANY", float("inf"))]
 
 
-EXCHANGES = (  # what is left out, the exchange, the bytes of a piece, and how it is left out
+EXCHANGES = (  # the part left out, the exchange, the bytes of a piece, and the patches
     ("all-gather around the nodes", gather, LONG, lambda: [patch.object(ring, "LONG", float("inf"))]),
     ("sum from node to node", add_up, LONG, lambda: [patch.object(group, "pays", lambda *_: False)]),
     ("all-gather in steps", gather, SHORT, without_steps),
     ("sum in steps", add_up, SHORT, without_steps),
 )
 
-PLAN = {  # how each part of a plan's choice is left out
+PLAN = {  # the patches that leave out each part of a plan's choice
     "ranks placed by what they hold": lambda: [patch.object(candidates, "_relabel", lambda *_: [])],
     "nodes as tiles of the grid": lambda: [patch.object(candidates, "list_orders", lambda shape, _: [usual_order(shape).ravel()])],
     "C summed along two axes": lambda: [patch.object(each, "two_sums", property(lambda _: False)) for each in (Sizes, Problem)],
@@ -63,7 +62,7 @@ PLAN = {  # how each part of a plan's choice is left out
     "faces straight from any layout": lambda: [patch.object(candidates, "_use_whole_faces", lambda _: [])],
     "boxes of half the ranks along k": lambda: [patch.object(boxes, "_list_thinner", lambda *of: [sides[:0] for sides in of[:3]])],
 }
-PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native layouts, ranks, and how many of them to a node
+PRODUCTS = (  # the part left out, m x n x k, 2-D blocks or native layouts, ranks, ranks a node
     ("ranks placed by what they hold", (2000, 2000, 2000), "blocks", 64, 4),
     ("nodes as tiles of the grid", (2000, 2000, 2000), "native", 64, 4),
     ("nodes as tiles of the grid", (100000, 100000, 5000), "native", 1024, 4),
@@ -91,10 +90,10 @@ def multiply(comm, mnk, lying):
     "left out:<42 | of:26 | from:8 | ranks:6 | a node:8 | link, with:14, | without:14, | messages, with:16 | without:10"
 )
 def ablation():
-    """What each way of sending, and each part of a plan's choice, earns by the ledger of dry runs.
+    """The gain of each way of sending, and of each part of a plan's choice, by ledgers of dry runs.
 
-    Of exchanges and of products (m x n x k, from and to 2-D blocks or in native layouts): bytes
-    over a node's link, and messages of a rank.
+    The table has bytes over a node's link, and messages of a rank. Products are m x n x k, from and
+    to 2-D blocks or in native layouts.
     """
     for what, work, nbytes, left_out in EXCHANGES:
         for ranks in (64, 1024):
@@ -105,8 +104,7 @@ def ablation():
 
 
 def count(ranks, work, what, node=NODE):
-    """Bytes over the busiest link, and most messages of a rank, of the first, second and last
-    node."""
+    """Bytes over the busiest link, and most messages of a rank, of the first, second and last node."""
 
     def program(comm):
         comm.homes = [rank // node for rank in range(comm.size)]
@@ -123,7 +121,7 @@ def count(ranks, work, what, node=NODE):
 
 
 def count_both(left_out, *asked):
-    """`figures` with something, and without it."""
+    """Count with a part, and without it."""
     found = []
     for patches in ([], left_out()):
         forget()
@@ -165,7 +163,7 @@ def without_slots(comm):
     return patch.object(type(comm), "publishes", False)  # the communicators of a row and a column, too
 
 
-SHARING = (  # what is left out, the work, calls in succession, and how it is left out on a communicator
+SHARING = (  # the part left out, the work, consecutive calls, and the patch of a communicator
     ("products in shared memory, n = 256", partial(make_product, 256), 20, without_sharing),
     ("products in shared memory, n = 1024", partial(make_product, 1024), 2, without_sharing),
     ("products in shared memory, n = 4096", partial(make_product, 4096), 1, without_sharing),
@@ -176,7 +174,7 @@ SHARING = (  # what is left out, the work, calls in succession, and how it is le
 
 
 def leave_out(comm, make, left_out):
-    """The work on a communicator of its own, on which something is left out."""
+    """The work on a communicator of its own, without a part."""
     own = comm.split(range(comm.size), "without")
     work = make(own)
 
@@ -189,9 +187,9 @@ def leave_out(comm, make, left_out):
 
 @case("left out:<46 | with, ms:10.3f | without:10.3f | ratio:8.2f")
 def ablation_node(comm, turns: positive = 7):
-    """What sharing a node's memory earns by time: each with it and without it, by turns.
+    """The gain in time of a node's shared memory: each call with it and without it, in turns.
 
-    Without it messages are sent. Prints median milliseconds, and without it over with it.
+    Without it ranks send messages. Prints median milliseconds, and the ratio without over with.
     """
     meeting = Meeting(comm.mpi)
     yield f"{comm.size} ranks, {turns} turns"

@@ -68,9 +68,8 @@ def hpl(n: positive = 4096, repeats: positive = 3):
     """HPL's rate by pdla and by Debian's hpcc, in turns, on 2 and 4 ranks: GFLOP/s.
 
     hpcc (apt-get install hpcc libopenblas0-pthread) runs HPL on each grid with blocks of 64, 128
-    and 192, of which the best counts; pdla's with its own grid and blocks, as often, of which the
-    best counts. hpcc is run as a whole, with the other tests that it has, which take longer. Prints
-    medians, and the ratio of pdla's to hpcc's.
+    and 192. pdla runs as often with its own grid and blocks. The best run of each counts. hpcc runs
+    its other tests, too, which take longer. Prints medians, and the ratio of pdla's to hpcc's.
     """
     for ranks in GRIDS:
         own, other = map(median, take_turns(repeats, {side: partial(side, ranks, n) for side in (run_pdla, run_hpcc)}).values())
@@ -114,9 +113,9 @@ SIDES = {"pdla": ("factored", cluster.mpirun), "ScaLAPACK": ("pdfactor", run_ope
 def factor_network(n: positive = 4096, rates: str = "200mbit,1gbit"):
     """Factorizations and eigenvectors on an emulated network of 16 hosts of one rank, beside ScaLAPACK's.
 
-    Each side in its best layouts: pdla in those that it finds cheapest by a description of the
-    cluster (bench/network.py), ScaLAPACK in the best of blocks of 32, 64 and 128 on 4 x 4 and 2 x
-    8. Least of three turns; MB that a host's link brought in the mean, as the kernel counted them.
+    pdla chooses its layouts by a description of the cluster (bench/network.py). ScaLAPACK uses the
+    best of blocks of 32, 64 and 128 on 4 x 4 and 2 x 8. Times are the least of three turns; MB are
+    the mean bytes that a host's link received, as the kernel counted them.
     """
     if why := find_scalapack_fault():
         sys.exit(f"factor_network: {why}")

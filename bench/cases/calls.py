@@ -1,4 +1,4 @@
-"""How many Python calls products, layers, solutions and factorizations take."""
+"""The numbers of Python calls of products, layers, solutions and factorizations."""
 
 import sys
 from collections.abc import Callable
@@ -21,12 +21,12 @@ LAYOUTS = {
 
 
 def count_calls(work: Callable[[], Any], waits: bool = False) -> int:
-    """The calls within pdla that `work` makes. waits: count what runs inside a wait, too."""
+    """Count the calls within pdla of `work`. waits: count calls inside waits, too."""
     return count_by_file(work, waits)[0]
 
 
 def count_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
-    """The calls within pdla that `work` makes, and the files in which they are."""
+    """Count the calls within pdla of `work`, and their files."""
     calls = inside = 0
     files = set()
     known = set() if waits else WAITS
@@ -52,7 +52,7 @@ def count_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
 
 
 def count_products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
-    """Calls of the first product of two n x n matrices, of the one after the next, and of the first in a new shape."""
+    """Calls of the first product of two n x n matrices, of the third, and of the first in a new shape."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, B = (pdla.ones((n, n), grid, layout) for _ in range(2))
     first = count_calls(lambda: A @ B)
@@ -72,7 +72,7 @@ def count_oblong(comm: Any) -> list[int]:
 
 
 def make_system(comm: Any) -> dict[str, Any]:
-    """What is done with a positive definite matrix of 256 rows in 2-D blocks."""
+    """The calls on a positive definite matrix of 256 rows in 2-D blocks, by name."""
     n, grid = 256, pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, b = pdla.random((n, n), grid, LAYOUTS["2-D blocks"], seed=1) + pdla.eye(n, grid, LAYOUTS["2-D blocks"]) * n, np.ones(n)
     return {"solve(A, b)": lambda: pdla.linalg.solve(A, b), "cholesky(A)": lambda: pdla.linalg.cholesky(A)}
@@ -82,7 +82,7 @@ SYSTEMS = ("solve(A, b)", "cholesky(A)")
 
 
 def count_systems(comm: Any, name: str) -> list[int]:
-    """Calls of a first solution or factorization, of the third, and the files of that; waits are counted."""
+    """Calls of the first and of the third solution or factorization, and the files of the third; waits count."""
     work = make_system(comm)[name]
     first = count_calls(work, True)
     work()
@@ -102,7 +102,7 @@ def count_passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
 
 
 def read_world(word: str) -> int:
-    """How many dry ranks; 0: threads."""
+    """The number of dry ranks; 0: threads."""
     return 0 if word == "threads" else positive(word)
 
 
@@ -110,10 +110,10 @@ def read_world(word: str) -> int:
 def calls(dry: read_world = None):
     """Python calls of a first and of a later product, solution and factorization, and of passes.
 
-    Of products also the first of a new shape, on a grid that has multiplied; of a linear's second
-    pass the calls forward and backward. Counted are the frames of functions and generators of
-    pdla/, on rank 0, of solutions and factorizations in how many files. What runs inside a wait is
-    left out for products and layers: how often it looks depends on the other ranks.
+    Products also have the first call of a new shape, on a grid that has multiplied; a linear's
+    second pass has the calls forward and backward. Calls are frames of functions and generators of
+    pdla/, on rank 0. Solutions and factorizations also count their files. Products and layers leave
+    out calls inside waits, whose number depends on the other ranks.
 
     python -m bench calls 1024        run dry, as rank 0 of so many
     python -m bench calls threads     on 4 ranks that are threads
@@ -126,7 +126,7 @@ def calls(dry: read_world = None):
             return program(comm, *what)
         return pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
 
-    rows = [["700 x 500 by 500 x 900", *run(count_oblong), None, None]]  # the first product of this process
+    rows = [["700 x 500 by 500 x 900", *run(count_oblong), None, None]]  # first in this process
     rows += [[f"400 x 400, {name}", *run(count_products, layout), None] for name, layout in LAYOUTS.items()]
     for name in SYSTEMS:
         first, later, files = run(count_systems, name)

@@ -1,4 +1,4 @@
-"""What pdla chooses, how long it takes to choose, and what other constants would choose."""
+"""pdla's choice of boxes, its time, and its dependence on constants."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ ASKED = (  # of planning: m x n x k, and a memory limit in bytes
 )
 
 
-# ---------------------------------------------------------------------------------------------- whether the choice is the fastest
+# ---------------------------------------------------------------------------------------------- the choice beside other boxes
 
 
 @case("ranks:5 | side:<70 | workspace:11 | median ms:11.4g | least:9.4g")
@@ -73,19 +73,18 @@ def of_box(comm, product, spec, blocks):
     return make_side(*make_operands(product, grid, tables[schedule].layouts), **way)
 
 
-# ---------------------------------------------------------------------------------------------- how long planning takes
+# ---------------------------------------------------------------------------------------------- the time of planning
 
 
 @case("s:6.2f | m x n x k:<30 | bytes:10 | plan:<60")
 def planning(ranks: rank_count = 10**6):
-    """How long it takes to plan a product on a million ranks, without and with a memory limit.
+    """The time to plan a product on a million ranks, without and with a memory limit.
 
-    For each shape the seconds of one call of predict_matmul, which no call before has made easier:
-    the search, and the dry runs that give the plan's figures. Then the plan, and its bytes as a
-    multiple of the lower bound. Of a limit that no plan keeps it is the time to the error, which
-    says how many bytes are missing.
+    Prints for each shape the seconds of a first call of predict_matmul: the search, and the dry runs
+    of the plan's figures. Then follow the plan, and its bytes as a multiple of the lower bound. For
+    a limit that no plan keeps, it prints the time to the error, and how many bytes are missing.
     """
-    pdla.predict_matmul(8, 8, 8, 8)  # so that nothing is imported or searched for the first time below
+    pdla.predict_matmul(8, 8, 8, 8)  # imports and first searches
     yield f"{ranks} ranks, float64, one core"
     for mnk, limit in ASKED:
         start = time.perf_counter()
@@ -98,7 +97,7 @@ def planning(ranks: rank_count = 10**6):
         yield time.perf_counter() - start, " x ".join(map(str, mnk)), limit, words
 
 
-# ---------------------------------------------------------------------------------------------- what other constants would choose
+# ---------------------------------------------------------------------------------------------- other constants
 
 NATIVE = (
     (1024, 1024, 1024), (16384, 16384, 16384), (32768, 512, 512), (512, 32768, 512), (512, 512, 32768), (4096, 4096, 64),
@@ -113,7 +112,7 @@ PROBLEMS = {  # by layouts: the products, and the numbers of ranks
     "blocks": (FROM_BLOCKS, (12, 16, 37, 64, 127, 256, 509, 700)),
     "far": (LARGE, (4096, 8191, 65536, 262144)),
 }
-CONSTANTS = {  # the module that has it, other values, and in which layouts it decides
+CONSTANTS = {  # its module, other values, and the layouts that it decides
     "WORK": (of_boxes, (1, 2), "native"),
     "FEW": (of_boxes, (0, 96), "native"),
     "SUMS": (of_boxes, (0,), "native"),
@@ -132,12 +131,12 @@ CONSTANTS = {  # the module that has it, other values, and in which layouts it d
 
 @case("constant:<10 | instead:12 | layouts:9 | products:10 | changed:9 | s:18 | words:18")
 def constants(names: str = ",".join(CONSTANTS)):
-    """Constants tuned for the choice of boxes and layouts: what other values change, at what cost.
+    """The effect of other values of the constants in the choice of boxes and layouts.
 
-    Dry, on 12 to 1024 ranks; about ten minutes for all. Of native layouts (the constants of
-    pdla/matmul/boxes.py and LESS), and from and to 2-D blocks (the others). "s" and "words" are
-    predicted, on a machine each, as multiples of those with the default value, least and most over
-    the products that change.
+    Runs dry on 12 to 1024 ranks, for about ten minutes in all. Constants of pdla/matmul/boxes.py and
+    LESS decide native layouts; the others decide products from and to 2-D blocks. "s" and "words"
+    are predicted over those of the default value: the least and the most of the products that
+    change, on every machine.
     """
     for name in names.split(","):
         module, values, layouts = CONSTANTS[name]
@@ -146,8 +145,7 @@ def constants(names: str = ",".join(CONSTANTS)):
 
 
 def compare(module, name, value, layouts):
-    """How many products another value changes of how many; their seconds and words over the
-    default's."""
+    """The numbers of products, and of changed ones; their seconds and words over the default's."""
     products, counts = PROBLEMS[layouts]
     asked, others = [(mnk, ranks) for mnk in products for ranks in counts], {}
     forget()
@@ -166,7 +164,7 @@ def compare(module, name, value, layouts):
 
 
 def choose(mnk, ranks, layouts):
-    """What is chosen; and a function of its costs on MACHINES, or from blocks on PDLA_MACHINE's."""
+    """The choice, and a function of its costs on MACHINES; from blocks, on PDLA_MACHINE's."""
     if layouts == "blocks":
         A, B, C = make_operands(Product(*mnk, "float64"), make_grid(DryComm(0, ranks)), BLOCKS)
         plan = pdla.plan_matmul(A, B, out=C)
@@ -177,6 +175,6 @@ def choose(mnk, ranks, layouts):
 
 
 def forget():
-    """What was chosen before, with another value, is looked for anew."""
+    """Forget choices that another value has made."""
     for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.messages, predict):
         known.cache_clear()

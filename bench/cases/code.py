@@ -44,7 +44,7 @@ def find_docstring_lines(text: str) -> set[int]:
 
 
 def count_code_lines(text: str) -> int:
-    """How many lines have code: a line of a string that is no docstring counts."""
+    """Count lines with code. Lines of strings count, except docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:

@@ -1,4 +1,4 @@
-"""Factorizations, triangular systems and inverses beside SciPy's and ScaLAPACK's, by turns."""
+"""Factorizations, triangular systems and inverses beside SciPy's and ScaLAPACK's, in turns."""
 
 import os
 import subprocess
@@ -29,9 +29,9 @@ from pdla.model.machine import Machine
 
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
-CONDITIONS = ("1e5", "1e15")  # of matrices whose polar factors are found
+CONDITIONS = ("1e5", "1e15")  # of matrices for polar factors
 SIZES = "1024,2048,4096,65536x64,65536x256,16384x512"
-OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # begins of variables that another job is not to have
+OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # prefixes of variables of one job alone
 
 
 def read_shapes(text):
@@ -50,20 +50,25 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
 
     mpirun -n 2 python -m bench factor 1024,2048,65536x64 --only QR
 
-    Of n x n matrices Cholesky, LU, QR, triangular systems, inverses, systems, polar factors and
-    symmetric eigenproblems; of m x n ones, m > n, QR with Q, and least squares for one right side.
-    --only: of rows whose names begin so.
+    n x n matrices: Cholesky, LU, QR, triangular systems, inverses, systems, polar factors and
+    symmetric eigenproblems. m x n matrices, m > n: QR with Q, and least squares for one right side.
+    --only selects rows by the start of their names.
 
-    float64. SciPy's LAPACK works in place, in Fortran order, on rank 0 while the others sleep; ours
-    in square blocks, in place ("own"), and from 2-D blocks and back ("blocks"); of m x n matrices
-    with rows cut over all ranks ("own"). B of the triangular systems has n columns; "solve" has
-    one, "refined" solves it by factors in float32. Checked by LAPACK's ratios first. ScaLAPACK
-    (apt-get install libscalapack-openmpi2.2) runs in a job of its own, as many ranks of one thread,
-    in the best of its blocks and grids (sides/pdfactor.py), by turns with the others. Median
-    milliseconds of 7 turns, and ratios of our times to theirs; for "refined" to those of "solve,
-    own" in ScaLAPACK's place. SciPy's QR is the economic one, its least squares gelsd; a polar
-    factor, of a matrix of that condition number, stands beside SciPy's product of two such
-    matrices. Eigenproblems stand beside evd and pdsyevd with all vectors, and pdsyev without.
+    | row | data |
+    |---|---|
+    | own | ours in place: in square blocks, or for m x n with rows cut over all ranks |
+    | blocks | ours from 2-D blocks and back |
+    | triangular | n columns of B |
+    | solve | one column of b |
+    | refined | one column, by factors in float32; beside "solve, own" in ScaLAPACK's place |
+    | polar | a matrix of that condition number; beside SciPy's product of two such matrices |
+    | eigh, eigvalsh | beside evd and pdsyevd with all vectors, and pdsyev without |
+
+    All matrices are float64, and LAPACK's ratios check them first. SciPy works in place, in Fortran
+    order, on rank 0 while the others sleep; its QR is the economic one, its least squares gelsd.
+    ScaLAPACK (apt-get install libscalapack-openmpi2.2) has a job of its own, with as many ranks of
+    one thread, in the best of its blocks and grids (sides/pdfactor.py). All alternate. Prints median
+    milliseconds of 7 turns, and ratios of our times to theirs.
     """
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
@@ -71,7 +76,7 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
         ours, theirs = list_square(n, comm) if m == n else list_tall(m, n, comm)
         ours = {name: way for name, way in ours.items() if name.startswith(only)}
         kinds = {find_kind(name) for name in ours}
-        words = 4 * m * n // comm.size  # as a call makes at most: copies of its share
+        words = 4 * m * n // comm.size  # the most that a call allocates: copies of its share
         turn = {name: partial(time_fresh, meeting.seconds, words, *way) for name, way in ours.items()}
         theirs = {name: way for name, way in theirs.items() if name in kinds}
         turn |= {name: partial(run_quietly, meeting, partial(time_fresh, time_alone, words, *way)) for name, way in theirs.items()}
@@ -82,21 +87,21 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
         if job:
             job.end()
         size = f"{n}" if m == n else by_x((m, n))
-        yield from ((size, name, *to_figures(name, times)) for name in ours if comm.rank == 0)  # which alone has timed theirs
+        yield from ((size, name, *to_figures(name, times)) for name in ours if comm.rank == 0)  # rank 0 alone has timed theirs
 
 
 def time_alone(work):
-    """Seconds of work by two threads."""
+    """Seconds of work() by two threads."""
     with threadpool_limits(2):
         start = time.perf_counter()
         work()
         taken = time.perf_counter() - start
-    time.sleep(0.2)  # OpenBLAS's second thread polls for so long before it leaves its core
+    time.sleep(0.2)  # OpenBLAS's second thread polls until then
     return taken
 
 
 def run_quietly(meeting, figure):
-    """What figure() gives on rank 0, while the others sleep rather than poll."""
+    """Collective: figure() on rank 0, while the others sleep rather than poll."""
     taken = figure() if meeting.comm.rank == 0 else 0.0
     request = meeting.comm.Ibarrier()
     while not request.Test():
@@ -105,10 +110,10 @@ def run_quietly(meeting, figure):
 
 
 def time_fresh(seconds, words, make, call):
-    """Seconds of the call of what is made anew, where so many words were used a moment ago.
+    """Seconds of call(make()), after a touch of `words` words.
 
-    Memory that lay free for two seconds a virtual machine may have given back to its host: to get
-    it again takes 25 times as long.
+    A virtual machine may return memory to its host after two idle seconds; new memory takes 25 times
+    as long.
     """
     made = make()
     np.ones(words)
@@ -116,7 +121,7 @@ def time_fresh(seconds, words, make, call):
 
 
 class Job:
-    """ScaLAPACK's, of as many ranks, which sleep until they are asked; on rank 0."""
+    """ScaLAPACK's job of as many ranks, which sleep until rank 0 sends a name."""
 
     known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq", "eigh", "eigvalsh"))
 
@@ -138,7 +143,7 @@ class Job:
 
 
 def choose_grids(comm, n):
-    """Grids and layouts, as pdla chooses them: for Cholesky, for triangular systems, for LU, and for QR."""
+    """pdla's grids and layouts for Cholesky, triangular systems, LU and QR."""
     tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
     blockings = [cheapest(task, comm.size)[0] for task in tasks]
     layouts = [in_blocks(*each) for each in blockings]
@@ -146,14 +151,14 @@ def choose_grids(comm, n):
 
 
 def draw(n, grid, layout, positive):
-    A = pdla.random((n, n), grid, layout, seed=2, distribution="normal")  # well conditioned: seed 1 at n = 1024 is not
+    A = pdla.random((n, n), grid, layout, seed=2, distribution="normal")  # well conditioned, unlike seed 1 at n = 1024
     if not positive:
         return A
     return (A + A.T.redistribute(layout)) * 0.5 + pdla.eye(n, grid, layout) * (2 * n**0.5 + 1)
 
 
 def list_square(n, comm):
-    """By name: what to make anew before each call, and the call; ours, and SciPy's."""
+    """By name: a function that makes the operand before each call, and the call; ours, and SciPy's."""
     square, triangle, columns, panels = choose_grids(comm, n)
     down = pdla.Layout(triangle[1].rows, "col")
     plain = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
@@ -205,14 +210,14 @@ def list_square(n, comm):
 
 
 def draw_conditioned(n, condition, grid):
-    """n x n, of that condition number, the same on every rank; its singular values are logarithmically spaced."""
+    """An n x n matrix of that condition number, equal on every rank, with logarithmically spaced singular values."""
     draw = np.random.default_rng(4).standard_normal
     u, v = (np.linalg.qr(draw((n, n)))[0] for _ in range(2))
     return pdla.from_global(u * np.geomspace(1, 1 / condition, n) @ v, grid, BLOCKS)
 
 
 def list_tall(m, n, comm):
-    """The same of m x n matrices, m > n, and one right side."""
+    """The same for m x n matrices, m > n, and one right side."""
     grid, layout = pdla.ProcessGrid((comm.size,)), pdla.Layout("row")
     A, b = (pdla.random((m, columns), grid, layout, seed=2, distribution="normal") for columns in (n, 1))
     unchecked = {"overwrite_a": True, "check_finite": False}
@@ -233,7 +238,7 @@ def list_tall(m, n, comm):
 
 
 def with_copies(theirs):
-    """With a copy of each matrix in Fortran order made anew; none where there is none."""
+    """Copy each matrix in Fortran order before its call; None stays None."""
     return {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
 
 
@@ -249,7 +254,7 @@ def check(n, P, L, B, X):
 
 
 def find_kind(name):
-    """By which name SciPy's, and ScaLAPACK's, stand beside ours."""
+    """The name of SciPy's and ScaLAPACK's counterpart of our row."""
     return "solve" if name == "refined, own" else name.rpartition(",")[0]
 
 

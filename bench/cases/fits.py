@@ -51,8 +51,8 @@ def pca(comm, rows: positive = 200_000, columns: positive = 512, leading: positi
     mpirun -n 2 python -m bench pca
 
     The made data are `leading` waves of falling size, mixed at random, and noise. The last columns are
-    the largest differences of explained variances and of components, up to their signs, from
-    scikit-learn's, over the largest variance and the largest element.
+    the largest differences from scikit-learn's of explained variances, over the largest one, and of
+    components up to their signs, over the largest element.
     """
     from sklearn.datasets import load_digits
     from sklearn.decomposition import PCA

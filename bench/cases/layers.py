@@ -1,4 +1,4 @@
-"""What transformer layers hold, and how long the dry run of many of them on many ranks takes."""
+"""The memory of transformer layers, and the time of a dry run of many layers on many ranks."""
 
 import time
 import tracemalloc
@@ -20,11 +20,11 @@ MIB = 2**20
     "scheme:<30 | parameters:12.3f | gradients:11.3f | state:8.3f | kept:8.3f | peak:8.3f | kept, recomputed:18.3f | peak:8.3f"
 )
 def layer_memory():
-    """What a transformer layer holds on a rank in every scheme, and the peak of a pass.
+    """The memory of a transformer layer on a rank in every scheme, and the peak of a pass.
 
-    Ranks are threads; float64; MiB. Rank 0's parameters, gradients and AdamW's state; what it keeps
-    from forward to backward; and the peak of one pass forward and backward beyond parameters and x,
-    as Python counts it (tracemalloc) for all ranks, over their number.
+    Ranks are threads; float64; MiB. Columns have rank 0's parameters, gradients and AdamW state, and
+    what forward keeps for backward. The peak is that of a pass forward and backward, beyond
+    parameters and x, as tracemalloc counts it for all ranks, over their number.
     """
     yield f"{SEQUENCES} sequences of {SEQUENCE}, {HIDDEN} features, {HEADS} heads; MiB a rank"
     for name, (ranks, make) in SHOWN.items():
@@ -33,12 +33,11 @@ def layer_memory():
 
 
 def measure_memory(comm, make, recompute):
-    """Collective: bytes of parameters, gradients, AdamW's state, what is kept; the peak of a
-    rank."""
+    """Collective: bytes of parameters, gradients, AdamW's state, and kept activations; a rank's peak."""
     scheme = make(comm)
     layer = nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE, recompute=recompute)
     x = scheme.shard(np.ones((SEQUENCES * SEQUENCE, HIDDEN)), sequence=SEQUENCE)
-    layer.backward(layer.forward(x))  # a first pass, which makes communicators and caches
+    layer.backward(layer.forward(x))  # the first pass makes communicators and caches
     for parameter in layer.all_parameters():
         parameter.gradient = None
     comm.barrier()

@@ -1,4 +1,4 @@
-"""Predictions beside measurements, and which figures describe a machine best."""
+"""Predictions beside measurements, and the best measure of a product's size."""
 
 import time
 from resource import RUSAGE_SELF, getrusage
@@ -73,10 +73,10 @@ CASES = {
 def predicted(comm, rounds: positive = 5):
     """Predicted beside measured: products by messages, factorizations, and transformer layers.
 
-    Each round calibrates the machine, predicts every case by a dry run of rank 0 on it, and
-    measures it. Figures are medians over the rounds; an error compares the medians. Fresh pages are
-    memory that rank 0 had given back and the system had to provide anew during a run: each costs
-    microseconds, which no dry run predicts. With these settings glibc keeps such memory:
+    Each round calibrates the machine, predicts every case by a dry run of rank 0, and measures it.
+    Figures are medians over the rounds; an error compares the medians. Fresh pages are memory that
+    rank 0 had released and the system mapped anew during a run. Each costs microseconds, which no
+    dry run predicts. With these settings glibc keeps such memory:
 
     MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 mpirun -n 2 python -m bench
     predicted
@@ -97,7 +97,7 @@ def predicted(comm, rounds: positive = 5):
 
 
 def predict(case, ranks, machine):
-    """Seconds that the case takes in a dry run the second time; the first time plans."""
+    """Seconds of a case's second dry run; the first plans."""
     make, *arguments = case
 
     def program(comm):
@@ -111,7 +111,7 @@ def predict(case, ranks, machine):
 
 
 def measure(comm, run):
-    """Collective: seconds that run() takes the slowest rank, and fresh pages of the first rank."""
+    """Collective: seconds of run() on the slowest rank, and fresh pages of the first rank."""
     comm.barrier()
     start, before = time.perf_counter(), getrusage(RUSAGE_SELF).ru_minflt
     run()
@@ -139,13 +139,13 @@ SIZES = {
 
 @case("size:<18 | median error:14.0% | nine in ten within:20.0%")
 def rates(seed: natural = 0):
-    """Which number tells the rate of an m x n x k product best, given the rates of square ones.
+    """Candidates for the size of an m x n x k product, by which square products predict its rate.
 
     Shapes are thin, tall and random. Rates are those of stacks of products that no cache holds, as
-    `pdla.bench calibrate` measures them. For each candidate (the least side, say) a shape's time is
-    predicted as a Machine does: its work at the rate of the square product of that size, or the
-    time to read and write the matrices if that is longer. Prints the median error of the
-    prediction, and that which nine in ten shapes stay within. Run it with OMP_NUM_THREADS=1.
+    `pdla.bench calibrate` measures them. For each candidate, such as the least side, the time of a
+    shape is predicted as a Machine does. It is the work at the rate of the square product of that
+    size, or the time to read and write the matrices if that is longer. Prints the median error of
+    the prediction, and its 90% quantile over shapes. Run it with OMP_NUM_THREADS=1.
     """
     blas.hold(1)
     draws = 2 ** np.random.default_rng(seed).uniform(3, 10, (25, 3))

@@ -1,4 +1,4 @@
-"""What messages and the verbs made of them take, between the ranks of a job."""
+"""Times of messages, and of verbs that consist of messages, between the ranks of a job."""
 
 from contextlib import contextmanager
 from math import inf
@@ -17,7 +17,7 @@ from pdla.comm.collectives import broadcast, circulant, ring
 WAYS = {"auto": 0, "mpi": 0, "flat": 0, "chain": 0, "chain 256": 256 << 10, "chain 1024": 1 << 20}  # and bytes of a chunk
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 TURNS = 4  # of exchanges
-BYTES = 6_000_000  # that a rank receives, of which a share of the link's rate is told
+BYTES = 6_000_000  # that a rank receives, for its share of the link's rate
 PIECES = 0.125, 1, 4, 16, 64, 256  # KiB
 
 
@@ -26,7 +26,7 @@ PIECES = 0.125, 1, 4, 16, 64, 256  # KiB
 
 @case(" | ".join(["KiB:8", *(f"{way}:12.2f" for way in WAYS)]))
 def broadcasts(comm, repeats: positive = 5):
-    """Milliseconds of a broadcast in each of pdla's ways, by message size: which way is best where.
+    """Milliseconds of a broadcast in each of pdla's ways, by message size.
 
     Broadcasts one after another, from several roots in turn; figures are medians, over roots and
     repeats, of the slowest rank's time. A chain is in chunks of pdla's size, of 256 and of 1024
@@ -47,7 +47,7 @@ def broadcasts(comm, repeats: positive = 5):
 
 @contextmanager
 def broadcast_by(way):
-    """Broadcasts go this way; auto: as pdla chooses."""
+    """Send broadcasts by `way`; auto: pdla's choice."""
     best = broadcast.best if way == "auto" else lambda *_: way.partition(" ")[0]
     with patch.object(broadcast, "best", best), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
         yield
@@ -58,7 +58,7 @@ def broadcast_by(way):
 
 @case("exchange:<20 | one message:12.0% | in pieces:12.0%")
 def shares(comm, megabits: above_zero):
-    """What share of a link exchanges reach: by one MPI message from each rank, and by pdla.
+    """Shares of a link's rate that exchanges reach: one MPI message from each rank, and pdla.
 
     Each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it.
     The link's rate is in Mbit/s:
@@ -84,7 +84,7 @@ def shares(comm, megabits: above_zero):
 def exchanges(comm, most: above_zero = inf):
     """Milliseconds of an all-gather and of a reduce-scatter, by the KiB of a rank's piece.
 
-    Pieces up to `most`. Directly, in steps, around or relayed from node to node, and MPI's own:
+    Pieces have up to `most` KiB. Columns: directly, in steps, from node to node, and MPI's own.
 
     python -m bench.cluster --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m bench exchanges 4
     """
@@ -95,7 +95,7 @@ def exchanges(comm, most: above_zero = inf):
 
 
 def time_median(comm, work):
-    """Collective: seconds that work() takes the slowest rank, the median of a few turns."""
+    """Collective: seconds of work() on the slowest rank, the median of a few turns."""
     time_once(comm, work)
     return median(time_once(comm, work) for _ in range(TURNS))
 

@@ -1,6 +1,6 @@
-"""How much communication is hidden: products and layers run with either left out, and with both.
+"""Hidden communication: products and layers run without communication, without computing, and with both.
 
-A sleep may stand for a product, as if each rank had its own machine; between threads an array may
+A sleep may replace a product, as if each rank had its own machine. Between threads an array may
 travel for a given time.
 """
 
@@ -25,9 +25,10 @@ TIMES = "s:9.3f | comm. s:10.3f | both s:10.3f | hidden:8.0%"
 
 
 def time_parts(run, silent, idle, busy, turns=1):
-    """For each figure of run() the least seconds of the products alone, of the communication alone,
-    of both, in turns; and the share of the communication that is hidden: (products + communication
-    - both) / communication."""
+    """The least seconds of run()'s figures over turns, and the hidden share of communication.
+
+    Columns: products alone, communication alone, both, (products + communication - both) / communication.
+    """
     least = [np.inf] * 3
     for _ in range(turns):
         for i, replaced in enumerate(((silent, busy), (idle,), (busy,))):
@@ -55,22 +56,21 @@ PROCESSES = {"numpy": ("summa", 4096, 256), "cupy": ("summa", 16384, 1024)}
 
 @case(f"product:<8 | ranks:6 | n:7 | panel:7 | GEMMs:9 | delay:8.3 | {TIMES}")
 def overlap(delay: above_zero = None):
-    """How much of its communication a product hides behind GEMMs: SUMMA, Cannon and fetch.
+    """The share of a product's communication that GEMMs hide: SUMMA, Cannon and fetch.
 
     python -m bench overlap [delay]        ranks are threads; an array travels `delay` seconds
     mpirun -n 4 python -m bench overlap    ranks are processes, on the network there is
     python -m bench.cluster --hosts 4 -- python -m bench overlap
 
-    For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the
-    communication alone (GEMMs return at once), both together; and the share hidden: (GEMMs +
-    communication - together) / communication. The first panel, or the skew, has nothing to hide
-    behind. In the communication alone, SUMMA and fetch have four panels under way at once: of s
-    panels at most 1 - 4/s can be hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
+    Times are the least of a few turns: the GEMMs alone (verbs return at once), the communication
+    alone (GEMMs return at once), and both. Hidden is (GEMMs + communication - both) /
+    communication. No GEMM can hide the first panel, or the skew. SUMMA and fetch have four panels
+    under way at once, so of s panels they hide at most 1 - 4/s. Cannon hides at most 1 - 1/s of its
+    s steps, of all slices.
 
-    Where ranks outnumber the cores, GEMMs are "slept": a sleep of 1.5 delays (over MPI a delay is
-    0.06 s unless given); on GPUs they are real. Between threads a delay is 0.2 s or less. Where
-    those of threads are real, the default delay is at most the time that 2.75 panels take, as SUMMA
-    is three panels ahead.
+    If ranks outnumber the cores, GEMMs are "slept": sleeps of 1.5 delays. On GPUs GEMMs are real.
+    The default delay is 0.06 s over MPI, and at most 0.2 s between threads. For threads with real
+    GEMMs it is at most the time of 2.75 panels, as SUMMA is three panels ahead.
     """
     try:
         comm = pdla.world()
@@ -109,7 +109,7 @@ def measure_hidden(run, world, sleeps, delay):
 
 
 def run_threads(given):
-    yield "threads, each array so many seconds on its way"
+    yield "threads; an array travels for the delay, in seconds"
     for algorithm, ranks, n, panel in THREADS:
         sleeps = ranks > 2 * len(os.sched_getaffinity(0))
         delay = given or (LATE if sleeps else min(LATE, 2.75 * time_gemms(ranks, algorithm, n, panel) * panel / n))
@@ -145,12 +145,12 @@ BANDWIDTH = SEQUENCE * SEQUENCES // 2 * HIDDEN * 8 / 2 / MESSAGE  # bytes a seco
 
 @case(f"shards:6 | pass:10 | {TIMES}")
 def layer_overlap(ratio: above_zero = 2.0):
-    """How much of a layer's communication is hidden behind its products, by shards of Tensor3D.
+    """The share of a layer's communication that its products hide, by shards of Tensor3D.
 
-    `ratio` is the time of a linear's product, which is a sleep, over that of its messages: an array
-    travels as long as its bytes take at a given bandwidth. For 1, 2 and 4 shards, forward and
+    `ratio` is the time of a linear's product, which is a sleep, over that of its messages. The
+    bandwidth decides how long an array travels. The table has 1, 2 and 4 shards, forward and
     backward: seconds of the products alone (verbs return at once), of the communication alone
-    (products take no time), of both; and the share hidden, (products + communication - both) /
+    (products take no time), and of both. Hidden is (products + communication - both) /
     communication.
     """
     yield f"{dict(zip(AXES, GRID, strict=True))}, {BANDWIDTH / 1e6:.1f} MB a second"

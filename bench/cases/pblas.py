@@ -28,13 +28,13 @@ def pblas(
 ):
     """PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run.
 
-    A C program (bench/clients/gemm.c) calls pdgemm_, which libpdla_pblas.so in turn computes itself
-    and passes on to ScaLAPACK. Native pdla multiplies matrices in its own layouts, from Python,
-    under the same MPI. The two jobs alternate, --rounds times; figures are medians over all rounds,
-    of the slowest process. Every process has one BLAS thread; where the system's BLAS is older than
-    the processor, it is told which kernels to use. The C program compares each product of integers
-    with ScaLAPACK's, element for element. What runs is built in a scratch folder; this needs
-    Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
+    A C program (bench/clients/gemm.c) calls pdgemm_. In turns libpdla_pblas.so computes the product,
+    or calls ScaLAPACK. Native pdla multiplies matrices in its own layouts, from Python, under the
+    same MPI. The two jobs alternate, --rounds times; figures are the slowest process's medians over
+    all rounds. Every process has one BLAS thread. A BLAS that does not know the processor gets the
+    name of its kernels. The C program compares each product of integers with ScaLAPACK's, element
+    by element. A scratch folder holds the programs; their build needs Debian's
+    libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
     """
     no_compiler = "" if shutil.which("mpicc.openmpi") else "no mpicc.openmpi here; as root: apt-get install libopenmpi-dev"
     if missing := find_scalapack_fault() or no_compiler:
@@ -57,7 +57,7 @@ def pblas(
 
 
 def build(folder: Path) -> Path:
-    """Build the C program, with the libraries beside it; gives its path."""
+    """Build the C program, with the libraries beside it; return its path."""
     for command in (
         [sys.executable, "-m", "pdla.native.build", "--to", folder],
         ["make", "-C", ROOT / "bench" / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],

@@ -1,4 +1,4 @@
-"""Products and what one adds to them, timed in turns on the ranks of a job."""
+"""Products, and checks and layouts around them, timed in turns on the ranks of a job."""
 
 import os
 from ctypes.util import find_library
@@ -31,12 +31,12 @@ SHAPES = ((512, 512), (1024, 1024), (2048, 2048), (2048, 256), (512, 8192))  # n
     " | symm over S B:15.2f"
 )
 def level3(comm, repeats: positive = 9):
-    """The time of syrk and symm beside the full products, in turns: what half the work gains.
+    """The times of syrk and symm beside the full products, in turns: the gain of half the work.
 
-    C = A A^T in 2-D blocks on the near-square grid, float64: by matmul; by syrk; by syrk of an A in
-    memory that all ranks see. Then S B of a symmetric S: by matmul of all of S, and by symm, which
-    mirrors a triangle first. Prints median milliseconds, and the ratios of the second and third to
-    the first, and of the last to the fourth.
+    C = A A^T in 2-D blocks on the near-square grid, float64, by matmul, by syrk, and by syrk of an A
+    in shared memory. Then S B of a symmetric S, by matmul, and by symm, which mirrors a triangle
+    first. Prints median milliseconds, and the ratios of the second and third to the first, and of
+    the last to the fourth.
     """
     meeting, grid = Meeting(comm.mpi), make_grid(comm)
     yield f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers; ms"
@@ -66,11 +66,11 @@ def list_calls(n, k, grid):
 
 @case("layouts:<18 | median s:10.4f | least s:10.4f | of native:11.2f | workspace MiB:15.1f | plan:<50")
 def conversion(comm, n: positive = 4096, repeats: positive = 9, width: positive = 128):
-    """What products from and to ScaLAPACK's block-cyclic layouts cost beside pdla's native ones.
+    """Products from and to ScaLAPACK's block-cyclic layouts beside pdla's native layouts.
 
-    Each through a plan, conversions included, the repeats alternating; blocks of `width` on the
-    near-square grid, and 2-D blocks for comparison. Prints the median and the least seconds, the
-    median over the native one, and the workspace a rank.
+    Plans include conversions, and the layouts alternate. Blocks have `width` rows on the near-square
+    grid; 2-D blocks are for comparison. Prints the median and the least seconds, the median over
+    that of native layouts, and the workspace a rank.
     """
     meeting, product = Meeting(comm.mpi), Product(n, n, n, "float64")
     cyclic = (pdla.Layout(pdla.Cyclic("row", width), pdla.Cyclic("col", width)),) * 3
@@ -91,14 +91,13 @@ def conversion(comm, n: positive = 4096, repeats: positive = 9, width: positive 
 
 @case()
 def call_cost(comm, n: positive = 64, turns: positive = 200):
-    """What a planned product of small blocks costs beside the same product written by hand.
+    """The cost of a planned product of small blocks beside the same product written by hand.
 
-    The 2-D blocks are so small that the time is that of the calls.
-    Turns of 20 calls for each side, alternating. By hand: A's blocks are gathered along grid rows,
-    B's along grid columns, into buffers made before; then numpy.matmul into C. Prints the median
-    and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the
-    medians; then the same for `A @ B`, in turns of its own: it finds its plan, asks whether all
-    ranks make this call, and makes a new matrix.
+    The 2-D blocks are so small that calls take all the time. The sides alternate in turns of 20
+    calls. By hand, A's blocks are gathered along grid rows and B's along grid columns, into existing
+    buffers, and numpy.matmul writes C. Prints the slowest rank's median and least microseconds a
+    call, and the ratio of the medians. Then `A @ B` follows in turns of its own. It also finds its
+    plan, checks the agreement of ranks, and allocates a matrix.
     """
     meeting, product = Meeting(comm.mpi), Product(n, n, n, "float64")
     A, B, C = make_operands(product, make_grid(comm), BLOCKS)
@@ -135,12 +134,12 @@ def make_by_hand(comm, product):
 
 @case("m x n x k:<20 | dtype:<8 | NumPy's, ms:12.4g | the other, ms:15.4g")
 def blas(comm, products: read_shapes = "2048x4096x128"):
-    """One local product by NumPy's BLAS and by another: how much of a lead is due to the BLAS.
+    """A local product by NumPy's BLAS and by another BLAS.
 
     All ranks multiply at once, one thread each, by either library in turn. PDLA_BLAS names the
-    other, such as libmkl_rt.so.3; else it is the system's OpenBLAS, which Debian's ScaLAPACK calls.
-    Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS.
-    C is in row order, and is only written. Several products stand between commas.
+    other, such as libmkl_rt.so.3; the default is the system's OpenBLAS, which Debian's ScaLAPACK
+    calls. Prints the median milliseconds over 21 turns of two products, and the version and the file
+    of each BLAS. C has row order, and is only written. Commas separate several products.
     """
     meeting, draw = Meeting(comm.mpi), np.random.default_rng(comm.rank)
     os.environ.update(find_core_type())
@@ -164,15 +163,15 @@ def blas(comm, products: read_shapes = "2048x4096x128"):
 
 @case("routine:<10 | s:9.3f | checked, s:11.3f | ratio:7.3f | words / n:11.1f | messages:10.0f")
 def verify(comm, n: positive = 2048, turns: positive = 7):
-    """What it costs to check products and factors: with verify=True beside without, by turns.
+    """The cost of a check of products and factors: with verify=True beside without, in turns.
 
-    Prints the median seconds of each over the turns, by the slowest rank, the ratio of the medians,
-    and the words that rank 0 receives for the check, in columns of n, in how many messages.
+    Prints the slowest rank's median seconds of each, and their ratio. The last columns are the words
+    that rank 0 receives for the check, over n, and its messages.
     """
     meeting, grid, layout = Meeting(comm.mpi), make_grid(comm), BLOCKS[0]
     A, B = (pdla.random((n, n), grid, layout, seed=seed) for seed in (1, 2))
     definite = A.copy()
-    pdla.fill_diagonal(definite, n)  # of which one triangle is read
+    pdla.fill_diagonal(definite, n)  # cholesky reads one triangle
     routines = {
         "product": partial(pdla.matmul, A, B, out=pdla.zeros((n, n), grid, layout)),
         "lu_factor": partial(pdla.linalg.lu_factor, A),

@@ -19,7 +19,7 @@ BAR = 60  # characters of the highest one
 
 
 def place_sites(sites, width):
-    """Of sites of a honeycomb lattice, as complex numbers: two a cell, so many cells side by side."""
+    """The positions of sites of a honeycomb lattice, as complex numbers: two a cell, `width` cells a row."""
     cell, second = sites // 2, sites % 2
     across, along = np.divmod(cell, width)
     return PERIOD * along + (PERIOD / 2 + 1.5j) * across + 1j * second
@@ -37,9 +37,9 @@ def hueckel(comm, sites: positive = 2048):
 
     mpirun -n 2 python -m bench hueckel
 
-    Differences of eigenvalues, and residuals H V - V diag(w), over the largest eigenvalue. Bonds go
-    from one half of the sites to the other: so the spectrum is symmetric about 0, and each site has
-    one electron (Coulson and Rushbrooke 1940).
+    Prints differences of eigenvalues, and residuals H V - V diag(w), over the largest eigenvalue.
+    Bonds connect one half of the sites with the other. Therefore the spectrum is symmetric about 0,
+    and each site has one electron (Coulson and Rushbrooke 1940).
     """
     width = isqrt(max(1, sites // 2))
 
@@ -56,14 +56,14 @@ def hueckel(comm, sites: positive = 2048):
     (w, V), seconds = time_median(comm, lambda: linalg.eigh(H))
     residual = abs(H @ V - V * pdla.from_function(lambda i, j: w[j] + 0 * i, V.shape, V.grid, V.layout)).max()
     yield "eigh", seconds, abs(w - expected).max() / largest, residual / largest
-    # two electrons below 0; one each in states that are near enough to 0 to be mixed with their mirror images
+    # two electrons a state below 0; one in states so near to 0 that they mix with their mirror images
     charges = pdla.matvec(V * V, 1 - np.sign(w) * (abs(w) > 1e-3 * largest))
     yield f"symmetric about 0 within {abs(w + w[::-1]).max() / largest:.0e}, electrons a site 1 within {abs(charges - 1).max():.0e}"
     yield from draw_density(w)
 
 
 def draw_density(w):
-    """Lines: how many eigenvalues are where."""
+    """Draw a histogram of eigenvalues, as lines."""
     counts, edges = np.histogram(w, BINS)
     for count, low, high in zip(counts, edges, edges[1:], strict=False):
         yield f"{low:6.2f} to {high:5.2f} {count:5} {'#' * round(BAR * count / counts.max())}"
@@ -75,9 +75,9 @@ def bands(comm, orbitals: positive = 128, points: positive = 16, *, overlap: flo
 
     mpirun -n 2 python -m bench bands
 
-    H(k) v = w S(k) v, complex Hermitian, S = 1 + overlap on bonds: one stack each, and the factor
-    of S is kept for two H, without a field across the ribbon and with one. Differences of
-    eigenvalues, and residuals H V - S V diag(w), over the largest eigenvalue.
+    H(k) v = w S(k) v, complex Hermitian, S = 1 + overlap on bonds, in stacks. The factor of S serves
+    two H, without a field across the ribbon and with a field. Prints differences of eigenvalues, and
+    residuals H V - S V diag(w), over the largest eigenvalue.
     """
     sites = np.arange(orbitals)
     place = place_sites(sites, 1)

@@ -16,10 +16,9 @@ COLUMNS = "scheme:<30 | first loss:11.6f | last loss:11.6f | held out:10.4f | fr
 
 
 def compare_losses(train, steps, dtype, scheme):
-    """A row for each scheme, ranks as threads and on its own grid, or for one on the ranks of the
-    job; train(scheme, steps, dtype) gives the losses step by step, and a figure of what was held
-    out.
+    """Rows of losses: of every scheme on threads, each on its own grid, or of one on the job's ranks.
 
+    train(scheme, steps, dtype) returns the losses step by step, and a figure of the held-out data.
     The last column is the largest relative distance of the losses from Serial's at any step.
     """
     if scheme:
@@ -35,7 +34,7 @@ def compare_losses(train, steps, dtype, scheme):
 
 
 def learn(net, rate, batches, clip=None):
-    """Collective: the losses of a step of AdamW for each batch, of inputs and targets."""
+    """Collective: the loss of each batch of inputs and targets, with a step of AdamW after each."""
     loss, optimizer, losses = nn.CrossEntropy(), nn.AdamW(net, rate), []
     for inputs, targets in batches:
         losses.append(loss.forward(net.forward(inputs), targets))
@@ -61,7 +60,7 @@ def train_gpt(*, steps: positive = 50, dtype: DTYPES = "float64", scheme: AXES =
     python -m bench train_gpt                                  ranks are threads, a grid each scheme
     mpirun -n 4 python -m bench train_gpt --scheme tensor3d    one scheme on the job's ranks
 
-    Held out is the text's end: the loss there in nats a character.
+    The held-out data is the text's end; its loss is in nats a character.
     """
     return compare_losses(learn_text, steps, dtype, scheme)
 

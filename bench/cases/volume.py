@@ -1,4 +1,4 @@
-"""How many words pdla's boxes receive, beside the lower bound and beside other boxes, dry."""
+"""Words that pdla's boxes receive, over the lower bound and beside other boxes, dry."""
 
 from functools import lru_cache
 from math import inf
@@ -40,12 +40,15 @@ def volume(
 ):
     """Words that a rank receives, over the lower bound, for every number P of ranks.
 
-    By pdla's boxes, and by the best box of exactly P ranks. Up to --to ranks, for every N-th number
-    with --every N. --convert N also plans products from and to 2-D blocks on the near-square grid,
-    conversions counted, for every N-th number of ranks. --least N computes for every N-th the
-    fewest words with which any box can do, from and to these blocks, whichever rank is put where.
-    There are no messages and no data: figures are by the plans' formulas, which tests compare with
-    counted bytes. --plot draws the picture of docs/choosing.md into a file.
+    Figures are for pdla's boxes, and for the best box of exactly P ranks. They follow the plans'
+    formulas, which tests compare with counted bytes.
+
+    | option | adds |
+    |---|---|
+    | --to, --every N | the largest P, and every N-th P only |
+    | --convert N | for every N-th P plans from and to 2-D blocks, with their conversions |
+    | --least N | for every N-th P the fewest words of any box and any order of ranks, for these blocks |
+    | --plot FILE | the picture of docs/choosing.md |
     """
     found = [(mnk, *study(mnk, to, every, convert, least)) for mnk in products]
     for span, counts in (("P < 32", range(32)), ("P >= 32", range(32, to + 1))):
@@ -60,8 +63,7 @@ def volume(
 
 
 def study(mnk, to, every, convert, beneath):
-    """For each of WAYS, by number of ranks, the words over the bound; and of the ranks the shares
-    that pdla's boxes use."""
+    """Words over the bound by way (WAYS) and ranks; and the shares of ranks that pdla's boxes use."""
     taken = {ranks: count_ours(mnk, ranks) for ranks in range(2, to + 1, every)}
     moving = {ranks: count_converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
     floor = {ranks: find_least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
@@ -72,7 +74,7 @@ def study(mnk, to, every, convert, beneath):
 
 
 def count_ours(mnk, ranks):
-    """Words over the bound in the box's own layouts, and the share of the ranks that work."""
+    """Words over the bound in the box's own layouts, and the share of ranks with work."""
     box = boxes.find_cheapest(*mnk, ranks, Machine())[0]
     return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
 
@@ -85,7 +87,7 @@ def count_by_divisors(mnk, ranks):
 
 
 def count_converted(mnk, ranks):
-    """Words over the bound from and to near-square 2-D blocks; and the conversions' part."""
+    """Words over the bound from and to near-square 2-D blocks, and the conversions' part."""
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
@@ -97,14 +99,15 @@ def count_converted(mnk, ranks):
 
 
 def find_least(mnk, ranks):
-    """Words over the bound that some rank must receive from and to 2-D blocks, by any box that
-    leaves at most 11% of ranks idle.
+    """Words over the bound that some rank must receive from and to 2-D blocks, by any box.
 
-    At a place of the box's grid a rank needs those elements of its faces of A and B that it does
-    not hold, and for its own block of C an addend from each of pk places, less those it computes
-    itself. As a lower bound, each rank gets the place that is best for it, even if several get the
-    same one, and the ranks that need most are idle: some rank receives at least the mean of the
-    rest.
+    The box leaves at most 11% of ranks idle. At a place of its grid a rank needs:
+
+    * the elements of its faces of A and B that it does not hold;
+    * for its own block of C an addend from each of pk places, except its own addends.
+
+    For a lower bound, each rank takes its best place, even if several take the same. The ranks that
+    need most are idle. Some rank then receives at least the mean of the others.
     """
     m, n, k = mnk
     shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), np.arange(ranks)
@@ -130,10 +133,10 @@ def _list_boxes(mnk, ranks):
 
 @case("m x n x k:<26 | ranks:8 | box:<20 | words/bound:12.3f | messages:10 | s/fewest words: laptop, a100x4:34")
 def far_out():
-    """The boxes taken on 4096 to a million ranks: words over the bound, messages and seconds, dry.
+    """The boxes chosen on 4096 to a million ranks: words over the bound, messages and seconds, dry.
 
-    Seconds are those on two machines, as multiples of those of the box of fewest words, of boxes
-    that leave at most 11% of ranks idle.
+    Seconds are on two machines, over those of the box of fewest words that leaves at most 11% of
+    ranks idle.
     """
     for mnk in LARGE:
         for ranks in MANY:
@@ -143,8 +146,10 @@ def far_out():
 
 
 def compare_fewest(mnk, ranks):
-    """The box that is taken, its words over the bound, its messages, and its seconds over those of
-    the box of fewest words, on each of MACHINES."""
+    """The chosen box, its words over the bound, and its messages; its seconds over the fewest words' box.
+
+    The seconds are on each of MACHINES.
+    """
     taken, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], find_fewest(mnk, ranks)
     ratios = [predict(mnk, ranks, taken, one).seconds / predict(mnk, ranks, fewest, one).seconds for one in MACHINES]
     cost = predict(mnk, ranks, taken, MACHINES[0])
@@ -183,7 +188,7 @@ def draw(found, path):
     rows = -(-len(found) // 2)
     figure, every = plt.subplots(rows, 2, figsize=(9, 3 * rows), sharex=True, squeeze=False, constrained_layout=True)
     dots = {"marker": ".", "linestyle": "", "markersize": 3, "rasterized": True}
-    drawn = (  # what is drawn later is drawn over the others
+    drawn = (  # later ones cover the others
         (DIVIDE, "sides that divide P", dots | {"color": "#cccccc"}),
         (CONVERTED, "pdla, from and to 2-D blocks", dots | {"color": "#f6a04d"}),
         (LEAST, "these blocks, least of any box", {"color": "k", "marker": "_", "linestyle": "", "markersize": 5}),

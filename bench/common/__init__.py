@@ -1,1 +1,1 @@
-"""What several scripts do: how they and their jobs are started, how ranks are timed, and what they multiply or train."""
+"""Shared parts of scripts: start jobs, time ranks, and make the products and networks to run."""

@@ -1,4 +1,4 @@
-"""Cases, functions that `python -m bench` runs: how words are read, and how rows are printed."""
+"""Cases, the functions of `python -m bench`: read their words, and print their rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Work = Callable[..., Iterable[Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of heads and forms: "10.3f" of numbers, "<20" of text; each form has a width."""
+    """Columns of heads and forms, with widths: "10.3f" for numbers, "<20" for text."""
 
     columns: tuple[tuple[str, str], ...]
 
@@ -29,7 +29,7 @@ class Table:
         return Table(tuple((head.strip(), form) for head, _, form in (each.strip().rpartition(":") for each in text.split("|"))))
 
     def line(self, row: Iterable[Any]) -> str:
-        """A row's values, None as a blank; two blanks precede a column of text behind another."""
+        """Format a row's values, None as a blank; two blanks precede a column of text behind another."""
         cells = []
         for value, (_, form) in zip(row, self.columns, strict=True):
             text = "" if value is None else value if isinstance(value, str) else format(value, form)
@@ -43,18 +43,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Case:
-    """A function, whose docstring is its help and whose parameters are its words; and its table."""
+    """A function and its table. The docstring is the help; the parameters are the words."""
 
     work: Work
     table: Table
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Those that the command line gives."""
+        """The parameters from the command line."""
         return [each for each in signature(self.work, eval_str=True).parameters.values() if each.name != "comm"]
 
     def add_words(self, parser: ArgumentParser) -> None:
-        """Add the words to a parser: an annotation is what reads a word, or a choice of words."""
+        """Add the words to a parser. An annotation reads a word, or lists its choices."""
         for each in self.parameters:
             kind, default = each.annotation, each.default
             option = each.kind is Parameter.KEYWORD_ONLY
@@ -66,8 +66,7 @@ class Case:
             parser.add_argument(f"--{each.name}" if option else each.name, **how)
 
     def run(self, given: Namespace) -> None:
-        """Run the case and print its lines and rows as they come; of a job's ranks the first
-        prints."""
+        """Run the case and print its lines and rows as they come; a job's first rank prints."""
         words, tell = {each.name: getattr(given, each.name) for each in self.parameters}, print
         if "comm" in signature(self.work).parameters:
             pdla.abort_on_exception()
@@ -87,10 +86,10 @@ CASES: dict[str, Case] = {}
 
 
 def case(columns: str = "") -> Callable[[Work], Work]:
-    """Register a function: it gives lines of text, and rows that have a value for each column.
+    """Register a function that yields lines of text, and rows with a value for each column.
 
-    Its parameters are the command line's: positional ones, and options after `*`. All ranks of the
-    job run a case that has a parameter `comm`, their communicator.
+    Its parameters are the command line's: positional ones, and options after `*`. A case with a
+    parameter `comm`, the communicator, runs on all ranks of the job.
     """
 
     def register(work: Work) -> Work:
@@ -101,7 +100,7 @@ def case(columns: str = "") -> Callable[[Work], Work]:
 
 
 def make_parser() -> ArgumentParser:
-    """Of all cases."""
+    """The parser of all cases."""
     whole = ArgumentParser("python -m bench", description="Run a case and print its figures; NAME --help explains one.")
     whole.add_argument("--json", type=to_write, metavar="FILE", help="write the rows to FILE")
     names = whole.add_subparsers(dest="name", metavar="NAME", required=True)

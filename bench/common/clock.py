@@ -5,7 +5,7 @@ from statistics import median
 
 
 def time_median(comm, work, times=3):
-    """Collective: what work() gives, and its seconds on the slowest rank, the median of so many times."""
+    """Collective: work()'s value, and its seconds on the slowest rank, the median of `times`."""
     found, seconds = None, []
     for _ in range(times):
         comm.barrier()
@@ -16,7 +16,7 @@ def time_median(comm, work, times=3):
 
 
 def run_alone(comm, work):
-    """Collective: what work() gives on rank 0, where alone it is called, on every rank; and its seconds."""
+    """Collective: run work() on rank 0 alone; every rank gets its value and its seconds."""
     start = time.perf_counter()
     found = work() if comm.rank == 0 else None
     return comm.share((found, time.perf_counter() - start))[0]

@@ -1,4 +1,4 @@
-"""A core of this machine, calibrated; and the share of it that a rank has where several share a core."""
+"""Calibrate a core of this machine, and describe a rank's share of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pdla.model.machine import Machine
 
 
 def calibrate_core() -> Machine:
-    """This machine's figures, by `python -m pdla.bench calibrate` on all cores at once, one rank on each."""
+    """The machine's figures by `python -m pdla.bench calibrate` on all cores at once, one rank on each."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "here.toml")
         command = [find_mpirun(), "-n", CORES, sys.executable, "-m", "pdla.bench", "calibrate", "--out", file]
@@ -23,6 +23,6 @@ def calibrate_core() -> Machine:
 
 
 def share_core(core: Machine, crowd: float) -> Machine:
-    """The figures of a rank where `crowd` ranks share a core."""
+    """The figures of a rank if `crowd` ranks share a core."""
     part = {name: getattr(core, name) / crowd for name in ("flops", "memory", "erf", "bandwidth")}
     return replace(core, call=core.call * crowd, gap=core.gap * crowd, **part)

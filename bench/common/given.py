@@ -1,4 +1,4 @@
-"""How scripts read their command lines, and what ranks print."""
+"""Read scripts' command lines, and choose the rank that prints."""
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -10,7 +10,7 @@ from pdla.bench.arguments import sizes
 
 
 def make_parser(about: str) -> ArgumentParser:
-    """For a script with options; `about`: its docstring."""
+    """The parser of a script; `about`: its docstring."""
     return ArgumentParser(Path(sys.argv[0]).name, description=about, formatter_class=RawDescriptionHelpFormatter)
 
 

@@ -1,4 +1,4 @@
-"""How jobs are started here: the checkout, its mpirun, Debian's Open MPI and ScaLAPACK, and which kernels the BLAS takes."""
+"""Start jobs: the checkout, its mpirun, Debian's Open MPI and ScaLAPACK, and the BLAS's kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def make_thread_limits(count: int) -> dict[str, str]:
-    """The variables by which each rank has so many BLAS threads, however many pdla would take."""
+    """The variables that give each rank `count` BLAS threads, whatever pdla would choose."""
     return {f"{library}_NUM_THREADS": str(count) for library in ("OMP", "OPENBLAS", "MKL")} | {"PDLA_THREADS": "1"}
 
 
@@ -37,7 +37,7 @@ def find_scalapack_fault() -> str:
 
 @cache
 def find_core_type() -> dict[str, str]:
-    """The variable by which the system's OpenBLAS, if it does not know this processor, uses its vector instructions; else {}."""
+    """The variable for vector instructions of a processor that the system's OpenBLAS does not know; else {}."""
     asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
     says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout
     if "Prescott" not in says or "OPENBLAS_CORETYPE" in os.environ:

@@ -1,4 +1,4 @@
-"""How ranks start a timed product together, wait for each other, and take its time by a clock that all share."""
+"""Start a timed product on all ranks together, wait, and time it by a clock that all ranks share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:  # importing it starts MPI, which dry cases do without
+if TYPE_CHECKING:  # its import starts MPI, which dry cases do not need
     from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
-NAP = 1e-3  # seconds for which a waiting rank that shares its core sleeps between polls, at first
-LONG = 3e-2  # and at most, while others may still compute: the polls of many ranks would take a core from them
-LEAD = 2e-3, 2e-4  # seconds from agreeing on a start to it: per rank on a core, as sleepers learn of it late; with a core each
+NAP = 1e-3  # seconds between polls of a waiting rank that shares its core, at first
+LONG = 3e-2  # and at most, while others may still compute, as many ranks' polls take a core from them
+LEAD = 2e-3, 2e-4  # seconds until an agreed start: for each rank on a shared core, as sleepers wake late; with a core each
 
 
 def count_received() -> int:
-    """Bytes that this host's link has received, as the kernel counts them; 0 where there is none."""
+    """Bytes that this host's link has received, by the kernel; 0 without a link."""
     return int(LINK.read_text()) if LINK.exists() else 0
 
 
 class Meeting:
-    """The ranks of a job on one machine. A rank that waits leaves its core to those that still compute, however the MPI waits."""
+    """The ranks of a job on one machine. Waiting ranks leave their cores to the others, however the MPI waits."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         from mpi4py import MPI
@@ -48,23 +48,23 @@ class Meeting:
         self.wait(self.comm.Ibarrier())
 
     def largest(self, values: list[float], nap: float = NAP) -> list[float]:
-        """Collective: the greatest of each value over the ranks. nap: the longest sleep between polls, in seconds."""
+        """Collective: the maximum of each value over ranks. nap: the longest sleep between polls, in seconds."""
         mine, most = np.array(values), np.empty(len(values))
         self.wait(self.comm.Iallreduce(mine, most, self.most), nap)
         return most.tolist()
 
     def start(self) -> None:
-        """Collective: wait for a moment on which all have agreed. Ranks that sleep would leave a barrier one by one."""
+        """Collective: wait for an agreed moment, as sleeping ranks would leave a barrier one by one."""
         moment = self.largest([time.perf_counter()])[0] + self.lead
         while (left := moment - time.perf_counter()) > 0:
             if self.crowded:
                 time.sleep(left)
 
     def seconds(self, work: Callable[[], Any], count: int = 1) -> float:
-        """Collective: seconds a call, of `count` back to back as in a program's loop: from the first start to the last end.
+        """Collective: seconds a call, of `count` back to back, from the first rank's start to the last rank's end.
 
-        One clock serves all ranks (perf_counter counts from boot), so that where ranks take turns on a core
-        the time of all counts.
+        One clock serves all ranks (perf_counter counts from boot), so that the time of all ranks on a
+        shared core counts.
         """
         self.start()
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What every side multiplies: the product, the blocks of it that a rank holds, and how these are filled and checked."""
+"""The product of every side: its blocks on a rank, their elements, and the check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import isqrt
 
 import numpy as np
 
-CHUNK = 1 << 20  # elements made at a time, so that checking takes little memory
+CHUNK = 1 << 20  # elements at a time, so that a check takes little memory
 A, B = 1, 2  # salts, by which the elements of A and B differ
 
 
@@ -33,11 +33,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Side:
-    """A side on one rank: its blocks of A and B, the rows and columns of its block of C, and how it multiplies.
+    """A side on one rank: its blocks of A and B, the rows and columns of its block of C, and its product.
 
-    multiply   collective: gives the local block of C, a NumPy array (in the same memory at each call, or in new)
-    workspace  bytes a rank besides A, B and C; None where the side does not know
-    volume     bytes that one product brings to the host that receives most, by the side's own count; None where it has none
+    multiply   collective: returns the local block of C, a NumPy array in old or new memory
+    workspace  bytes a rank besides A, B and C; None if unknown
+    volume     bytes of one product to the host that receives most, by the side's own count; None if unknown
     """
 
     a: Block
@@ -73,7 +73,7 @@ def _cut_chunks(rows: int, cols: int) -> Iterator[slice]:
 
 
 def make_integers(rows: np.ndarray, cols: np.ndarray, salt: int) -> np.ndarray:
-    """Integers from -4 to 4, determined by their rows and columns: sums of 10^6 products of two of them are exact in float32."""
+    """Integers from -4 to 4, functions of row and column; sums of 10^6 of their products are exact in float32."""
     return (((rows[:, None] * 73856093) ^ (cols[None, :] * 19349663) ^ (salt * 83492791)) >> 5) % 9 - 4
 
 
@@ -92,7 +92,7 @@ def fill_at_random(side: Side, seed: int) -> None:
 
 
 def is_right(side: Side, product: Product) -> bool:
-    """Whether this rank's block of C, from A and B of integers, is exactly A B: C x = A (B x) for a vector of integers."""
+    """Whether this rank's block of C is exactly A B, for integers: C x = A (B x) for a vector x of integers."""
     got = side.multiply()
     rows, cols = side.c
     if got.shape != (len(rows), len(cols)):
@@ -106,6 +106,6 @@ def is_right(side: Side, product: Product) -> bool:
 
 
 def _multiply(rows: np.ndarray, cols: np.ndarray, salt: int, x: np.ndarray) -> np.ndarray:
-    """The block of integers, rows x cols, times x, without ever holding it whole."""
+    """The block of integers, rows x cols, times x, in chunks."""
     parts = [make_integers(rows[some], cols, salt) @ x for some in _cut_chunks(len(rows), len(cols))]
     return np.concatenate(parts) if parts else np.empty(0)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 def make_console(width: int) -> Console:
-    """For standard output, so many characters wide where it is no terminal."""
+    """The console of standard output, `width` characters wide unless it is a terminal."""
     return Console(width=None if sys.stdout.isatty() else width, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""Sides of a comparison: checked, and timed in turns, as the speed of a shared machine changes within minutes."""
+"""Check the sides of a comparison, and time them in turns, as a shared machine's speed changes within minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.common.product import Product, Side, fill_at_random, fill_with_intege
 
 
 def take_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 0) -> dict[Any, list[float]]:
-    """The figure of each side in every turn, after `first` turns that do not count."""
+    """Each side's figure in every turn, after `first` turns that do not count."""
     taken: dict[Any, list[float]] = {name: [] for name in sides}
     for turn in range(first + turns):
         for name, figure in sides.items():
@@ -21,9 +21,9 @@ def take_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int 
 
 
 def time_turns(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:
-    """Collective: the seconds of a call of each work in every turn, of `count` calls.
+    """Collective: seconds a call of each work in every turn of `count` calls.
 
-    The first turn, in which plans are made, does not count.
+    The first turn, which makes plans, does not count.
     """
     return take_turns(turns, {name: partial(meeting.seconds, work, count) for name, work in works.items()}, first=1)
 
@@ -34,7 +34,7 @@ def time_medians(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], 
 
 
 def check_sides(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -> None:
-    """Collective: fill A and B at random; before, end the script with the name of a side whose product of integers is wrong."""
+    """Collective: check each side on integers, then fill A and B at random. A wrong product ends the script."""
     for name, side in sides.items():
         if not is_exact(meeting, product, side):
             raise SystemExit(f"{name}: the product of integers is wrong")
@@ -42,7 +42,7 @@ def check_sides(meeting: Meeting, product: Product, sides: Mapping[str, Side]) -
 
 
 def is_exact(meeting: Meeting, product: Product, side: Side, times: int = 1) -> bool:
-    """Collective: whether the product of integers is exact on every rank, so many times in succession."""
+    """Collective: whether the product of integers is exact on every rank, `times` times in succession."""
     fill_with_integers(side)
     wrong = [not is_right(side, product) for _ in range(times)]
     return not any(meeting.largest([float(w) for w in wrong]))

@@ -1,1 +1,1 @@
-"""What is compared with pdla, and pdla: a module for each side, whose make() gives a Side; jobs, in which they run; figures."""
+"""The sides of comparisons, pdla's and others': a module each, whose make() returns a Side; their jobs and figures."""

@@ -1,4 +1,4 @@
-"""What one would write without a library: A's rows stay, B's rows are gathered on all ranks, and numpy.matmul does the rest."""
+"""A product without a library: an allgather of B's rows, then numpy.matmul with the local rows of A."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,5 +1,7 @@
-"""The ranks' own GEMMs without communication: each rank has all it needs of A and B for its 2-D block of C. Variant "barriers":
-a barrier follows each GEMM, as a real product ends when all ranks have; ranks that wait there leave their cores to the others."""
+"""The ranks' own GEMMs without communication: each rank holds the parts of A and B for its 2-D block of C.
+
+Variant "barriers": a barrier follows each GEMM, since a product ends with the last rank. Waiting ranks leave their cores.
+"""
 
 from collections.abc import Callable
 
@@ -30,7 +32,7 @@ def do_nothing() -> None: ...
 
 
 def make_barrier(comm: MPI.Comm) -> Callable[[], None]:
-    """The fastest barrier at hand: pdla's shared buffer, on which the ranks of a node meet without messages."""
+    """Make the fastest barrier: pdla's shared buffer, where the ranks of a node meet without messages."""
     shared_buffer = pdla.as_communicator(comm.Dup()).shared_buffer()
     assert shared_buffer is not None
     shared_buffer.open(0)

@@ -1,4 +1,4 @@
-"""PyTorch's DTensor on gloo. The variant says how A and B are cut, and so what is gathered or reduced:
+"""PyTorch's DTensor on gloo. The variant is the cut of A and B, which decides what is gathered or reduced:
 
 rows    A and B by rows: B is gathered.     depth  A by columns, B by rows: addends of C, reduced to its rows.
 blocks  A, B and C in 2-D blocks.

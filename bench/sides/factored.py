@@ -1,4 +1,4 @@
-"""pdla's factorizations and eigenvectors, in place in its own layouts: as bench/sides/pdfactor.py with a FILE.
+"""pdla's factorizations and eigenvectors, in place in its own layouts, as bench/sides/pdfactor.py with a FILE.
 
 mpirun -n 4 python -m bench.sides.factored n n "Cholesky;LU" FILE
 """

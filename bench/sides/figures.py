@@ -1,4 +1,4 @@
-"""The figures that jobs write as lines: a row for each product and number of ranks, as a table and as JSON."""
+"""Figures from the lines of jobs: a row for each product and number of ranks, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.common.product import Product
 from bench.common.table import start_table
 
 FEW = f"pdla on {CORES}"
-LABELS = {  # the columns: for each its module, its variant (None: the best of all), and whether its workspace is shown
+LABELS = {  # columns: module, variant (None: the best of all), and whether to show the workspace
     "NumPy": ("numpy_alone", None, False),
     "ceiling": ("ceiling", "", False),
     "and barriers": ("ceiling", "barriers", False),
@@ -34,8 +34,10 @@ PEERS = ("by hand", "ScaLAPACK", "DTensor")
 
 @dataclass
 class Measured:
-    """A side's figures for one product: seconds in every turn, whether it was exact on integers, workspace in bytes, and how many
-    ranks hold a part of C."""
+    """A side's figures for one product.
+
+    workspace  bytes;  holders: ranks with a part of C;  exact: on integers;  seconds: of every turn
+    """
 
     variant: str
     about: str
@@ -49,13 +51,13 @@ class Measured:
         return median(self.seconds)
 
     def over(self, other: Measured) -> float:
-        """The median of the ratios of this side's time to the other's, turn by turn; a job that has failed has fewer turns."""
+        """The median ratio of this side's time to the other's, turn by turn; a failed job has fewer turns."""
         return median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=False))
 
 
 @dataclass
 class Row:
-    """One product on so many ranks: the figures of each side, by (module, variant), and why others were left out."""
+    """One product on `ranks` ranks: each side's figures by (module, variant), and reasons for sides left out."""
 
     ranks: int
     product: Product
@@ -74,7 +76,7 @@ class Row:
         return min(found, key=lambda side: side.median, default=None)
 
     def over_numpy(self, label: str) -> float | None:
-        """NumPy's time over the side's, the median over turns; None where either was not run."""
+        """NumPy's time over the side's, the median over turns; None unless both ran."""
         numpy, side = self.best("NumPy"), self.best(label)
         return numpy.over(side) if numpy and side else None
 
@@ -95,8 +97,10 @@ def format_sizes(product: Product) -> str:
 
 
 def make_table(ranks: int, rows: Iterable[Row]) -> Table:
-    """Milliseconds of each side, beside them NumPy's over these; for sides of pdla the workspace a rank. Last, the better
-    of pdla's sides on all ranks over the ceilings without and with barriers."""
+    """Milliseconds of each side, and NumPy's time over them; for pdla's sides the workspace a rank.
+
+    The last column has the faster of pdla's sides on all ranks over the ceilings without and with barriers.
+    """
     sides = (name for label, (_, _, space) in LABELS.items() for name in (f"{label}, ms", *["workspace"] * space))
     made = start_table(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
     for row in rows:
@@ -131,13 +135,15 @@ def _format_time(row: Row, label: str, side: Measured) -> str:
 
 
 def _format_holders(row: Row, label: str, side: Measured) -> str:
-    """On how many ranks C lies, where blocks are so large that some have none: those leave their cores to the others."""
+    """The number of ranks with a part of C, if large blocks leave some without, and their cores to the others."""
     return f", C on {side.holders} of {row.ranks}" if label in PEERS and side.holders < row.ranks else ""
 
 
 def summarize(rows: list[Row]) -> list[str]:
-    """In how many rows pdla in its native layouts, on all ranks or on as many as there are cores, is faster than every peer
-    that was measured, in which it is not, and which results are wrong."""
+    """Count the rows where pdla in native layouts beats every measured peer; list the others, and wrong results.
+
+    pdla's figure is the best of OURS: on all ranks, or on as many as there are cores.
+    """
     compared = [row for row in rows if row.best("pdla native") and any(map(row.best, PEERS))]
     slower = {row.title: said for row in compared if (said := _find_faster(row))}
     wrong = [f"WRONG on integers: {row.title}: {', '.join(row.wrong)}" for row in rows if row.wrong]
@@ -152,7 +158,7 @@ def summarize(rows: list[Row]) -> list[str]:
 
 
 def _find_faster(row: Row) -> str:
-    """The peers faster than the best of pdla in its native layouts, in words."""
+    """Describe the peers that are faster than the best of pdla's native layouts."""
     ours = _find_fastest(row, OURS)
     if ours is None:
         return ""
@@ -162,7 +168,7 @@ def _find_faster(row: Row) -> str:
 
 
 def list_left_out(rows: Iterable[Row]) -> list[str]:
-    """The sides and products that were not run, by reason."""
+    """The sides and products left out, by reason."""
     told: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, why in row.left_out.items():

@@ -1,4 +1,4 @@
-"""One mpirun of sides that share an MPI: each product is made, checked, and timed in turns that alternate between the sides.
+"""One mpirun of sides that share an MPI: make and check each product, then time the sides in alternating turns.
 
 python -m bench.sides.job SPEC
 
@@ -25,10 +25,10 @@ MOST = 50  # products in a turn, at most
 
 
 def time_sides(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[list[tuple[float, float]]]:
-    """Collective: of each side the turns of products back to back, each of about `turn` seconds, judged by a first product.
+    """Collective: each side's turns of products back to back, of about `turn` seconds by a first product.
 
-    Of a turn the seconds of a product, and the bytes over the link of the host that received most. If sides take turns, a turn of
-    several products begins with one that is not counted: the caches hold another side's data, and idle connections start slowly.
+    A turn has the seconds of a product, and the bytes on the link of the host that received most. If several sides alternate, a
+    turn of several products has one more, uncounted, at its start, as caches hold another side's data, and idle links start slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
 

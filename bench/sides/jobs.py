@@ -1,4 +1,4 @@
-"""The jobs of the sides: how each is started, and what is missing where it cannot be."""
+"""The jobs of the sides: their commands, and reasons why a job cannot run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from bench.common.product import Product
 TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
 TORCH_BYTES = 240 * 2**20  # memory of a process that has imported PyTorch
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-SETS = 8  # of A and B, held by the other sides of the job of by_hand; from 2-D blocks these gather sqrt(ranks) sets, twice
+SETS = 8  # of A and B in the other sides of by_hand's job; from 2-D blocks these gather sqrt(ranks) sets, twice
 
-Variant = tuple[str, str]  # a module of sides/, and the variant that its make() is given
+Variant = tuple[str, str]  # a module of sides/, and its make()'s variant
 OURS = ("native", "shared", "few", "blocks")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Sides that run in one mpirun: start(ranks) is the command that precedes the module; missing(): why it cannot be, or ""."""
+    """Sides in one mpirun. start(ranks): the command before the module; find_missing(): why it cannot run, or ""."""
 
     name: str
     sides: tuple[Variant, ...]
@@ -46,7 +46,7 @@ class Job:
     threads: int = 1
 
     def run(self, ranks: int, spec: dict[str, Any], limit: float) -> tuple[list[dict[str, Any]], str]:
-        """Run the job to its end; gives the lines of its results, and "" or what went wrong in a few words."""
+        """Run the job to its end; return its lines of results, and "" or its fault in a few words."""
         with tempfile.TemporaryDirectory() as folder:
             results = Path(folder, "results")
             results.touch()
@@ -54,7 +54,7 @@ class Job:
             return [json.loads(line) for line in results.read_text().splitlines()], fault
 
     def _run_to_end(self, ranks: int, spec: str, limit: float) -> str:
-        """An exception here, as by a signal, ends the job."""
+        """Run the job; an exception here, as by a signal, ends it."""
         mine = os.environ | make_thread_limits(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
         command = [*self.start(ranks), "-m", "bench.sides.job", spec]
         with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
@@ -104,7 +104,7 @@ def find_torch_fault(python: Path) -> str:
 
 
 def explain_unfit(side: Variant, product: Product, ranks: int) -> str:
-    """Why a side cannot do a product on this machine; "" where it can. Some sides hold whole matrices on every rank."""
+    """Why a side cannot run a product on this machine; "": it can. Some sides hold whole matrices on every rank."""
     m, n, k = product.m, product.n, product.k
     if side == ("ours", "few") and ranks <= CORES:
         return "each rank has a core in any case"

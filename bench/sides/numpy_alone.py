@@ -1,4 +1,4 @@
-"""NumPy in one process, on as many BLAS threads as the job is given: what the machine can do without ranks."""
+"""NumPy in one process, on the job's number of BLAS threads: the machine without ranks."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,7 +1,9 @@
-"""pdla through a plan. Variants: in its own layouts on all ranks ("native"), with A and B in memory that these share ("shared"),
-the faster of both on as many ranks as there are cores ("few"); and from 2-D blocks to 2-D blocks ("blocks").
+"""pdla through a plan. Variants:
 
-In pdla's own layouts a tall C is stored by columns where that is faster on this processor (docs/choosing.md): both are tried.
+native  its own layouts on all ranks           few     the faster of both on as many ranks as there are cores
+shared  with A and B in shared memory          blocks  from 2-D blocks to 2-D blocks
+
+In pdla's own layouts a tall C may be faster by columns on some processors (docs/choosing.md), so this side tries both orders.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
-TALL = 4  # rows over columns of a block of C from which storing it by columns is tried
-TRIES = 3  # products of each side that is compared, in turns
+TALL = 4  # rows over columns of a block of C from which the side also tries storage by columns
+TRIES = 3  # products of each compared side, in turns
 
 
 def make_grid(comm: MPI.Comm) -> pdla.ProcessGrid:
-    """Collective: all ranks on the near-square grid."""
+    """Collective: make the near-square grid of all ranks."""
     return pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
 
 
 def make_operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.Layout]) -> tuple[pdla.DistMatrix, ...]:
-    """Collective: A, B and C of zeros."""
+    """Collective: make A, B and C of zeros."""
     shapes = ((product.m, product.k), (product.k, product.n), (product.m, product.n))
     return tuple(pdla.zeros(s, grid, layout, dtype=product.dtype) for s, layout in zip(shapes, layouts, strict=True))
 
@@ -60,22 +62,22 @@ def make_fewer(some: MPI.Comm, product: Product) -> Side:
 
 
 def choose_faster(meeting: Meeting, *sides: Side) -> Side:
-    """Collective: the side whose fastest product takes least time."""
+    """Collective: choose the side with the fastest product."""
     times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
     least = [min(taken) for taken in zip(*times, strict=True)]
     return sides[least.index(min(least))]
 
 
 def make_idle(product: Product) -> Side:
-    """The side of a rank that has no part in the product."""
+    """The side of a rank without a part in the product."""
     none = np.arange(0)
     nothing = make_block(none, none, product.dtype)
     return Side(nothing, nothing, (none, none), lambda: nothing.array)
 
 
-def make_side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
-    """Collective: the side that multiplies through a plan made here; `told`: algorithm, box and schedule, as for plan_matmul."""
-    plan = pdla.plan_matmul(A, B, out=C, **told)
+def make_side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **options: Any) -> Side:
+    """Collective: make the side of a plan; `options`: algorithm, box and schedule, as for plan_matmul."""
+    plan = pdla.plan_matmul(A, B, out=C, **options)
     a, b, c = (Block(X.local, *(held.indices() for held in X.indices)) for X in (A, B, C))
 
     def multiply():
@@ -90,7 +92,7 @@ def make_side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told
 
 
 def count_busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
-    """Collective: bytes that the ranks of one host received from other hosts, by the ledger; the most of any host."""
+    """Collective: bytes that one host's ranks received from other hosts, by the ledger; the most of any host."""
     sums: Counter[str] = Counter()
     for host, size in comm.share((platform.node(), ledger.bytes_from_far)):
         sums[host] += size

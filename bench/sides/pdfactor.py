@@ -2,9 +2,9 @@
 
 mpirun.openmpi -n 2 python -m bench.sides.pdfactor m n "NAME;..." [FILE]
 
-The best blocks and grid have the least of 3 turns. Then each line of the input is a name, and answered by the milliseconds of one
-more turn; meanwhile the ranks sleep. With FILE: on the two grids that are most nearly square. There go the least milliseconds, and
-the bytes that a host's link brought in the mean.
+The best blocks and grid have the least of 3 turns. Then the job reads names, a line each, and answers with the milliseconds of one
+more turn; meanwhile the ranks sleep. With FILE it searches only the two most nearly square grids, and writes the least
+milliseconds, and the mean bytes that a host's link received.
 """
 
 import json
@@ -20,13 +20,13 @@ from bench.common.meeting import count_received
 from bench.sides.pdgemm import list_indices, load_library, make_context
 
 TURNS = 3
-NAP = 0.02  # seconds between looks for a question: other jobs are timed meanwhile
+NAP = 0.02  # seconds between polls for a name, as other jobs are timed meanwhile
 BLOCKS = (32, 64, 128)
 LOWER = c_char_p(b"L")
 
 
 class Matrix:
-    """m x n in square blocks: of n x n symmetric, and positive definite with `shift` on the diagonal."""
+    """m x n in square blocks; n x n ones are symmetric, and with `shift` on the diagonal positive definite."""
 
     def __init__(self, m, n, block, pr, pc, shift=0.0):
         i, j = divmod(MPI.COMM_WORLD.rank, pc)
@@ -53,7 +53,7 @@ def call(name, *arguments):
 
 
 def list_routines(m, n, *where):
-    """By name: what is done before, and what is timed. where: block, and rows and columns of the grid."""
+    """By name: the preparation, and the timed call. where: block, and rows and columns of the grid."""
     return list_square(n, *where) if m == n else list_tall(m, n, *where)
 
 
@@ -93,7 +93,7 @@ def list_tall(m, n, *where):
 
 
 def make_workspaces(m, n, block):
-    """Workspaces of numbers and of integers, each with its length, as arguments; and one for tau."""
+    """Arguments of workspaces of numbers and integers with their lengths; and one for tau."""
     arrays = np.empty((m + n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
     return with_lengths(arrays), np.empty(m + n).ctypes.data_as(c_void_p)
 
@@ -104,13 +104,13 @@ def with_lengths(arrays):
 
 
 def list_grids(ranks, few):
-    """Rows of ranks: all that divide, or those of the two grids that are most nearly square, with no more rows than columns."""
+    """Rows of grids: all divisors of the ranks, or those of the two most nearly square grids with no more rows than columns."""
     every = [pr for pr in range(1, ranks + 1) if ranks % pr == 0]
     return [pr for pr in every if pr * pr <= ranks][-2:] if few else every
 
 
 def time_turn(before, call):
-    """Milliseconds, and the bytes that a host's link brought in the mean."""
+    """Collective: milliseconds, and the mean bytes that a host's link received."""
     comm = MPI.COMM_WORLD
     before()
     came = count_received()
@@ -122,7 +122,7 @@ def time_turn(before, call):
 
 
 def search(m, n, names, few):
-    """By name the least milliseconds, the bytes, and where that was: block and grid."""
+    """Collective: by name the least milliseconds, the bytes, and their block and grid."""
     ranks, best = MPI.COMM_WORLD.size, {}
     for pr in list_grids(ranks, few):
         for block in BLOCKS:
@@ -135,7 +135,7 @@ def search(m, n, names, few):
 
 
 def read_name():
-    """Collective: the next line of the input; the ranks sleep until it comes."""
+    """Collective: read the next line of the input; the ranks sleep until it comes."""
     comm = MPI.COMM_WORLD
     line = sys.stdin.readline() if comm.rank == 0 else None
     request = comm.Ibarrier()
@@ -145,7 +145,7 @@ def read_name():
 
 
 def serve(m, n, best):
-    """Answer names until the input ends."""
+    """Collective: answer names until the input ends."""
     ranks, places = MPI.COMM_WORLD.size, {place[1:] for place in best.values()}
     where = {(block, pr): list_routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
     while name := read_name():

@@ -14,7 +14,7 @@ from bench.common.product import Block, Product, Side, choose_grid, make_block
 
 
 def list_indices(n: int, parts: int, i: int, width: int) -> np.ndarray:
-    """Those of n indices, dealt out to `parts` in blocks of `width`, that part i holds."""
+    """Part i's indices of n, block-cyclic over `parts` in blocks of `width`."""
     indices = np.arange(n)
     return indices[indices // width % parts == i]
 
@@ -26,7 +26,7 @@ def load_library() -> CDLL:
 
 @cache
 def make_context(pr: int, pc: int) -> int:
-    """Collective: a BLACS context over all ranks, rows of the grid first."""
+    """Collective: make a BLACS context over all ranks, in row order."""
     made = c_int()
     load_library().Cblacs_get(-1, 0, byref(made))
     load_library().Cblacs_gridinit(byref(made), c_char_p(b"R"), pr, pc)
@@ -60,6 +60,6 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
 
 
 def name_versions() -> str:
-    """Which MPI, ScaLAPACK and BLAS are in this process."""
+    """Name the MPI, ScaLAPACK and BLAS of this process."""
     mapped = set(re.findall(r"/\S*(?:scalapack|/libblas|/libopenblas\.|openblasp-r\d)\S*", Path("/proc/self/maps").read_text()))
     return ", ".join([MPI.Get_library_version().split(",")[0], *sorted(mapped)])

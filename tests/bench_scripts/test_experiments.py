@@ -213,7 +213,7 @@ def test_no_result_on_the_page_is_typed():
 
 
 def test_rates_are_read_as_tc_reads_them():
-    assert [experiments.bytes_a_second(rate) for rate in ("50mbit", "1.5gbit", "800bit")] == [6.25e6, 1.875e8, 100]
+    assert [experiments.parse_rate(rate) for rate in ("50mbit", "1.5gbit", "800bit")] == [6.25e6, 1.875e8, 100]
 
 
 def test_a_stopped_run_goes_on(tmp_path):
