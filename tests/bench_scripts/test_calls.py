@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product_and_a_later_one(layout, ranks, most, most_later):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
-    work = f"pdla.dry_run({ranks}, calls.products, calls.LAYOUTS[{layout!r}])[0]"
+    work = f"pdla.dry_run({ranks}, calls.count_products, calls.LAYOUTS[{layout!r}])[0]"
     program = f"import pdla; from bench.cases import calls; print(*{work})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
     first, later, again = map(int, done.stdout.split())
