@@ -124,7 +124,7 @@ def believed(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64
     Machines are drawn, and up to 64 ranks, or exactly so many; the ranks that a prediction runs dry
     are drawn as of thousands.
     """
-    with patch.object(dry.sampled, "__defaults__", (FEW, False)):
+    with patch.object(dry.sampled, "__defaults__", (FEW, False)), patch.object(costs, "EVERY_RANK", FEW):
         for what in kinds.split(",") if kinds else ("product", *FACTORIZATIONS):
             random, ratios = Random(seed), {}
             for i in range(count):

@@ -20,7 +20,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
 from pdla.model.cost import Cost
 
-EVERY_RANK = 64  # ranks up to which all of them are run to count: without a clock that takes little
+EVERY_RANK = 64  # ranks up to which all of them are run: a product's dry run takes a few milliseconds
 
 
 def predicted(plan: Description, timed: Cost) -> Cost:
@@ -52,9 +52,12 @@ def count(plan: Description, rank: int) -> tuple[int, int, int, int]:
 
 def clocked(plan: Description) -> dict[int, Ledger]:
     """Local: the ledgers of some ranks on the plan's machine."""
-    comm = plan.grid.comm
-    ranks = dry.sampled(comm, _grids(plan)) if comm.size <= problem.LARGE else [first(plan)]
-    return {rank: clock(plan, rank) for rank in ranks}
+    return {rank: clock(plan, rank) for rank in _timed(plan)}
+
+
+def is_faster(plan: Description, seconds: float) -> bool:
+    """Local: whether the plan takes less than so many seconds on its machine. The first rank that takes more ends the dry runs."""
+    return all(clock(plan, rank).seconds < seconds for rank in _timed(plan))
 
 
 def clock(plan: Description, rank: int) -> Ledger:
@@ -71,8 +74,14 @@ def _grids(plan: Description) -> list[ProcessGrid]:
     return [plan.grid, plan.A.grid, plan.B.grid, plan.C.grid]
 
 
+def _timed(plan: Description) -> list[int]:
+    """The ranks whose seconds count; of very many the first alone."""
+    comm = plan.grid.comm
+    return dry.sampled(comm, _grids(plan), EVERY_RANK) if comm.size <= problem.LARGE else [first(plan)]
+
+
 def _counted(plan: Description) -> list[int]:
-    """The ranks that count; of very many not the second along an axis."""
+    """The ranks whose bytes count; of very many not the second along an axis."""
     comm = plan.grid.comm
     return dry.sampled(comm, _grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
 
