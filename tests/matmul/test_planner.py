@@ -8,7 +8,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.collectives import ring
 from pdla.layout import shares
-from pdla.matmul import planner
+from pdla.matmul import dry, planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
@@ -201,3 +201,33 @@ def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
 
     assert 5 * 10**6 < pdla.dry_run(64, peak)[0] <= 10**7
     assert len(runs) < 5 * 64
+
+
+def on_machine(mnk, ranks, name):
+    """What plans a product of matrices in 2-D blocks on a described machine."""
+    machine = Machine.load(name)
+    grid = ProcessGrid(pdla.balanced_shape(ranks), comm=dry.imagined(ranks, machine))
+    m, n, k = mnk
+    A, B, C = (Operand(shape, LAYOUT, grid) for shape in ((m, k), (k, n), (m, n)))
+    return PlanBuilder(A, B, C, np.dtype(float), Options(), machine)
+
+
+@pytest.mark.parametrize(("mnk", "ranks", "name"), [((948, 816, 809), 17, "a100x4"), ((1274, 545, 1735), 20, "v100x4")])
+def test_of_the_ways_of_least_price_the_fastest_on_the_machine_is_taken(mnk, ranks, name):
+    builder = on_machine(mnk, ranks, name)
+    seconds = []
+    for way in builder.contenders(planner.COSTED):
+        plan = builder.plan(way)
+        ledgers = [dry.on_machine(plan.grid.comm, costs._program(plan), rank, plan.machine) for rank in range(ranks)]
+        seconds.append(max(ledger.seconds for ledger in ledgers))
+    taken = planner.make(builder)
+    assert taken.timed.seconds == min(seconds) < 0.9 * seconds[0]
+
+
+def test_rows_of_a_grid_that_nodes_cut_are_timed_as_their_slowest_rank():
+    """Of 5 x 7 ranks in nodes of 4 none at a corner or in the middle receives most from other nodes."""
+    builder = on_machine((6175, 4145, 4466), 35, "v100x4")
+    (plan,) = (builder.plan(way) for way in builder.contenders(12) if way.schedule == way.algorithm == "summa")
+    clocks = [costs.clock(plan, rank).seconds for rank in range(35)]
+    corners = [0, 6, 17, 28, 34]
+    assert plan.timed.seconds == max(clocks) > 1.5 * max(clocks[rank] for rank in corners)
