@@ -216,7 +216,7 @@ def on_machine(mnk, ranks, name):
 def test_of_the_ways_of_least_price_the_fastest_on_the_machine_is_taken(mnk, ranks, name):
     builder = on_machine(mnk, ranks, name)
     seconds = []
-    for way in builder.contenders(planner.COSTED):
+    for way in builder.list_contenders(planner.COSTED):
         plan = builder.plan(way)
         ledgers = [dry.on_machine(plan.grid.comm, costs._program(plan), rank, plan.machine) for rank in range(ranks)]
         seconds.append(max(ledger.seconds for ledger in ledgers))
@@ -227,7 +227,7 @@ def test_of_the_ways_of_least_price_the_fastest_on_the_machine_is_taken(mnk, ran
 def test_rows_of_a_grid_that_nodes_cut_are_timed_as_their_slowest_rank():
     """Of 5 x 7 ranks in nodes of 4 none at a corner or in the middle receives most from other nodes."""
     builder = on_machine((6175, 4145, 4466), 35, "v100x4")
-    (plan,) = (builder.plan(way) for way in builder.contenders(12) if way.schedule == way.algorithm == "summa")
+    (plan,) = (builder.plan(way) for way in builder.list_contenders(12) if way.schedule == way.algorithm == "summa")
     clocks = [costs.clock(plan, rank).seconds for rank in range(35)]
     corners = [0, 6, 17, 28, 34]
     assert plan.timed.seconds == max(clocks) > 1.5 * max(clocks[rank] for rank in corners)
