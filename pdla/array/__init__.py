@@ -15,6 +15,7 @@ gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 squares(a, c)              whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
 potrf(a), trtri(a), getrf(a, before), trsm(t, b, lower, unit, conjugate)   LAPACK's, in place (lapack.py)
 geqrt(a), larft(gram, tau), orhr_col(q)    LAPACK's block reflectors
+sytrd(a), syevd(a)         LAPACK's tridiagonal form, and eigenvectors, of a Hermitian a, in its place
 stedc(d, e), sterf(d, e), laed4(d, z, rho, begin, end)     LAPACK's for tridiagonal matrices, given as the host's arrays
 host_or(x, unknown)        x as NumPy's array, to decide by; `unknown` where arrays have no data
 finite(x)                  whether no element is infinite or NaN

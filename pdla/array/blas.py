@@ -31,7 +31,8 @@ VECTORS = {"f": "sgemv", "d": "dgemv", "F": "cgemv", "D": "zgemv"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
 ARGUMENTS = {"gemm": 13, "gemv": 11, "syrk": 10, "trsm": 11}
 LAPACK = {  # of SciPy's other module
-    "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "sytrd": 10, "hetrd": 10, "stedc": 11, "sterf": 4, "laed4": 8,
+    "potrf": 5, "trtri": 6, "getrf": 6, "geqrt3": 7, "sytrd": 10, "hetrd": 10, "syevd": 11, "heevd": 13,
+    "stedc": 11, "sterf": 4, "laed4": 8,
 }
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited

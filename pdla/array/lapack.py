@@ -313,6 +313,30 @@ def sytrd(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return d, e[: max(0, n - 1)], tau[: max(0, n - 1)]
 
 
+def syevd(a: np.ndarray) -> np.ndarray:
+    """The eigenvalues, ascending, of a Hermitian a, whose lower triangle alone is read; its eigenvectors take its place.
+
+    NaN where a is not finite, or has eigenvalues that were not found. Divide and conquer; best for columns of unit stride.
+    """
+    n, w, at = len(a), np.zeros(len(a), a.real.dtype), np.arange(len(a))
+    a[at, at] = a.diagonal().real
+    if not n or not np.isfinite(np.tril(a)).all():  # with NaN LAPACK may not end
+        return w * np.nan
+    if a.dtype.kind == "c":
+        name, spaces = "heevd", [np.empty(2 * n + n * n, a.dtype), np.empty(1 + 5 * n + 2 * n * n, w.dtype)]
+    else:
+        name, spaces = "syevd", [np.empty(1 + 6 * n + 2 * n * n, a.dtype)]
+    spaces.append(np.empty(3 + 5 * n, np.int32))
+    with in_place(np, a, b"T") as (x, _, ld):
+        sizes = (ctypes.c_int * 6)(n, ld, 0, *map(len, spaces))
+        size = ctypes.addressof(sizes)
+        pairs = [each for i, space in enumerate(spaces, 3) for each in (_address(space), size + 4 * i)]
+        _routine(PREFIXES[a.dtype.char] + name, config.settings.blas)(
+            b"V", b"L", size, _address(x), size + 4, _address(w), *pairs, size + 8
+        )
+    return w if not sizes[2] else w * np.nan
+
+
 def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:
     """Call name(flags..., sizes..., x, ld, arrays..., info); gives info."""
     if not x.size:

@@ -423,6 +423,13 @@ def sytrd(a: Meta) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.zeros(n, real), np.zeros(max(0, n - 1), real), np.zeros(max(0, n - 1), a.dtype)
 
 
+def syevd(a: Meta) -> np.ndarray:
+    d, e, _ = sytrd(a)
+    w, _ = stedc(d, e)
+    _lapack(len(a), len(a), 2 * len(a) ** 3, a.dtype)
+    return w
+
+
 def erf(x: Meta) -> Meta:
     meter = metered.get()
     if meter is not None:

@@ -25,7 +25,7 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
-from pdla.array.lapack import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
+from pdla.array.lapack import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, syevd, sytrd, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"

@@ -262,6 +262,29 @@ def test_orhr_col_reconstructs_the_reflections_of_orthonormal_columns(dtype, n, 
     same(h.conj().T @ h, np.eye(len(q)), dtype)
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 40])
+@pytest.mark.parametrize("how", LIE)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_syevd(dtype, how, n):
+    kind = np.finfo(dtype)
+    a = drawn(n, n, dtype)
+    a += a.conj().T
+    for power in (1, float(kind.tiny) * 2**8, float(kind.max) / 2**8):  # squares of elements leave the range
+        x = lying(a * kind.dtype.type(power), how)
+        x[np.triu_indices(n, 1)] = np.nan  # not read
+        if x.dtype.kind == "c":
+            x.imag[range(n), range(n)] = np.nan
+        w = lapack.syevd(x)
+        assert w.dtype == kind.dtype and w.shape == (n,) and (np.diff(w) >= 0).all()
+        w = wide(w).real / power
+        same(wide(a) @ wide(x), wide(x) * w, dtype)
+        same(wide(x).conj().T @ wide(x), np.eye(n), dtype)
+    for bad in (np.nan, np.inf):
+        x = lying(a, how)
+        x[n - 1 :, :1] = bad
+        assert np.isnan(lapack.syevd(x)).all()
+
+
 def test_a_block_of_more_columns_than_rows_has_no_reflections_here():
     for module in (lapack, meta):
         with pytest.raises(AssertionError, match="geqrt of 2 x 3: at most as many columns as rows"):

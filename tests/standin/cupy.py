@@ -562,7 +562,9 @@ def _of_scipy(name):
     return function
 
 
-linalg = SimpleNamespace(cholesky=_of_scipy("cholesky"))
+linalg = SimpleNamespace(
+    cholesky=_of_scipy("cholesky"), eigh=lambda a, UPLO: tuple(map(_up, np.linalg.eigh(_down(a), UPLO))),
+)
 _put_in("cupy_backends.cuda.libs", cublas=_cublas, cusolver=_cusolver)
 _put_in("cupyx.scipy.linalg", lu_factor=_of_scipy("lu_factor"), solve_triangular=_of_scipy("solve_triangular"))
 _put_in("cupyx.scipy.special", erf=_erf)

@@ -21,7 +21,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, composed, numpy
-from pdla.array.cupy.cusolver import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, sytrd, trsm, trtri
+from pdla.array.cupy.cusolver import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, syevd, sytrd, trsm, trtri
 from pdla.array.cupy.fused import (
     add_at,
     column_sums,

@@ -13,6 +13,7 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
+from pdla.array.dtypes import near_one
 from pdla.array.lapack import PREFIXES, in_place, laed4, sterf, turned  # noqa: F401 - laed4, sterf: the host's work
 
 
@@ -138,3 +139,17 @@ def sytrd(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     found = lapack.sytrd(x)
     a[...] = cupy.asarray(x)
     return found
+
+
+def syevd(a: Any) -> np.ndarray:
+    """See lapack.py; brought near 1 first, as LAPACK does by itself."""
+    if not a.size:
+        return np.zeros(0, a.real.dtype)
+    x, at = cupy.tril(a), np.arange(len(a))
+    x[at, at] = a.diagonal().real
+    if not bool(cupy.isfinite(x).all()):
+        return np.full(len(a), np.nan, a.real.dtype)
+    scale = near_one(float(abs(x).max()), a.dtype)
+    x *= scale
+    w, a[...] = cupy.linalg.eigh(x, UPLO="L")
+    return cupy.asnumpy(w) / scale

@@ -14,7 +14,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import summed
 
 
-def claim_of_vectors(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
+def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
     """(A (V x) - V (w x)) / |w| + V^H (V x) = x: for vectors x of n elements, of which V takes the first k."""
     n = A.shape[0]
 
@@ -37,7 +37,7 @@ def claim_of_vectors(A: DistMatrix, part: Part, images: Images, lost: str) -> Cl
     def given(x: Pair) -> Pair:
         return x
 
-    return Claim(n, 16 * n, given, steps, matrices=lambda made: made[1:], control=lambda made: made[0].tolist(), lost=lost)
+    return Claim(n, 16 * n, given, steps, matrices=lambda made: made[1:], control=lambda made: made[0].tolist())
 
 
 def claim_of_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:

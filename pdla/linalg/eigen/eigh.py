@@ -23,21 +23,23 @@ from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor
 from pdla.linalg.eigen.claims import claim_of_values, claim_of_vectors
 from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
-from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout, working_copy
+from pdla.linalg.panels import kernels
+from pdla.linalg.panels.blocks import as_layout, count_workspace, on_all_ranks, part_layout, working_copy
 from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines.qr import HEADER
-from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, multiply_by_q
+from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, check_sums, multiply_by_q
 from pdla.linalg.triangular import solve_triangular
-from pdla.linalg.verify import run_checked, why_lost
+from pdla.linalg.verify import checking, run_checked, why_lost
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 from pdla.model.machine import Machine
 
+LARGE = 2**15 - 2  # columns up to which LAPACK's workspace, 2 n^2 and a little, is counted by its 32-bit integers
 Factor = DistMatrix | tuple[DistMatrix, bool]
 
 
@@ -105,7 +107,8 @@ def eigh(
     One-stage reduction to tridiagonal form by Householder's reflections (LAPACK Working Note 30),
     divide and conquer (Cuppen 1981), and the reflections applied to the wanted vectors, in blocks.
     A is brought to block-cyclic columns (a grid of one row) over all ranks, or as many as a node
-    has cores, and, near the ends of the range of its dtype, multiplied by a power of 2.
+    has cores, and, near the ends of the range of its dtype, multiplied by a power of 2. One rank
+    alone finds all vectors by LAPACK's syevd.
 
     Of each vector the first component of at least 0.6 of the largest one's absolute value is real
     and positive. So signs do not depend on the number of ranks, unless rounding moves a component
@@ -417,28 +420,44 @@ def _check_vectors(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
         checks.result(A, (A.shape[0], len(wanted(options, np.zeros(A.shape[0])))), dtype, None, options.layout)
 
 
-def _reduce(plan: FactorPlan, A: DistMatrix) -> Reduced:
-    """Collective: T of A, whose columns are worked on: the rows of the transpose, or of the conjugate."""
-    given = A.T if plan.options.lower else A.conj()
-    return TRIDIAGONAL.compute(given, plan.place, plan.dtype, plan.overwrites("a"))
+def _by_columns(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
+    """Local: A, whose columns are worked on, as their transposes: rows of the transpose, or of the conjugate."""
+    return A.T if plan.options.lower else A.conj()
+
+
+def _overwrites(plan: FactorPlan) -> bool:
+    """Local: whether A may be written to, which a check of V reads once more."""
+    return plan.overwrites("a") and not checking()
 
 
 def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     """Collective, unchecked: w and V; checked where results are."""
-    lost = why_lost("A", plan.overwrites("a"))
-    claim = partial(claim_of_vectors, A, _reads(plan.options), lost=lost)
+    claim = partial(claim_of_vectors, A, _reads(plan.options))
     w, V = run_checked(A.grid.comm, plan.dtype, lambda: _vectors(plan, A), claim)
     return w, as_layout(V, plan.options.layout or part_layout(A, V.shape), A.grid)
 
 
 def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
-    reduced = _reduce(plan, A)
+    if plan.place[1].size == 1 and plan.options.subset_by_index is plan.options.subset_by_value is None and A.shape[0] <= LARGE:
+        return _whole(plan, A)
+    reduced = TRIDIAGONAL.compute(_by_columns(plan, A), plan.place, plan.dtype, _overwrites(plan))
     with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
         w, Z = solve_tridiagonal(plan.options, reduced, A.grid.comm)
         # V = Q Z
         multiply_by_q(reduced, Z)
         Z.xp.make_leading_positive(Z.stored)
     return w, Z
+
+
+def _whole(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
+    """Collective: all of them, by LAPACK on one rank."""
+    with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
+        V = working_copy(_by_columns(plan, A), *plan.place, plan.dtype, _overwrites(plan)).T
+        w = kernels.syevd(V.xp, V.stored) if V.grid.active else np.zeros(A.shape[0], np.finfo(plan.dtype).dtype)
+        w = on_all_ranks(V.grid, w)
+    check_sums(w)
+    V.xp.make_leading_positive(V.stored)
+    return w, V
 
 
 def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
@@ -450,7 +469,7 @@ def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
 
 
 def _values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
-    reduced = _reduce(plan, A)
+    reduced = TRIDIAGONAL.compute(_by_columns(plan, A), plan.place, plan.dtype, plan.overwrites("a"))
     return eigvalsh_tridiagonal(reduced.d, reduced.e, A.grid.comm) / reduced.d.dtype.type(reduced.scale)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.ledger import timed
+from pdla.comm.ledger import held, timed
 from pdla.linalg.panels.rows import possible
 from pdla.matmul.schedules.streams import multiply
 
@@ -80,6 +80,12 @@ def sytrd(xp: Any, a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See pdla.array.lapack; 4/3 n^3 operations."""
     with timed("sytrd", flops=_flops(4 * len(a) ** 3 // 3, a)):
         return xp.sytrd(a)
+
+
+def syevd(xp: Any, a: Any) -> np.ndarray:
+    """See pdla.array.lapack; 14/3 n^3 operations, and memory of twice a's size."""
+    with timed("syevd", flops=_flops(14 * len(a) ** 3 // 3, a)), held(2 * a.size * a.itemsize):
+        return xp.syevd(a)
 
 
 def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:

@@ -120,7 +120,7 @@ def _joined(comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone:
     for i, kind in enumerate(kinds):
         if kind is not None:
             shape, layout, *rest = kind
-            joined.append(Stack([row[i].stored for row in made], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
+            joined.append(Stack([row[i].base for row in made], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
         else:
             values = [row[i] for row in found.values()]
             joined.append(values[0] if isinstance(values[0], bool) else np.array(values))

@@ -94,8 +94,7 @@ class Tridiagonalization(Factorization):
     def result(self, X: DistMatrix, numbers: np.ndarray) -> Reduced:
         """LinAlgError, on every rank, where a number is not finite."""
         n, real = X.shape[0], np.finfo(X.dtype).dtype
-        if not np.isfinite(numbers).all():
-            raise LinAlgError("A has elements that are infinite or NaN, or so large that sums of them are infinite")
+        check_sums(numbers)
         d, e, tau = numbers[1 : 1 + n], numbers[1 + n : 1 + 2 * n], numbers[1 + 2 * n :].view(complex)
         tau, most = tau if X.dtype.kind == "c" else tau.real, max(0, n - 1)
         return Reduced(X.T, d.astype(real), e[:most].astype(real), tau[:most].astype(X.dtype), float(numbers[0]))
@@ -131,6 +130,12 @@ class Tridiagonalization(Factorization):
 
 
 TRIDIAGONAL = Tridiagonalization()
+
+
+def check_sums(numbers: np.ndarray) -> None:
+    """LinAlgError where a number that is computed of A's elements is not finite."""
+    if not np.isfinite(numbers).all():
+        raise LinAlgError("A has elements that are infinite or NaN, or so large that sums of them are infinite")
 
 
 class Reduced(NamedTuple):

@@ -83,6 +83,27 @@ def test_reflections_are_numpys(dtype, how):
         xp.geqrt(there(np.ones((2, 3), dtype), how))
 
 
+@pytest.mark.parametrize("how", ["C", "F", "gaps", "steps"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_eigenvectors_are_right(dtype, how):
+    kind = np.finfo(dtype)
+    for n in (0, 1, 2, 40):
+        a = numbers((n, n), dtype) / 64
+        a = (a + a.conj().T).astype(dtype)
+        for power in (1, float(kind.tiny) * 2**8, float(kind.max) / 2**16):
+            given = (a * kind.dtype.type(power)).astype(dtype)
+            given[np.triu_indices(n, 1)] = np.nan  # not read
+            if given.dtype.kind == "c":
+                given.imag[range(n), range(n)] = np.nan
+            x = there(given, how)
+            w, v = xp.syevd(x), xp.host(x)
+            assert type(w) is np.ndarray and w.dtype == kind.dtype
+            close(xp.asarray(w / kind.dtype.type(power)), host.syevd(a.copy()), np.abs(a).max(initial=1), n)
+            close(xp.asarray(a @ v), v * (w / kind.dtype.type(power)), np.abs(a).max(initial=1), n)
+    a = there(np.where(np.arange(3) == 0, np.inf, np.eye(3)).astype(dtype), how)
+    assert np.isnan(xp.syevd(a)).all()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_factors_fits_and_polar_factors_on_devices(dtype):
     """In threads: panels that are cut and whole; both ways of a tall matrix; a polar factor by QR and by Cholesky factors."""

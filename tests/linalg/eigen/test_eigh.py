@@ -130,8 +130,29 @@ def test_the_zoo(name, dtype, grid):
 def test_near_the_ends_of_the_range(power):
     a = np.round(hermitian(30, "float64") * 2**8) * power
     near = 2.0**-400 if power > 1 else 2.0**500
-    w, v = found(a, "blocks", (2, 2))
-    assert max(ratios(a * near, w * near, v)) < 10
+    for grid in ((2, 2), (1, 1)):
+        w, v = found(a, "blocks", grid)
+        assert max(ratios(a * near, w * near, v)) < 10
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_all_vectors_on_one_rank_are_lapacks(dtype, monkeypatch):
+    """But of more columns than its integers count; other ranks, where one alone works, have the same, and the same error."""
+    a, calls, lapacks = hermitian(40, dtype), [], module.kernels.syevd
+    monkeypatch.setattr(module.kernels, "syevd", lambda xp, x: calls.append(len(x)) or lapacks(xp, x))
+    monkeypatch.setattr(type(tridiagonal.TRIDIAGONAL), "blockings", lambda self, m, ranks: (((1, 1), max(1, m)),))
+    for large, idle, lower, options in (
+        (40, 0, False, {}), (40, 2, True, {"overwrite_a": True}), (39, 1, True, {}), (40, 1, True, {"subset_by_index": (0, 39)}),
+    ):
+        monkeypatch.setattr(module, "LARGE", large)
+        w, v = found(a, "blocks", (1, 1), idle, lower=lower, verify=True, **options)
+        assert max(ratios(a, w, v)) < 10 and w.dtype == np.finfo(dtype).dtype and v.dtype == a.dtype
+        assert calls == [40] * (large == 40 and "subset_by_index" not in options)
+        calls.clear()
+    a[3, 2] = np.inf
+    for ranks in (1, 3):
+        kind, said = raised(lambda comm: eigh(on((1, 1), a, BLOCKS, comm), check_finite=False), ranks)
+        assert kind is LinAlgError and "infinite or NaN" in said
 
 
 @pytest.mark.parametrize("dtype", KINDS)

@@ -40,6 +40,23 @@ def test_each_matrix_as_numpy(place, batch, dtype):
             assert np.allclose(whole @ x, right, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("dtype", [float, complex])
+def test_results_that_lie_by_columns(place, dtype):
+    """As upper factors do, and eigenvectors where LAPACK finds them."""
+    whole, _ = made(5, 7, dtype)
+
+    def program(comm):
+        S = pdla.stack(whole, ProcessGrid(place[0]), *place[1:])
+        w, V = linalg.eigh(S)
+        return w, V.gather(), linalg.cholesky(S, lower=False).gather()
+
+    for w, v, u in pdla.run(4, program):
+        assert np.allclose(whole @ v, v * w[:, None], rtol=1e-13, atol=1e-12)
+        assert np.allclose(v.conj().transpose(0, 2, 1) @ v, np.eye(7), rtol=1e-13, atol=1e-13)
+        assert np.allclose(u.conj().transpose(0, 2, 1) @ u, whole, rtol=1e-13, atol=1e-12)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_in_groups_and_together(groups, monkeypatch):
     """Whatever is cheapest: no messages go between groups while these work."""
