@@ -208,8 +208,8 @@ def multiplying(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> C
 
     What takes time at each call of a BLAS, the boxing of arguments, is done once.
     """
-    (_, lda), (m, k), (both, scalar) = orientation(a), a.shape, scalars(1, 1, y.dtype.char)  # type: ignore[misc]
-    sizes = (ctypes.c_int * 4)(m, k, lda, 1)
+    (m, k), (both, scalar) = a.shape, scalars(1, 1, y.dtype.char)
+    sizes = (ctypes.c_int * 4)(m, k, max(m, a.strides[1] // a.itemsize), 1)
     size = ctypes.addressof(sizes)
     call = partial(
         _routine(VECTORS[y.dtype.char], config.settings.blas), b"C" if adjoint else b"N", size, size + 4, scalar, _address(a),

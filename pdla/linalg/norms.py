@@ -129,6 +129,8 @@ def cond(
     with agreed(communicator((A,)), describe_call("cond", A, **named)):
         checks.square("cond", A)
         check_not_empty(A)
+        if check_finite:
+            checks.finite(A)
     if not _is_hermitian(A):
         raise LinAlgError("cond: p=2 is there for Hermitian matrices, and A is none: p=1 or numpy.inf estimates another norm")
     w = np.abs(eigvalsh(A, check_finite=check_finite, memory_limit=memory_limit, verify=verify))

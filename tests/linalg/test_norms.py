@@ -51,6 +51,8 @@ def test_condition_of_others():
         assert cond(pdla.zeros((3, 3)), 2) == np.inf
         with pytest.raises(errors.LinAlgError, match="Hermitian matrices, and A is none"):
             cond(pdla.from_global(np.triu(np.ones((3, 3)))), 2)
+        with pytest.raises(errors.LinAlgError, match="A has nan"):
+            cond(pdla.eye(3) * np.nan, 2)
         with pytest.raises(errors.LinAlgError, match="0 x 0"):
             cond(pdla.zeros((0, 0)), 2)
         with pytest.raises(errors.ShapeError):

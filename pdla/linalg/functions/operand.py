@@ -10,18 +10,19 @@ from pdla.checks import communicator, describe_call
 from pdla.comm.agreement import agreed
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import as_layout
+from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 
 
-def check_square(name: str, A: DistMatrix, check: Any = None, **options: Any) -> DistMatrix:
-    """Collective: A, finite, in a dtype of LAPACK's, without partial sums. check(): what must hold of the options."""
+def check_square(name: str, A: DistMatrix, check: Any = None, part: Part | None = None, **options: Any) -> DistMatrix:
+    """Collective: A, finite in this part, in a dtype of LAPACK's, without partial sums. check(): what must hold of the options."""
     with agreed(communicator((A,)), describe_call(name, A, **options)):
         dtype = checks.working_dtype(name, A.dtype)
         checks.square(name, A)
         if check is not None:
             check()
-        checks.finite(A)
+        checks.finite(A, part=part)
     return prepare(A, dtype)
 
 

@@ -13,6 +13,7 @@ from pdla.errors import LinAlgError, ShapeError
 from pdla.linalg.eigen.eigh import eigh
 from pdla.linalg.functions.operand import check_square
 from pdla.matmul import matmul
+from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 
 
@@ -22,7 +23,8 @@ def funm(A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
     Parameters
     ----------
     A : DistMatrix
-        n x n, Hermitian or real symmetric, in any layout. The lower triangle is read.
+        n x n, Hermitian or real symmetric, in any layout. The lower triangle is read; the other
+        may hold anything, NaN too.
     func : callable
         Of the array of eigenvalues, real and ascending: an array of as many numbers, real ones for
         a result of A's dtype. Every rank calls it.
@@ -61,7 +63,8 @@ def logm(A: DistMatrix) -> DistMatrix:
     Parameters
     ----------
     A : DistMatrix
-        n x n, Hermitian and positive definite, in any layout. The lower triangle is read.
+        n x n, Hermitian and positive definite, in any layout. The lower triangle is read; the other
+        may hold anything, NaN too.
 
     Returns
     -------
@@ -99,7 +102,8 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     Parameters
     ----------
     A : DistMatrix
-        n x n, Hermitian and positive semidefinite, in any layout. The lower triangle is read.
+        n x n, Hermitian and positive semidefinite, in any layout. The lower triangle is read; the
+        other may hold anything, NaN too.
 
     Returns
     -------
@@ -134,7 +138,7 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
 
 def _of_spectrum(name: str, A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
     """Collective: V diag(func(w)) V^H."""
-    A = check_square(name, A)
+    A = check_square(name, A, part=Part(True, "real"))
     w, V = eigh(A, check_finite=False)
     with agreed(A.grid.comm, f"{name}: func's values"):
         with np.errstate(all="ignore"):

@@ -62,7 +62,7 @@ def of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack],
     with agreed(comm, f"{name} of a stack"):
         if error is not None:
             raise error
-    results, alone = _joined(comm, parts[0], made, alone)
+    results, alone = _joined(name, comm, parts[0], made, alone)
     results = results if place is None else [_returned(each, first, layout) for each in results]
     return results[0] if alone else tuple(results)
 
@@ -107,7 +107,7 @@ def _on_grid(value: Any, X: DistMatrix) -> Any:
     return as_layout(value, _layout_for(value, X), X.grid)
 
 
-def _joined(comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
+def _joined(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
     """Collective: results of each matrix, which are alike, as results of all; and whether there is one, which is no tuple."""
     kinds = [*map(_kind, made[0])] if made else []
     told = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
@@ -123,8 +123,17 @@ def _joined(comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone:
             joined.append(Stack([row[i].base for row in made], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
         else:
             values = [row[i] for row in found.values()]
+            _check_sizes(name, values)
             joined.append(values[0] if isinstance(values[0], bool) else np.array(values))
     return joined, alone
+
+
+def _check_sizes(name: str, values: list[Any]) -> None:
+    """ShapeError unless the results of all matrices are as large: numbers of eigenvalues in an interval may differ."""
+    for number, value in enumerate(values):
+        if np.shape(value) != np.shape(values[0]):
+            told = f"of shape {np.shape(values[0])} of matrix 0, {np.shape(value)} of matrix {number}"
+            raise ShapeError(f"{name} of a stack: results are {told}: choose as many of each matrix, or call it for each")
 
 
 def _kind(value: Any) -> Any:

@@ -167,6 +167,7 @@ def test_subsets_are_parts_of_all(dtype):
     assert len(some) == vectors.shape[1] and np.allclose(some, w[5:10], atol=1e-5)
     assert found(a, subset_by_value=(1e6, np.inf))[1].shape == (40, 0)
     assert len(found(a, subset_by_value=[-np.inf, np.inf])[0]) == 40
+    assert found(np.diag(np.arange(6)).astype(dtype), subset_by_value=(1, 4))[0].tolist() == [2, 3, 4]
 
 
 @pytest.mark.parametrize("dtype", KINDS)

@@ -115,6 +115,9 @@ def test_what_does_not_go_together():
         with pytest.raises(errors.PdlaError, match="Stack") as told:
             linalg.solve(S, pdla.eye(4))
         assert "of the stack" not in str(told.value)
+        diagonals = np.array([np.diag([1.0, 2, 3]), np.diag([1.0, 5, 6])])
+        with pytest.raises(errors.ShapeError, match=r"eigh of a stack: results are of shape \(2,\) of matrix 0, \(1,\) of matrix 1"):
+            linalg.eigh(pdla.stack(diagonals, grid, Layout(), "row"), subset_by_value=(0, 2))
 
     pdla.run(2, program)
 

@@ -67,7 +67,7 @@ def test_of_all_sizes_on_any_ranks(n, dtype):
 def test_a_rank_alone_has_lapack_s_and_several_have_the_same_but_for_rounding(dtype):
     a = hermitian(50, dtype)
     alone = reduced(a, 1)
-    for ranks, block in ((2, 8), (3, 5), (4, 32)):
+    for ranks, block in ((2, 8), (3, 5), (4, 32), (3, 1)):
         found = reduced(a, ranks, block)
         assert all(np.allclose(x, y, atol=1e-12) for x, y in zip(alone, found, strict=True))
 
