@@ -32,6 +32,7 @@ def test_each_matrix_as_numpy(place, batch, dtype):
         L, (factors, lower) = linalg.cholesky(S), linalg.cho_factor(S)
         assert lower is True and (L.grid, L.axis) == (S.grid, S.axis) and L.layout == S.layout
         solutions = linalg.solve(S, B), linalg.solve(S, B, assume_a="pos"), linalg.cho_solve((factors, lower), B)
+        solutions += (linalg.cho_solve(linalg.cho_factor(S, lower=False), B),)
         return [X.gather() for X in (L, *solutions)]
 
     for L, *solutions in pdla.run(4, program):
@@ -116,7 +117,7 @@ def test_what_does_not_go_together():
             linalg.solve(S, pdla.eye(4))
         assert "of the stack" not in str(told.value)
         diagonals = np.array([np.diag([1.0, 2, 3]), np.diag([1.0, 5, 6])])
-        with pytest.raises(errors.ShapeError, match=r"eigh of a stack: results are of shape \(2,\) of matrix 0, \(1,\) of matrix 1"):
+        with pytest.raises(errors.ShapeError, match=r"eigh of a stack: results .* \(2,\) of matrix 0, \(1,\) of matrix 1"):
             linalg.eigh(pdla.stack(diagonals, grid, Layout(), "row"), subset_by_value=(0, 2))
 
     pdla.run(2, program)
