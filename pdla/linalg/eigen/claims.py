@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import frexp, prod
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,17 @@ def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
     def steps(made: Any) -> Any:
         w, V = made
         k, size = len(w), float(np.abs(w).max(initial=0)) or 1.0
+        root = 2.0 ** (frexp(size)[1] // 2)  # A y / root / (size / root): A y might leave the range
+        rounding = _rounding(w, size)
 
         def image(x: Pair) -> Pair:
             rest, x = x[0][k:], (x[0][:k], x[1][:k])
             y = images.multiply(V, x)
-            left = images.multiply_reflected(A if part.lower else A.H, y, True)
-            right = images.multiply(V, (w[:, None] * x[0], np.abs(w)[:, None] * x[1]))
+            left = images.multiply_reflected(A if part.lower else A.H, (y[0] / root, y[1] / root), True)
+            right = images.multiply(V, (w[:, None] / size * x[0], np.abs(w)[:, None] / size * x[1]))
             back = images.multiply(V.H, y)
-            found = (left[0] - right[0]) / size + np.concatenate([back[0], rest])
-            sizes = (np.sqrt((y[1] ** 2).sum()) * (left[1].max(initial=0) + 2 * size)) / size
+            found = left[0] / (size / root) - right[0] + np.concatenate([back[0], rest])
+            sizes = np.sqrt((y[1] ** 2).sum()) * (left[1].max(initial=0) / (size / root) + 2 * rounding)
             return found, np.full((n, 1), sizes, images.real)
 
         return (image,)
@@ -49,16 +51,21 @@ def claim_of_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Cla
         return _numbers(x, trace / size[0], 1.0 if trace or size[0] != 1 else 0.0, images)
 
     def steps(w: np.ndarray) -> Any:
-        w = w.astype(float) / size[0]
-        return (lambda x: _numbers(x, w.sum(), (w**2).sum(), images),)
+        rounding, w = _rounding(w, size[0]), w.astype(float) / size[0]
+        return (lambda x: _numbers(x, w.sum(), (w**2).sum(), images, rounding),)
 
     return Claim(n, 16 * n, given, steps, matrices=lambda w: (), control=lambda w: w.tolist(), lost=lost)
 
 
-def _numbers(x: Pair, trace: float, squares: float, images: Images) -> Pair:
+def _rounding(w: np.ndarray, size: float) -> float:
+    """By how many eps, over this size, eigenvalues are rounded: subnormal ones have few digits."""
+    return max(1.0, float(np.finfo(w.dtype).tiny) / size)
+
+
+def _numbers(x: Pair, trace: float, squares: float, images: Images, rounding: float = 1.0) -> Pair:
     """Local: both as images of any x; as sizes what a right result's rounding is measured by."""
     numbers = np.array([[trace], [squares]]).astype(images.wide)
-    return numbers * np.ones((1, x[0].shape[1])), np.full((2, 1), len(x[1]) ** 0.5, images.real)
+    return numbers * np.ones((1, x[0].shape[1])), np.full((2, 1), rounding * len(x[1]) ** 0.5, images.real)
 
 
 def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
@@ -66,7 +73,7 @@ def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
     A = summed(A, A.layout.summed) if A.layout.partial else A
     rows, cols = A.indices
     a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])
-    scale = max(A.grid.comm.share(float(np.abs(a).max(initial=0)))) or 1.0
+    scale = max(float(np.finfo(float).tiny), *A.grid.comm.share(float(np.abs(a).max(initial=0))))
     a, (i, j) = a.astype(complex) / scale, rows.find_common(cols)
     trace, squares = a[i, j].real.sum(), 2 * (np.abs(a) ** 2).sum() - (np.abs(a[i, j]) ** 2).sum()
     copies = A.grid.size / prod(A.grid.sizes[axis] for axis in axes_of(effective((*A.layout.rows, *A.layout.cols), A.grid.sizes)))

@@ -131,8 +131,9 @@ def test_near_the_ends_of_the_range(power):
     a = np.round(hermitian(30, "float64") * 2**8) * power
     near = 2.0**-400 if power > 1 else 2.0**500
     for grid in ((2, 2), (1, 1)):
-        w, v = found(a, "blocks", grid)
+        w, v = found(a, "blocks", grid, verify=True)
         assert max(ratios(a * near, w * near, v)) < 10
+    assert len(found(a, "blocks", (2, 2), subset_by_value=(w[3] / 2 + w[4] / 2, w[8] / 2 + w[9] / 2))[0]) == 5
 
 
 @pytest.mark.parametrize("dtype", KINDS)
@@ -153,6 +154,12 @@ def test_all_vectors_on_one_rank_are_lapacks(dtype, monkeypatch):
     for ranks in (1, 3):
         kind, said = raised(lambda comm: eigh(on((1, 1), a, BLOCKS, comm), check_finite=False), ranks)
         assert kind is LinAlgError and "infinite or NaN" in said
+
+
+def test_results_are_checked_where_elements_are_subnormal_or_products_overflow():
+    a = np.round(hermitian(30, "float64") * 2**8)
+    found(a * 5e-324, "blocks", (1, 2), verify=True)
+    found((a * 2.0**116).astype("float32"), "blocks", (1, 2), verify=True)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
@@ -187,6 +194,14 @@ def test_generalized(dtype, lower):
         return [eigh(A, cho_factor(B, lower=which), lower=lower)[1].gather() for which in (True, False)]
 
     assert all(np.allclose(each, v, atol=1e-2) for each in pdla.run(2, kept)[1])
+    assert_leading_positive(v)
+
+
+def assert_leading_positive(v):
+    """Of each vector the first component that is at least 0.6 times as large as the largest one is real and positive."""
+    large = np.abs(v) >= 0.6 * np.abs(v).max(0)
+    leading = v[large.argmax(0), np.arange(v.shape[1])]
+    assert (leading.real > 0).all() and np.allclose(leading.imag, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
@@ -199,9 +214,7 @@ def test_signs_do_not_depend_on_ranks(dtype):
             _, v = found(each, "blocks", grid)
             near = v if near is None else near
             assert np.allclose(v, near, atol=1e-9)
-        large = np.abs(v) >= 0.6 * np.abs(v).max(0)
-        leading = v[large.argmax(0), np.arange(v.shape[1])]
-        assert (leading.real > 0).all() and np.allclose(leading.imag, 0)
+        assert_leading_positive(v)
 
 
 def test_layouts_of_vectors():
@@ -229,6 +242,14 @@ def test_what_is_given_stays_unless_it_may_be_overwritten():
         return v
 
     assert np.allclose(np.abs(pdla.run(2, program)[0]), np.abs(np.linalg.eigh(a)[1]))
+
+
+def test_what_may_be_overwritten_is_there_for_the_check():
+    a, b = hermitian(20, "complex128"), positive(20, "complex128")
+    for lower in (True, False):
+        options = {"lower": lower, "overwrite_a": True, "verify": True, "subset_by_index": (0, 19)}
+        assert max(ratios(a, *found(a, "blocks", (1, 1), **options))) < 10
+        assert max(ratios(a, *found(a, "blocks", (1, 1), b=b, lower=lower, verify=True), b)) < 10
 
 
 def test_plans_say_what_they_cost_and_keep_a_limit():
