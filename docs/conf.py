@@ -120,7 +120,7 @@ FAMILIES = """
     pdla.linalg.solve pdla.linalg.plan_solve
     pdla.linalg.solve_triangular pdla.linalg.trsm pdla.linalg.trmm pdla.linalg.plan_solve_triangular
     pdla.linalg.qr pdla.linalg.qr_multiply pdla.linalg.orth pdla.linalg.plan_qr pdla.linalg.predict_qr
-    pdla.linalg.lstsq pdla.linalg.pinv pdla.linalg.solve pdla.linalg.qr
+    pdla.linalg.lstsq pdla.linalg.pinv pdla.linalg.solve pdla.linalg.qr pdla.linalg.plan_lstsq pdla.linalg.predict_lstsq
     pdla.linalg.orth pdla.linalg.null_space pdla.linalg.matrix_rank
     pdla.linalg.polar pdla.linalg.newton_schulz pdla.linalg.signm
     pdla.linalg.sqrtm pdla.linalg.logm pdla.linalg.funm pdla.linalg.inverse_root pdla.linalg.expm

@@ -29,7 +29,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         cholesky_words eigh_words lu_words qr_words predict_matmul record syrk_words tagged tiled_order to_descriptor
-        predict_cholesky predict_eigh predict_lu predict_qr predict_solve_triangular
+        predict_cholesky predict_eigh predict_lstsq predict_lu predict_qr predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
         DistMatrix.__lt__ DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
         fill_diagonal tril triu

@@ -11,7 +11,7 @@ from pdla.linalg.functions.spectral import funm, logm, sqrtm
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu, lu_factor, lu_solve, plan_lu, predict_lu
 from pdla.linalg.norms import cond, norm
-from pdla.linalg.orthogonal.least_squares import lstsq, matrix_rank, null_space, pinv
+from pdla.linalg.orthogonal.least_squares import lstsq, matrix_rank, null_space, pinv, plan_lstsq, predict_lstsq
 from pdla.linalg.orthogonal.qr import orth, plan_qr, predict_qr, qr, qr_multiply
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.chain import einsum, multi_dot
@@ -32,8 +32,8 @@ __all__ = [
     "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "eigh",
     "eigh_words", "eigvalsh", "einsum", "expm", "funm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "logm",
     "lstsq", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matrix_rank", "matvec", "matvec_words", "multi_dot",
-    "newton_schulz", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lu", "plan_qr", "plan_solve",
-    "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lu", "predict_qr",
-    "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm", "slogdet", "solve",
+    "newton_schulz", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lstsq", "plan_lu", "plan_qr",
+    "plan_solve", "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lstsq", "predict_lu",
+    "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm", "slogdet", "solve",
     "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]

@@ -126,7 +126,8 @@ def _product(factors: Factors, dtype: np.dtype) -> Way:
 
     def way(x: np.ndarray) -> np.ndarray:
         for T, part in reversed(factors.triangles):
-            x = T.xp.host(images.multiply(T, (x[:, None], np.ones((len(x), 1), images.real)), part)[0][:, 0])
+            image = images.multiply(T, (x[:, None], np.ones((len(x), 1), images.real)), part)[0][:, 0]
+            x = T.xp.host(T.xp.host_or(image, x))
         return x
 
     return way

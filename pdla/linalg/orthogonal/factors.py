@@ -116,11 +116,11 @@ class Reflections:
 Factored = Tall | Reflections
 
 
-def factor_qr(plan: FactorPlan, A: DistMatrix) -> Factored:
-    """Collective, unchecked: the factors of A by the plan's routine."""
+def factor_qr(plan: FactorPlan, A: DistMatrix, keep: bool = False) -> Factored:
+    """Collective, unchecked: the factors of A by the plan's routine. keep: A is not written to, whatever the plan allows."""
     if plan.tasks[0].routine is TALL_QR:
         return Tall(*TALL_QR.factor(A, plan.place, plan.dtype))
-    overwrite = plan.overwrites("a")
+    overwrite = plan.overwrites("a") and not keep
     compute = partial(QR.compute, place=plan.place, dtype=plan.dtype)
     X, tau, _, largest = compute(A, overwrite=overwrite)
     kind = np.finfo(plan.dtype)

@@ -6,31 +6,37 @@ from typing import Any
 
 import numpy as np
 
-from pdla.checks import communicator, describe, describe_call, digest_arrays, matrix
+from pdla.checks import communicator, describe_call, matrix
 from pdla.comm.agreement import agreed
-from pdla.errors import ShapeError
-from pdla.grid import ProcessGrid, check_same_communicator
+from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
-from pdla.linalg.orthogonal.factors import Factored, on_first_rank, replicated
+from pdla.linalg.orthogonal.factors import Factored, factor_qr, on_first_rank, replicated
 from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, rank_limit
 from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.panels.factors import Factors
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.plan.right_side import RightSide
+from pdla.linalg.plan.routine import Routine
+from pdla.linalg.routines.qr import QR
+from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
 from pdla.linalg.solutions import solve_by
 from pdla.matmul import matmul
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import whole_array
 from pdla.matrix.redistribute import cast
+from pdla.model.machine import Machine
 
 SURE = 100.0  # times rcond: an estimated reciprocal condition above that is one of full rank
 
 
 def lstsq(
     A: DistMatrix, B: Any, *, rcond: float | None = None, overwrite_a: bool = False, check_finite: bool = True,
-    layout: Layout | None = None,
+    layout: Layout | None = None, memory_limit: int | None = None,
 ) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
     """Find the X that minimizes the norms of A X - B. Collective, idle ranks included.
 
@@ -51,6 +57,9 @@ def lstsq(
         Whether to look for NaN and infinity first.
     layout : Layout, optional
         Of a matrix X; by default as B's, where X can be cut so.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, the copy of A that is worked on included, of an A of
+        full rank.
 
     Returns
     -------
@@ -69,8 +78,9 @@ def lstsq(
     ------
     LinAlgError
         For NaN and infinity.
-    ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
+    ShapeError, PlanError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, and for a memory_limit that cannot be kept, on every
+        rank, as all of these.
 
     See Also
     --------
@@ -90,39 +100,103 @@ def lstsq(
     >>> pdla.run(2, program)[0]
     (array([1., 2.]), 2)
     """
-    comm, vector = communicator((A, B)), not isinstance(B, DistMatrix)
-    words = f"lstsq({describe(A, B, rcond=rcond, layout=layout, overwrite_a=overwrite_a, check_finite=check_finite)})"
-    with agreed(comm, f"{words}{digest_arrays((B,) if vector else ())}"):
-        matrix(A)
-        check_rcond("lstsq", rcond)
-        b = whole_array("lstsq", comm, B) if vector else B
-        dtype = checks.working_dtype("lstsq", A.dtype, b.dtype)
-        if vector and len(b.shape) != 1:
-            raise ShapeError(f"lstsq: B has shape {tuple(b.shape)}: a vector, or of several columns a DistMatrix")
-        if b.shape[0] != A.shape[0]:
-            raise ShapeError(f"lstsq: A is {A.shape[0]} x {A.shape[1]}, B has {b.shape[0]} rows: as many as A's")
-        if not vector:
-            check_same_communicator(A.grid, b.grid, "B")
-        if vector and layout is not None:
-            raise ShapeError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
-        if check_finite:
-            checks.finite(A, b)
-        Y = _columns(b, A) if vector else b
-        shape = (A.shape[1], Y.shape[1])
-        if not vector:
-            checks.result(Y, shape, dtype, None, layout)
-    (m, n), wide = A.shape, A.shape[0] < A.shape[1]
-    overwrite = overwrite_a and m <= n  # else residuals are still to be computed, from A
-    made = FACTOR(cast(A.H if wide else A, dtype), overwrite_a=overwrite, check_finite=False)
-    Y = cast(Y, dtype)
-    C = Y if wide else made.multiply(Y, True)
-    X, rank, s = _solve(made, C, wide, rank_limit(A, rcond, dtype))
-    if wide:
-        X = made.multiply(X, False)
-    residuals = _residuals(A, X, Y) if rank == n < m else np.zeros(0)
-    if vector:
-        return X.redistribute(Layout(), ProcessGrid.everyone(comm)).stored.reshape(-1), residuals, rank, s
-    return as_layout(X, layout or part_layout(Y, shape), Y.grid), residuals, rank, s
+    return LSTSQ(
+        A, B, rcond=rcond, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout, memory_limit=memory_limit
+    )
+
+
+def plan_lstsq(
+    A: DistMatrix, B: Any, *, rcond: float | None = None, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None, memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `lstsq` will fit systems like A X = B. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A, B : DistMatrix
+        As for `lstsq`, as all arguments are; B may be a vector. Their elements do not matter.
+    rcond : float, optional
+        From which quotient on singular values count as 0.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and fits systems like this one.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `lstsq`, on every rank.
+
+    See Also
+    --------
+    predict_lstsq : What it costs, from A's sizes alone.
+
+    Notes
+    -----
+    The cost is that of an A of full rank. To estimate R's condition takes some products with R and
+    R^H, and solutions by them, more than are counted: of one column, mostly one each.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.random((64, 8))
+    ...     x, _, rank, _ = pdla.linalg.plan_lstsq(A, np.ones(64))(A, np.ones(64))
+    ...     return x.shape, rank
+    >>> pdla.run(4, program)[0]
+    ((8,), 8)
+    """
+    return LSTSQ.plan(
+        A, B, rcond=rcond, overwrite_a=overwrite_a, check_finite=check_finite, layout=layout, memory_limit=memory_limit
+    )
+
+
+def predict_lstsq(
+    m: int, n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+) -> FactorPrediction:
+    """Find the best grid and blocks for least squares of one right-hand side, and what they cost.
+
+    It needs no communicator.
+
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrix.
+    machine : Machine or str, optional
+        As for `predict_cholesky`.
+
+    Returns
+    -------
+    FactorPrediction
+        The grid, the block, and what they cost; bytes and the bound are those of the factorization
+        of A, or of A^H where A has fewer rows.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        As by `predict_cholesky`.
+
+    Examples
+    --------
+    >>> pdla.linalg.predict_lstsq(200_000, 512, 64).ranks_used
+    64
+    """
+    wide = isinstance(m, int) and isinstance(n, int) and m < n
+    m, n = (n, m) if wide else (m, n)
+    routine = TALL_QR if isinstance(m, int) and isinstance(n, int) and is_tall(m, n) else QR
+    return predict(LSTSQ, routine, m, n, P, dtype, machine)
 
 
 def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -252,6 +326,38 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
 # ---------------------------------------------------------------------------------------------- steps
 
 
+def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
+    check_rcond("lstsq", options.rcond)
+
+
+def _all(options: Options) -> None:
+    """What is read of A: all of it."""
+
+
+def _wide(options: Options, A: DistMatrix) -> bool:
+    return A.shape[0] < A.shape[1]
+
+
+def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+    return (TALL_QR if is_tall(*A.shape) else QR,)
+
+
+def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
+    """Collective, unchecked: X in B's form, residuals, rank and singular values."""
+    (m, n), wide, vector = A.shape, plan.adjoint, not isinstance(B, DistMatrix)
+    # what is left of m > n is computed from A
+    made = factor_qr(plan, A.H if wide else A, keep=m > n)
+    Y = cast(_columns(B, A) if vector else B, plan.dtype)
+    C = Y if wide else made.multiply(Y, True)
+    X, rank, s = _solve(made, C, wide, rank_limit(A, plan.options.rcond, plan.dtype))
+    if wide:
+        X = made.multiply(X, False)
+    residuals = _residuals(A, X, Y) if rank == n < m else np.zeros(0)
+    if vector:
+        return X.redistribute(Layout(), ProcessGrid.everyone(A.grid.comm)).stored.reshape(-1), residuals, rank, s
+    return as_layout(X, plan.options.layout or part_layout(Y, (n, Y.shape[1])), Y.grid), residuals, rank, s
+
+
 def _agree(
     name: str, A: DistMatrix, rcond: Any, layout: Any, result: Any, tol: Any = None
 ) -> tuple[tuple[int, int], bool, np.dtype]:
@@ -300,12 +406,15 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
 
 
 def _regular(R: DistMatrix) -> bool:
-    """Collective: whether no element of R's diagonal is 0, or not finite."""
+    """Collective: whether no element of R's diagonal is 0, or not finite, as of arrays without data."""
     d = R.diagonal()
-    return bool(np.isfinite(d).all() and (d != 0).all())
+    return R.xp.name == "meta" or bool(np.isfinite(d).all() and (d != 0).all())
 
 
 def _residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
     """Collective: the squares of the norms of the columns of A X - B."""
     left = matmul(A, X, layout=B.layout.summed) - B
     return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)
+
+
+LSTSQ = Call("lstsq", _routines, _lstsq, solves=True, square=False, reads=_all, check=_check, adjoint=_wide)

@@ -58,6 +58,10 @@ def _like_a(A: DistMatrix) -> Sequence[Shape]:
 def _nothing(*given: Any) -> None: ...
 
 
+def _never(options: Options, A: DistMatrix) -> bool:
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A function of A, or of A and a right-hand side B, which is the last operand.
@@ -72,6 +76,7 @@ class Call:
     results    the shapes of the matrices that are to lie as the option `layout` says, where there is no B
     check      check(options, dtype, *operands): what else must hold of them, as far as words tell
     look       look(*operands): what else must hold of their elements
+    adjoint    adjoint(options, A): whether the routines work on A^H
     argument   the name of the first operand
     """
 
@@ -84,6 +89,7 @@ class Call:
     results: Callable[[DistMatrix], Sequence[Shape]] = _like_a
     check: Callable[..., None] = _nothing
     look: Callable[..., None] = _nothing
+    adjoint: Callable[[Options, DistMatrix], bool] = _never
     argument: str = "A"
 
     def __call__(self, *operands: Any, out: Any = None, **options: Any) -> Any:
@@ -156,11 +162,12 @@ class Call:
             for shape in self.results(A):
                 checks.result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)
-        tasks = self._tasks(options, A, operands[-1], dtype, machine)
-        return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look)
+        adjoint = self.adjoint(options, A)
+        tasks = self._tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)
+        return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look, adjoint)
 
     def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
-        """What the work consists of."""
+        """What the work on this A consists of."""
         if callable(self.routines):
             routines = self.routines(options, A)
         else:

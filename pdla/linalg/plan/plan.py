@@ -98,6 +98,8 @@ class FactorPlan:
         What it runs, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
     look : callable
         What it checks of the operands' elements, local.
+    adjoint : bool
+        Whether it works on A^H.
     worst : bool
         Whether refinement is followed by the full solution, as a memory limit must count both.
 
@@ -124,13 +126,14 @@ class FactorPlan:
     stays: bool
     work: Callable[..., Any] = field(compare=False, repr=False)
     look: Callable[..., None] = field(compare=False, repr=False)
+    adjoint: bool = False
     worst: bool = False
     buffers: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
 
     @staticmethod
     def of(
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
-        tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None],
+        tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None], adjoint: bool = False,
     ) -> FactorPlan:
         """Make the plan in the cheapest blocking that keeps a memory limit. Local.
 
@@ -154,6 +157,8 @@ class FactorPlan:
             See `FactorPlan`, as for `look`.
         look : callable
             What is checked of elements.
+        adjoint : bool, optional
+            Whether the tasks are those of A^H.
 
         Returns
         -------
@@ -165,11 +170,11 @@ class FactorPlan:
         PlanError
             For a memory limit that no blocking keeps.
         """
-        A, kinds = operands[0], tuple(map(kind_of, operands))
+        A, kinds = operands[0].H if adjoint else operands[0], tuple(map(kind_of, operands))
         found = blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
         home = bool(tasks) and tasks[0].routine.stays(A)
         written = None if out is None else kind_of(out)
-        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look)
+        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look, adjoint)
         if len(found) > 1 and plan.machine.described:
             found = plan._by_seconds(found)
             plan = replace(plan, candidates=found)._in(found[0])
@@ -203,8 +208,9 @@ class FactorPlan:
 
     @property
     def A(self) -> Operand:
-        """The first operand."""
-        return self.operands[0]  # type: ignore[return-value]
+        """The first operand, or its adjoint, as the plan works on it."""
+        given: Operand = self.operands[0]  # type: ignore[assignment]
+        return given.H if self.adjoint else given
 
     @property
     def machine(self) -> Machine:
@@ -438,7 +444,7 @@ class FactorPlan:
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
             f"  algorithm   {self.tasks[0].routine.algorithm}, {self.blocking}",
-            f"  A           {there}",
+            f"  {'A^H' if self.adjoint else 'A':<12}{there}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",

@@ -102,7 +102,7 @@ def _fastest(call: Call, task: Task, P: int) -> Timed:
 @lru_cache(maxsize=1024)
 def fastest_on(call: Call, task: Task, ranks: int) -> Timed:
     """The fastest on so many ranks, of the best few by closed forms."""
-    shape = (task.m, task.m) if call.solves else (task.m, task.n)
+    shape, columns = ((task.m, task.m), task.n) if call.square and call.solves else ((task.m, task.n), 1)
     found = price.cheapest(task, ranks)[:COSTED]
-    plans = (call.imagine(shape, task.n, task.dtype, blocking, ranks, task.machine) for blocking in found)
+    plans = (call.imagine(shape, columns, task.dtype, blocking, ranks, task.machine) for blocking in found)
     return min((Timed(plan.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))

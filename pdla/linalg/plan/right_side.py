@@ -23,13 +23,13 @@ from pdla.matrix.redistribute import converted
 
 
 def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any) -> np.dtype:
-    """Local: the dtype of A X = B. ShapeError, GridError, LayoutError for a B, a layout or an `out` that does not go with A."""
+    """Local: the dtype of A X = B. ShapeError, GridError, LayoutError for a B, X's layout or an `out` that does not go with A."""
     if isinstance(B, DistMatrix):
         check_same_communicator(A.grid, B.grid, "B")
         if B.shape[0] != A.shape[0]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
         dtype = checks.working_dtype(name, A.dtype, B.dtype)
-        checks.result(B, B.shape, dtype, out, layout)
+        checks.result(B, (A.shape[1], B.shape[1]), dtype, out, layout)
         return dtype
     if B.shape != A.shape[:1]:
         raise ShapeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -40,6 +40,13 @@ class Operand:
     @staticmethod
     def of(X: DistMatrix) -> Operand:
         return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.base.dtype, X.gaps, X.common is not None)
+
+    @property
+    def H(self) -> Operand:
+        """The adjoint, in the same memory."""
+        conjugated = not self.conjugated and self.dtype is not None and self.dtype.kind == "c"
+        shape, layout = self.shape[::-1], self.layout.T
+        return replace(self, shape=shape, layout=layout, transposed=not self.transposed, conjugated=conjugated)
 
     def __str__(self) -> str:
         """In the words of DistMatrix.described, without the dtype, which may be the product's."""
