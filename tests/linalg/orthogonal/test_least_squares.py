@@ -154,7 +154,9 @@ def test_fits_where_the_normal_equations_fail(m):
 
 def test_faults_are_told_alike_on_every_rank():
     a = drawn((6, 4), "float64")
-    cases = ("shape (5,): a vector has 6", np.ones(5), {}), ("rcond=2", np.ones(6), {"rcond": 2}), ("B has shape", np.ones((6, 1)), {})
+    cases = (
+        ("shape (5,): a vector has 6", np.ones(5), {}), ("rcond=2", np.ones(6), {"rcond": 2}), ("B has shape", np.ones((6, 1)), {}),
+    )
     for text, b, options in cases:
         assert text in raised(lambda comm, b=b, options=options: lstsq(on((2, 1), a, BLOCKS, comm), b, **options))[1]
     vector = raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.ones(6), layout=Layout()))
