@@ -26,7 +26,7 @@ import numpy as np
 import pdla
 from bench.common.given import make_parser
 from pdla import config, nn
-from pdla.array import chosen, composed
+from pdla.array import choose, composed
 from pdla.array.draw import Draw
 from pdla.bench.arguments import to_write
 from pdla.bench.leave import write_json
@@ -110,7 +110,7 @@ def time_calls(xp, torch, n):
     for what, ours, theirs in (
         ("copy", lambda: xp.copy(x, y), lambda: cupy.copyto(x, y)),
         ("transpose", lambda: xp.copy(x, y.T), lambda: cupy.copyto(x, y.T)),
-        ("two parts picked", lambda: xp.takes(x, some), lambda: [x[rows[:, None], cols] for rows, cols in some]),
+        ("two parts picked", lambda: xp.take_all(x, some), lambda: [x[rows[:, None], cols] for rows, cols in some]),
         ("event", xp.mark, lambda: cupy.cuda.Event(disable_timing=True).record()),
     ):
         row = {"what": what, "dtype": "float64", "seconds": time_call(xp.finish, ours)}
@@ -128,7 +128,7 @@ def time_pack(xp, n):
         x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
         plain = 2 * x.nbytes / time_call(xp.finish, lambda x=x, y=y: cupy.copyto(y, x))
         ways = {
-            "picked": (2, lambda x=x: xp.takes(x, places)),
+            "picked": (2, lambda x=x: xp.take_all(x, places)),
             "turned": (2, lambda x=x, y=y: xp.copy(y, x.T)),
             "gaps": (2, lambda x=x, y=y: xp.copy(y[:, : n // 2], x[:, n // 2 :])),
             "added with beta": (3, lambda x=x, y=y: xp.combine(y, 0.5, x)),
@@ -232,7 +232,7 @@ def time_fill(xp, n):
         ):
             draw = Draw(n, np.dtype(dtype), 0, distribution, 0, high)
             plain = time_call(xp.finish, lambda theirs=theirs, dtype=dtype: theirs((n, n), dtype))
-            ours = time_call(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))
+            ours = time_call(xp.finish, lambda draw=draw: xp.draw_part(held, held, draw))
             rate = n * n * draw.dtype.itemsize / ours
             row = {"what": distribution, "dtype": dtype, "seconds": ours, "gb_s": rate / 1e9, "cupy_seconds": plain}
             rows.append(row)
@@ -340,7 +340,7 @@ def main():
         TIMING.update(runs=1, long=0.0)
     figures, failed = {}, []
     with config.override(array="cupy"):
-        for name, measured in list_sections(chosen(), find_torch(), arguments.small).items():
+        for name, measured in list_sections(choose(), find_torch(), arguments.small).items():
             if arguments.only and name not in arguments.only.split(","):
                 continue
             try:

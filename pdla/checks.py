@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import summing
-from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
-from pdla.array.numpy import apart, significant
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import COMPLEX, find_largest, has, has_fractions, is_number
+from pdla.array.numpy import has_no_overlap, to_bytes
 from pdla.comm.agreement import raise_everywhere, to_text
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, GridError, LayoutError, PlanError, ShapeError, kind_of, shorten
@@ -47,7 +47,7 @@ def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
     """ShapeError unless matrices of this dtype can be multiplied by alpha and beta, and beta is 0 where there is no C."""
-    most = largest(dtype)
+    most = find_largest(dtype)
     if not (most and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= most >= abs(beta)):
         for name, value in (("alpha", alpha), ("beta", beta)):
             _scalar(dtype, name, value)
@@ -62,7 +62,7 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
     if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
-    if dtype.kind != "b" and not has(summing(dtype), value):
+    if dtype.kind != "b" and not has(sum_dtype(dtype), value):
         said = shorten(to_text(value), QUOTED)
         raise ShapeError(f"{name}={said}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
@@ -100,7 +100,7 @@ def writeable(out: DistMatrix, name: str = "out") -> None:
         return
     if not base.flags.writeable:
         raise ShapeError(f"{name} lies in memory that is only to be read: make it of an array that may be written to")
-    if not base.flags.forc and not apart(base.shape, base.strides):
+    if not base.flags.forc and not has_no_overlap(base.shape, base.strides):
         raise ShapeError(f"{name} has two elements in one place, with strides {base.strides}: make it of an array that has none")
 
 
@@ -109,7 +109,7 @@ def takes(out: DistMatrix, shape: Shape, dtype: np.dtype, layout: Any, what: str
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the {what} {shape} {dtype}")
     if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
-        raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
+        raise LayoutError(f"out={out.description} must be no conjugate view, without partial sums, and in the layout asked for")
 
 
 def describe(*operands: Any, **options: Any) -> str:
@@ -126,13 +126,13 @@ def describe_call(name: str, *operands: Any, **options: Any) -> str:
 
 
 def _describe(given: Any) -> str:
-    if isinstance(given, DistMatrix) or hasattr(given, "described"):  # as a Stack has
-        return given.described
+    if isinstance(given, DistMatrix) or hasattr(given, "description"):  # as a Stack has
+        return given.description
     return f"array of shape {given.shape}, {given.dtype}" if _is_array(given) else to_text(given)
 
 
 def _is_array(given: Any) -> bool:
-    return hasattr(given, "dtype") and bool(getattr(given, "shape", None)) and not hasattr(given, "described")
+    return hasattr(given, "dtype") and bool(getattr(given, "shape", None)) and not hasattr(given, "description")
 
 
 def digest_arrays(operands: Iterable[Any]) -> str:
@@ -143,7 +143,7 @@ def digest_arrays(operands: Iterable[Any]) -> str:
 def digest(x: Any) -> str:
     """Local: an array's elements in words, equal on two ranks where they are equal bit by bit, NaN too."""
     seen = namespace(x).host(x)
-    shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
+    shown = hashlib.blake2b(to_bytes(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
     return f"digest {shown}"
 
 

@@ -150,7 +150,7 @@ def to_dtensor(A: DistMatrix, mesh: DeviceMesh, placements: Sequence[Placement] 
     >>> torch.distributed.destroy_process_group()
     """
     comm = checks.communicator([A])
-    with agreed(comm, f"to_dtensor({getattr(A, 'described', '')}, {_mesh_in_words(mesh)}, {to_text(placements)})"):
+    with agreed(comm, f"to_dtensor({getattr(A, 'description', '')}, {_mesh_in_words(mesh)}, {to_text(placements)})"):
         checks.matrix(A)
         if not isinstance(mesh, DeviceMesh):
             raise GridError(f"to_dtensor: mesh is {kind_of(mesh)}: give a DeviceMesh, as init_device_mesh('cpu', {A.grid.shape})")
@@ -164,7 +164,7 @@ def to_dtensor(A: DistMatrix, mesh: DeviceMesh, placements: Sequence[Placement] 
     with agreed(comm, "the placements of to_dtensor"):
         placed = _placements(A, grid) if placements is None else list(placements)
         layout = _layout("to_dtensor", A.shape, grid, placed)
-    if grid != A.grid or not A.lies_as(layout):
+    if grid != A.grid or not A.matches_layout(layout):
         A = A.redistribute(layout, grid)
     strides = (1, A.shape[0]) if A.transposed else (A.shape[1], 1)
     return DTensor.from_local(_tensor(A.local), mesh, placed, run_check=False, shape=torch.Size(A.shape), stride=strides)

@@ -31,7 +31,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         cholesky_words eigh_words lu_words qr_words predict_matmul record syrk_words tagged tiled_order to_descriptor
         predict_cholesky predict_eigh predict_lstsq predict_lu predict_qr predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
-        DistMatrix.__lt__ DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.lies_as
+        DistMatrix.__lt__ DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.matches_layout
         fill_diagonal tril triu
         ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.default ProcessGrid.everyone ProcessGrid.group ProcessGrid.holders
         ProcessGrid.over ProcessGrid.rank_of
@@ -567,7 +567,7 @@ OPERATORS = {  # DistMatrix's local methods: what is called, with what on all ra
     "__neg__": (operator.neg, None, None), "copy": (pdla.DistMatrix.copy, None, None), "conj": (pdla.DistMatrix.conj, None, None),
     "__getitem__": (operator.getitem, np.s_[:2, :], np.s_[:3, :]), "__setitem__": (assigned, 2, 3),
     "astype": (pdla.DistMatrix.astype, "float64", "float32"),
-    "lies_as": (pdla.DistMatrix.lies_as, WHOLE, ROWS),
+    "matches_layout": (pdla.DistMatrix.matches_layout, WHOLE, ROWS),
 }
 
 
@@ -605,7 +605,7 @@ def test_what_an_operator_was_given_on_one_rank_alone_is_noticed_later(name, odd
 
     def program(comm):
         made = apply(Here(comm, Path()).ones(WHOLE), other if comm.rank == odd else usual)
-        if len(set(comm.share(made.described))) == 1:
+        if len(set(comm.share(made.description))) == 1:
             assert not made.check_copies()
             return
         with pytest.raises(AgreementError, match=r"ranks disagree: rank 0: norm of .*; rank 1: norm of"):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 import pdla
 from pdla import ProcessGrid
-from pdla.array.dtypes import sum_alike
+from pdla.array.dtypes import can_cast_addends
 from pdla.comm.collectives import ring
 from pdla.errors import LayoutError
 
@@ -207,8 +207,8 @@ def add(grids, X, Y):
     A, B = (Z.A if small(Z.view) else Z.A * 0 for Z in (X, Y))
     x, y = (Z.whole if small(Z.view) else Z.whole * 0 for Z in (X, Y))
     kind, partial_ = np.result_type(A.dtype, B.dtype), A.layout.partial or B.layout.partial
-    cast = partial_ and not all(sum_alike(Z.dtype, kind) for Z in (A, B))  # addends of integers are not cast before they are summed
-    if cast or A.grid != B.grid or not A.lies_as(B.layout):
+    cast = partial_ and not all(can_cast_addends(Z.dtype, kind) for Z in (A, B))  # integers are summed first
+    if cast or A.grid != B.grid or not A.matches_layout(B.layout):
         A = A.redistribute(A.layout.summed)
         B = B.redistribute(A.layout, A.grid)
     return Twin(A + B, x + y)

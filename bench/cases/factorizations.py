@@ -144,7 +144,7 @@ class Job:
 
 def choose_grids(comm, n):
     """pdla's grids and layouts for Cholesky, triangular systems, LU and QR."""
-    tasks = [Task(each, n, n, np.dtype(float), Machine.chosen()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
+    tasks = [Task(each, n, n, np.dtype(float), Machine.choose()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
     blockings = [cheapest(task, comm.size)[0] for task in tasks]
     layouts = [in_blocks(*each) for each in blockings]
     return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]

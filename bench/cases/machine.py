@@ -147,7 +147,7 @@ def rates(seed: natural = 0):
     size, or the time to read and write the matrices if that is longer. Prints the median error of
     the prediction, and its 90% quantile over shapes. Run it with OMP_NUM_THREADS=1.
     """
-    blas.hold(1)
+    blas.set_threads(1)
     draws = 2 ** np.random.default_rng(seed).uniform(3, 10, (25, 3))
     m, n, k = shapes = np.array(THIN + draws.astype(int).tolist(), float).T
     x, y = np.ones(2 * STACK), np.ones(2 * STACK)

@@ -14,7 +14,7 @@ import numpy as np
 import pdla
 from bench.common.case import case
 from pdla import nn
-from pdla.array import chosen
+from pdla.array import choose
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
 from pdla.bench.measure.peak import time_once
@@ -101,7 +101,7 @@ def silence(world):
 
 def sleep_in_gemms(seconds):
     """Replace GEMMs by sleeps."""
-    return patch.object(chosen(), "gemm", lambda *operands: time.sleep(seconds) if seconds else None)
+    return patch.object(choose(), "gemm", lambda *operands: time.sleep(seconds) if seconds else None)
 
 
 def measure_hidden(run, world, sleeps, delay):

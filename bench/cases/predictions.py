@@ -196,7 +196,7 @@ def alone(sizes: str = "1024,4096,8192,32768"):
         for name in MACHINES:
             for n in map(int, sizes.split(",")):
                 told, rate = foretold(what, n, 1, name).seconds, Machine.load(name)
-                best = operations[what] * n**3 / (rate.flops * rate._reached(n**3))
+                best = operations[what] * n**3 / (rate.flops * rate._find_share(n**3))
                 yield what, name, n, told, best, told / best
 
 

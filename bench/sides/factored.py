@@ -31,7 +31,7 @@ def main(n, names, file):
     comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
     for name in names.split(";"):
         routine, factor = ROUTINES[name]
-        shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.chosen()), comm.size)[0]
+        shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.choose()), comm.size)[0]
         A, turns = draw(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
         for _ in range(TURNS):
             X, came = A.copy(), count_received()

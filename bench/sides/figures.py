@@ -78,7 +78,7 @@ class Row:
     def over_numpy(self, label: str) -> float | None:
         """NumPy's time over the side's, the median over turns; None unless both ran."""
         numpy, side = self.best("NumPy"), self.best(label)
-        return numpy.over(side) if numpy and side else None
+        return numpy.view_memory(side) if numpy and side else None
 
     @property
     def wrong(self) -> list[str]:
@@ -182,7 +182,7 @@ def to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
         {
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
             "side": module, "variant": variant, "seconds_median": side.median,
-            "numpy_over_side": numpy.over(side) if (numpy := row.best("NumPy")) else None,
+            "numpy_over_side": numpy.view_memory(side) if (numpy := row.best("NumPy")) else None,
             "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "holders": side.holders,
             "seconds": side.seconds,
         }

@@ -1,36 +1,36 @@
 """Local arrays: for each kind of array a module, all with the same functions.
 
-`namespace(x)` gives the module that handles x, `chosen()` the one that PDLA_ARRAY names. An
+`namespace(x)` gives the module that handles x, `choose()` the one that PDLA_ARRAY names. An
 algorithm calls it `xp` and never asks which one it is:
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
 host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
-copies(pairs)              many copies at once, each of one (target, source)
+copy_all(pairs)            many copies at once, each of one (target, source)
 land(target, box)          copy what a message has brought from the box in which it has arrived
 add, maximum(target, source)   target += source, which may be of a narrower dtype; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 scale(target, beta)        target *= beta; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
-squares(a, c)              whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
+can_square(a, c)           whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
 potrf(a), trtri(a), getrf(a, before), trsm(t, b, lower, unit, conjugate)   LAPACK's, in place (lapack.py)
 geqrt(a), larft(gram, tau), orhr_col(q)    LAPACK's block reflectors
 sytrd(a), syevd(a)         LAPACK's tridiagonal form, and eigenvectors, of a Hermitian a, in its place
 stedc(d, e), sterf(d, e), laed4(d, z, rho, begin, end)     LAPACK's for tridiagonal matrices, given as the host's arrays
 host_or(x, unknown)        x as NumPy's array, to decide by; `unknown` where arrays have no data
-finite(x)                  whether no element is infinite or NaN
+is_finite(x)               whether no element is infinite or NaN
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy
 extract(x, rows, cols, target)   the same, copied to target
-takes(x, places)           many of these at once, for pairs (rows, cols)
+take_all(x, places)        many of these at once, for pairs (rows, cols)
 put(x, rows, cols, source) the reverse of take
-picked(x, rows, cols)      a copy of single elements, by row and column; place(x, rows, cols, source): the reverse
+pick(x, rows, cols)        a copy of single elements, by row and column; place(x, rows, cols, source): the reverse
 add_at(x, rows, source)    x[rows] += source, where a row may come many times
 uniform(rows, cols, key)   random numbers that depend on row, column and key alone
-drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
+draw_part(rows, cols, draw) a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
 finish()                   wait until all work that was asked for is done
 lane()                     a number that tells the stream on which work is asked for from others
 AT_ONCE                    elements of a piece where work goes piece by piece: few for a cache, many for few launches
-joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
+bind_device()              a function; a thread that calls it then uses the device of the thread that called bind_device()
 
 and the work of neural networks' layers, each function one pass over memory where there is a kernel
 for it (composed.py has the formulas):
@@ -68,14 +68,14 @@ def namespace(x: Any) -> ModuleType:
     return _cupy() if type(x).__module__.partition(".")[0] == "cupy" else numpy
 
 
-def chosen(number: int = 0) -> ModuleType:
+def choose(number: int = 0) -> ModuleType:
     """The module that PDLA_ARRAY names. number: of this rank on its node, whose devices its ranks get in turn.
 
     The calling thread uses that device from now on. DeviceError, on this rank, if CuPy or a device
     is missing, or the library that PDLA_BLAS names.
     """
     if config.settings.blas:
-        blas.named(config.settings.blas)
+        blas.load_library(config.settings.blas)
     if config.settings.array == "numpy":
         return numpy
     try:

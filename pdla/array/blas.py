@@ -42,14 +42,14 @@ _threads: int | None = None  # the number of threads to which a library is limit
 def _routine(name: str, library: str = "") -> Any:
     """A routine as a C function, from the library of this name, which may lack LAPACK's, or from SciPy."""
     made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (ARGUMENTS | LAPACK)[name[1:]])
-    given = library and (name[1:] not in LAPACK or hasattr(named(library), f"{name}_"))
-    function = made(_exported(named(library), name) if given else _carried(name))
+    given = library and (name[1:] not in LAPACK or hasattr(load_library(library), f"{name}_"))
+    function = made(_find_symbol(load_library(library), name) if given else _find_in_scipy(name))
     if _threads is not None:
-        _hold(_threads)
+        _limit_loaded(_threads)
     return function
 
 
-def _carried(name: str) -> int:
+def _find_in_scipy(name: str) -> int:
     """The address of SciPy's routine of this name."""
     capsule = _module("cython_lapack" if name[1:] in LAPACK else "cython_blas").__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
@@ -85,28 +85,28 @@ def _without_package(name: str) -> Any:
 
 
 @cache
-def named(library: str) -> Any:
+def load_library(library: str) -> Any:
     """A library, loaded by its name.
 
     DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now,
     since later, in a product, only ranks that have something to multiply would notice.
     """
     try:
-        loaded = _found(library)
+        loaded = _open_library(library)
     except OSError as error:
         raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path, or a name that is found") from None
     # n = 1 in 32 bits; read as 64 bits it is negative, so that nothing is scaled.
     x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)
-    scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_exported(loaded, "dscal"))
+    scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_find_symbol(loaded, "dscal"))
     scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
         raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
     for name in (*ROUTINES.values(), *SQUARES.values(), *VECTORS.values()):
-        _exported(loaded, name)
+        _find_symbol(loaded, name)
     return loaded
 
 
-def _found(library: str) -> Any:
+def _open_library(library: str) -> Any:
     """A library as the dynamic linker finds it or, by its name alone, where packages of PyPI and conda put theirs, as mkl does."""
     try:
         return ctypes.CDLL(library)
@@ -117,7 +117,7 @@ def _found(library: str) -> Any:
         return ctypes.CDLL(str(beside))
 
 
-def _exported(loaded: Any, name: str) -> int:
+def _find_symbol(loaded: Any, name: str) -> int:
     try:
         return ctypes.cast(getattr(loaded, f"{name}_"), ctypes.c_void_p).value  # type: ignore[return-value]
     except AttributeError:
@@ -140,7 +140,7 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
     return None
 
 
-def taken(x: Any, dtype: np.dtype) -> bool:
+def can_take(x: Any, dtype: np.dtype) -> bool:
     """Whether x can be a factor in a product of this dtype without a copy.
 
     BLAS needs a unit stride; NumPy, which multiplies the dtypes that BLAS lacks, takes any strides.
@@ -148,14 +148,14 @@ def taken(x: Any, dtype: np.dtype) -> bool:
     return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
 
 
-def plain(a: Any, b: Any, c: Any) -> bool:
+def are_plain(a: Any, b: Any, c: Any) -> bool:
     """Whether these are three arrays without gaps, of the same dtype, one of BLAS's, and of sizes that BLAS takes."""
     kind = c.dtype
     gapless = a.flags.forc and b.flags.forc and c.flags.forc
     return gapless and kind.char in ROUTINES and a.dtype is kind is b.dtype and 0 < a.size <= LIMIT and 0 < b.size <= LIMIT
 
 
-def adds(a: Any, b: Any, c: Any) -> bool:
+def can_add(a: Any, b: Any, c: Any) -> bool:
     """Whether BLAS can add the product of a and b to c in place."""
     return _fits(a, b, c) and orientation(c) is not None
 
@@ -164,7 +164,7 @@ def _fits(a: Any, b: Any, c: Any) -> bool:
     return c.dtype.char in ROUTINES and c.dtype.isnative and max(*a.shape, *b.shape) <= LIMIT
 
 
-def aside(c: Any, beta: complex) -> bool:
+def needs_extra(c: Any, beta: complex) -> bool:
     """Whether a product that BLAS cannot add to c is made in extra memory first.
 
     NumPy's matmul cannot add, and for BLAS's dtypes it is a slow loop if c has no unit stride.
@@ -173,7 +173,7 @@ def aside(c: Any, beta: complex) -> bool:
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex, alike: bool = False) -> bool:
-    """`c = alpha a b + beta c` in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c.
+    """`c = alpha a b + beta c` in place, for factors that it `can_take`. False, and nothing done, where BLAS cannot write to c.
 
     alike: the same bits however the factors lie
     """
@@ -196,19 +196,19 @@ def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, b
     (how, lda), (m, k) = orientation(a), a.shape  # type: ignore[misc]
     steps = (each.strides[0] // each.itemsize if len(each) > 1 else 1 for each in (x, y))
     sizes = (ctypes.c_int * 5)(*((k, m) if how == b"N" else (m, k)), lda, *steps)
-    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta or 1, y.dtype.char)
+    size, (both, scalar) = ctypes.addressof(sizes), box_scalars(alpha, beta or 1, y.dtype.char)
     _routine(VECTORS[y.dtype.char], config.settings.blas)(
         b"T" if how == b"N" else b"N", size, size + 4, scalar, _address(a), size + 8, _address(x), size + 12,
         scalar + both.itemsize, _address(y), size + 16,
     )
 
 
-def multiplying(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> Callable[[], None]:
+def bind_matvec(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> Callable[[], None]:
     """A function that does `y += a x`, or a^H x, again and again: a by columns, x and y of one column, without gaps.
 
     What takes time at each call of a BLAS, the boxing of arguments, is done once.
     """
-    (m, k), (both, scalar) = a.shape, scalars(1, 1, y.dtype.char)
+    (m, k), (both, scalar) = a.shape, box_scalars(1, 1, y.dtype.char)
     sizes = (ctypes.c_int * 4)(m, k, max(m, a.strides[1] // a.itemsize), 1)
     size = ctypes.addressof(sizes)
     call = partial(
@@ -223,14 +223,14 @@ def _call(char: str, a: Any, how_a: Any, b: Any, how_b: Any, c: Any, ldc: int, a
     """`c = alpha a b + beta c` as c^T = alpha b^T a^T + beta c^T: in Fortran order, which BLAS reads, each array is transposed."""
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
-    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
+    size, (both, scalar) = ctypes.addressof(sizes), box_scalars(alpha, beta, char)
     _routine(ROUTINES[char], config.settings.blas)(
         how_b[0], how_a[0], size, size + 4, size + 8, scalar,
         _address(b), size + 12, _address(a), size + 16, scalar + both.itemsize, _address(c), size + 20,
     )
 
 
-def squares(a: Any, c: Any) -> bool:
+def can_square(a: Any, c: Any) -> bool:
     """Whether BLAS can compute the triangle of a a^T in c, without copies: c must have unit stride within rows."""
     into = orientation(c) if c.dtype.char in SQUARES and c.dtype.isnative else None
     by_rows = into is not None and into[0] == b"N"
@@ -238,13 +238,13 @@ def squares(a: Any, c: Any) -> bool:
 
 
 def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
-    """The lower triangle of `c = alpha a a^T`, for a and c that BLAS `squares`.
+    """The lower triangle of `c = alpha a a^T`, for a and c that BLAS `can_square`.
 
     In Fortran order, where c is transposed, it is the upper one.
     """
     (how, lda), (_, ldc), (n, k) = orientation(a), orientation(c), a.shape  # type: ignore[misc]
     sizes = (ctypes.c_int * 4)(n, k, lda, ldc)
-    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, 0, c.dtype.char)
+    size, (both, scalar) = ctypes.addressof(sizes), box_scalars(alpha, 0, c.dtype.char)
     _routine(SQUARES[c.dtype.char], config.settings.blas)(
         b"U", b"T" if how == b"N" else b"N", size, size + 4, scalar,
         _address(a), size + 8, scalar + both.itemsize, _address(c), size + 12,
@@ -256,7 +256,7 @@ def _address(x: np.ndarray) -> int:
 
 
 @lru_cache(maxsize=256)
-def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
+def box_scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
     """Both scalars in memory, as a BLAS takes them, and the address of the first."""
     both = np.array([alpha, beta], char)
     return both, _address(both)
@@ -279,32 +279,32 @@ def _limit(loaded: Any, to: Any) -> None:
     OpenBLASController.clear_controlling_thread(force=True)
 
 
-def _loaded() -> Any:
+def _find_loaded() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
 
 
-def _hold(threads: int) -> None:
-    _limit(_loaded(), threads)
+def _limit_loaded(threads: int) -> None:
+    _limit(_find_loaded(), threads)
 
 
-def hold(threads: int) -> None:
+def set_threads(threads: int) -> None:
     """Limit every BLAS of this process to so many threads: those loaded now, and SciPy's when it is loaded."""
     global _threads
     _threads = threads
-    _hold(threads)
+    _limit_loaded(threads)
 
 
 @contextmanager
-def held(threads: int) -> Iterator[None]:
+def with_threads(threads: int) -> Iterator[None]:
     """Limit every BLAS to so many threads for a with-block.
 
     What is loaded is searched for once only: that takes longer than all else in a short run of the
     threads world.
     """
     global _threads
-    before, loaded = _threads, _loaded()
+    before, loaded = _threads, _find_loaded()
     had = loaded.info()
     routines, _threads = _routine.cache_info().currsize, threads
     _limit(loaded, threads)
@@ -314,4 +314,4 @@ def held(threads: int) -> Iterator[None]:
         _threads = before
         _limit(loaded, had)
         if _routine.cache_info().currsize > routines:  # SciPy's may have been loaded in the block
-            _hold(max((library["num_threads"] for library in had), default=cores.share(1)))
+            _limit_loaded(max((library["num_threads"] for library in had), default=cores.share(1)))

@@ -2,7 +2,7 @@
 
 Arrays are (m, n): m tokens, and this rank's n of the features or of the vocabulary. Sums over a
 row, to which other ranks have addends, are (m, 1). An argument that is said to be spent may be
-written to. Sums have the dtype `summing`: in bfloat16 256 + 1 is 256, and in float16 squares soon
+written to. Sums have the dtype `sum_dtype`: in bfloat16 256 + 1 is 256, and in float16 squares soon
 overflow.
 """
 
@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 
 
-def summing(dtype: np.dtype) -> np.dtype:
+def sum_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which numbers are added up: float32 for the 16-bit floats, which only store."""
     return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
 
 
 @lru_cache(maxsize=64)
-def summed_in(dtype: Any, op: str) -> Any:
+def reduction_dtype(dtype: Any, op: str) -> Any:
     """The dtype in which numbers are added up (op "add"), or their maximum is found."""
-    return summing(dtype) if op == "add" else dtype
+    return sum_dtype(dtype) if op == "add" else dtype
 
 
-def widened(x: Any) -> Any:
+def widen(x: Any) -> Any:
     """`x` as it is added up: a copy where it is of 16-bit floats, else x itself."""
-    return x.astype(summing(x.dtype), copy=False)
+    return x.astype(sum_dtype(x.dtype), copy=False)
 
 
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -40,7 +40,7 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
     """
     if bias is not None:
         x += bias
-    dtype, x = x.dtype, widened(x)  # in 16 bits 1 + erf would be mere rounding error for negative x
+    dtype, x = x.dtype, widen(x)  # in 16 bits 1 + erf would be mere rounding error for negative x
     number = x.dtype.type
     integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
@@ -54,12 +54,12 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
     """`x` times `y`, element by element, and the sums (1, n) of that over the rows."""
     product = x * y
-    return product, widened(product).sum(axis=0, keepdims=True)
+    return product, widen(product).sum(axis=0, keepdims=True)
 
 
 def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
     """The sums (1, n) over the rows of x times y, and of x."""
-    x = widened(x)
+    x = widen(x)
     return (x * y).sum(axis=0, keepdims=True), x.sum(axis=0, keepdims=True)
 
 
@@ -68,7 +68,7 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 def moments(x: Any) -> tuple[Any, Any]:
     """Each row's sum, and the sum of squares about the row's own mean, in which no digits cancel."""
-    x = widened(x)
+    x = widen(x)
     sums = x.sum(axis=1, keepdims=True)
     left = x - sums / max(x.shape[1], 1)
     left *= left
@@ -109,7 +109,7 @@ def normalise(
 
 def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
     """The sums over each row of x gain y into out[-1], and, where out is (2, m, 1), of x gain into out[0]. gain=None: 1."""
-    part = widened(x) if gain is None else widened(x) * gain
+    part = widen(x) if gain is None else widen(x) * gain
     if len(out) == 2:
         out[0] = part.sum(axis=1, keepdims=True)
     out[-1] = (part * y).sum(axis=1, keepdims=True)
@@ -125,7 +125,7 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
     less = normal * means[-1]
     if len(sums) == 2:
         less += means[0]
-    dx = widened(dy) * gain
+    dx = widen(dy) * gain
     dx -= less
     dx *= scale
     return dx.astype(dy.dtype, copy=False)
@@ -142,22 +142,22 @@ def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
     """
     powers = x - top
     np.exp(powers, out=powers)
-    sums[0] = widened(powers).sum(axis=1)
+    sums[0] = widen(powers).sum(axis=1)
     sums[1] = 0
-    rows = _there(places, x)
-    sums[1, rows] = widened(x[rows, places[rows]]) - widened(top[rows, 0])
+    rows = _find_places(places, x)
+    sums[1, rows] = widen(x[rows, places[rows]]) - widen(top[rows, 0])
     return powers
 
 
 def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.ndarray, count: int) -> None:
     """Turn `exponentials` into (powers / sums - 1 at the row's place) / count, in place, and ignored rows into 0. sums is (m,)."""
     powers *= (1 / count / sums).reshape(-1, 1)
-    rows = _there(places, powers)
+    rows = _find_places(places, powers)
     powers[rows, places[rows]] -= 1 / count
     powers[np.flatnonzero(ignored)] = 0
 
 
-def _there(places: np.ndarray, x: Any) -> np.ndarray:
+def _find_places(places: np.ndarray, x: Any) -> np.ndarray:
     """The rows whose places are columns of x."""
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
 

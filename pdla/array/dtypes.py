@@ -20,7 +20,7 @@ with suppress(ImportError):
 COMPLEX = (complex, np.complexfloating)
 
 
-def as_saved(x: Any) -> Any:
+def restore_bfloat16(x: Any) -> Any:
     """x; in bfloat16 where x is an array as np.load gives one: NumPy's files keep bfloat16 as two raw bytes, |V2."""
     if isinstance(x, np.ndarray) and x.dtype == np.dtype("V2"):
         with suppress(TypeError):  # without ml_dtypes
@@ -28,7 +28,7 @@ def as_saved(x: Any) -> Any:
     return x
 
 
-def numeric(dtype: np.dtype) -> bool:
+def is_numeric(dtype: np.dtype) -> bool:
     """Whether elements are numbers. ml_dtypes' numbers are of kind V, as are NumPy's records, which are none."""
     return dtype.kind in "biufcV" and dtype.type is not np.void
 
@@ -40,7 +40,7 @@ def has_fractions(dtype: np.dtype) -> bool:
 
 
 @lru_cache
-def promoted(*dtypes: np.dtype) -> np.dtype:
+def promote(*dtypes: np.dtype) -> np.dtype:
     """The dtype of a product of matrices of these dtypes, as NumPy promotes them; ShapeError where NumPy has none."""
     try:
         return reduce(np.result_type, sorted(dtypes, key=_widest_float_first))
@@ -68,7 +68,7 @@ def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
     CuPy has none of long doubles, of 8-bit floats, or in the other byte order. call: what the text
     begins with.
     """
-    if not numeric(dtype):
+    if not is_numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
     try:
         xp.empty((0, 0), dtype)
@@ -80,11 +80,11 @@ def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
 
 
 def is_number(x: Any) -> bool:
-    return numeric(x.dtype) if isinstance(x, np.generic) else isinstance(x, Number)  # a timedelta64 is a Number, too
+    return is_numeric(x.dtype) if isinstance(x, np.generic) else isinstance(x, Number)  # a timedelta64 is a Number, too
 
 
 @lru_cache
-def largest(dtype: np.dtype) -> float:
+def find_largest(dtype: np.dtype) -> float:
     """The largest number of one of NumPy's dtypes of floats, or the largest float64 if that is less; 0 for other dtypes."""
     return min(float(np.finfo(dtype).max), float_info.max) if dtype.kind in "fc" else 0.0
 
@@ -114,7 +114,7 @@ def _finite_in(dtype: np.dtype, real: Any) -> bool:
         return False
 
 
-def sum_alike(one: np.dtype, other: np.dtype) -> bool:
+def can_cast_addends(one: np.dtype, other: np.dtype) -> bool:
     """Whether addends can be cast from one dtype to the other before they are summed.
 
     Integers cannot: they wrap around at another number in another dtype, or not at all.

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.blas import _address, _routine, gemm, orientation, scalars
+from pdla.array.blas import _address, _routine, box_scalars, gemm, orientation
 from pdla.array.dtypes import near_one
 
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
-DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # sizes: see `reciprocal`
+DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # see has_reciprocals
 WORK = 64  # columns of a work array: at least LAPACK's blocks
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
 
@@ -64,20 +64,20 @@ def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
     """`a` (m x n), a copy of `before`, becomes L and U of P a = L U, by partial pivoting; best for columns of unit stride.
 
     Gives the pivots: row i was exchanged with row pivots[i], one after another; and the first
-    `fault` of the diagonal of U.
+    `find_fault` of the diagonal of U.
     """
     pivots = np.zeros(min(a.shape), np.int32)
     with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
     pivots -= 1
     zero = a.diagonal() == 0  # also where a pivot that counts as 0 was not brought there
-    if not reciprocal(a.diagonal()) or (zero & (pivots != np.arange(len(pivots)))).any():
+    if not has_reciprocals(a.diagonal()) or (zero & (pivots != np.arange(len(pivots)))).any():
         a[...] = before
-        pivots = _eliminated(a)
-    return pivots, fault(a.diagonal())
+        pivots = _eliminate(a)
+    return pivots, find_fault(a.diagonal())
 
 
-def fault(diagonal: np.ndarray) -> int:
+def find_fault(diagonal: np.ndarray) -> int:
     """The number of the first pivot that is 0, or minus the number of the first that is not finite, from 1 on; 0: none is."""
     fine = np.isfinite(diagonal) & (diagonal != 0)
     if fine.all():
@@ -86,7 +86,7 @@ def fault(diagonal: np.ndarray) -> int:
     return first + 1 if diagonal[first] == 0 else -(first + 1)
 
 
-def _eliminated(a: np.ndarray) -> np.ndarray:
+def _eliminate(a: np.ndarray) -> np.ndarray:
     """`getrf` column by column, by divisions; gives the pivots."""
     pivots = np.arange(min(a.shape), dtype=np.int32)
     with np.errstate(all="ignore"):
@@ -94,7 +94,7 @@ def _eliminated(a: np.ndarray) -> np.ndarray:
             pivots[k] = p = k + int(np.abs(a[k:, k]).argmax())
             a[[k, p]] = a[[p, k]]
             if a[k, k] != 0:
-                a[k + 1 :, k] = divided(a[k + 1 :, k], a[k, k])
+                a[k + 1 :, k] = divide(a[k + 1 :, k], a[k, k])
             a[k + 1 :, k + 1 :] -= a[k + 1 :, k, None] * a[k, k + 1 :]
     return pivots
 
@@ -209,10 +209,10 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     if not b.size:
         return
     if len(t) <= LEAF or b.shape[1] < WIDE or orientation(b) is None:
-        if unit or reciprocal(t.diagonal()):
+        if unit or has_reciprocals(t.diagonal()):
             _trsm(t, b, lower, unit, conjugate)
         else:
-            _substituted(t.conj() if conjugate else t, b, lower)
+            _substitute(t.conj() if conjugate else t, b, lower)
         return
     h = -(-len(t) // (2 * ALIGNED)) * ALIGNED
     first, second = (slice(h), slice(h, None)) if lower else (slice(h, None), slice(h))
@@ -222,16 +222,16 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     trsm(t[second, second], b[second], lower, unit, conjugate)
 
 
-def _substituted(t: np.ndarray, b: np.ndarray, lower: bool) -> None:
+def _substitute(t: np.ndarray, b: np.ndarray, lower: bool) -> None:
     """`trsm` row by row, by divisions."""
     with np.errstate(all="ignore"):
         for i in range(len(t)) if lower else reversed(range(len(t))):
-            b[i] = divided(b[i], t[i, i])
+            b[i] = divide(b[i], t[i, i])
             rest = slice(i + 1, None) if lower else slice(i)
             b[rest] -= t[rest, i, None] * b[i]
 
 
-def reciprocal(d: np.ndarray) -> bool:
+def has_reciprocals(d: np.ndarray) -> bool:
     """Whether BLAS can divide by each of these numbers: it multiplies by 1 / d, which must be finite, as the sums that lead to it.
 
     OpenBLAS's getrf neither divides by a number of which both parts are subnormal nor brings it to
@@ -242,7 +242,7 @@ def reciprocal(d: np.ndarray) -> bool:
     return not (sizes.max(initial=0) > most or (sizes.min(initial=1) < least and (sizes[sizes > 0] < least).any()))
 
 
-def divided(x: Any, d: Any, asarray: Callable[[Any], Any] = np.asarray) -> Any:
+def divide(x: Any, d: Any, asarray: Callable[[Any], Any] = np.asarray) -> Any:
     """`x` / d, for numbers d of NumPy's; if they are complex, by multiples of both whose reciprocals are finite.
 
     asarray: how x's module is given d.
@@ -255,16 +255,16 @@ def divided(x: Any, d: Any, asarray: Callable[[Any], Any] = np.asarray) -> Any:
 
 def _trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool, conjugate: bool) -> None:
     with in_place(np, b) as (x, into, ldb):
-        t, ld, *flags = turned(np, t, into, lower, conjugate)
+        t, ld, *flags = orient_triangle(np, t, into, lower, conjugate)
         m, n = b.shape if into == b"T" else b.shape[::-1]
         sizes = (ctypes.c_int * 4)(m, n, ld, ldb)
-        size, (_, one) = ctypes.addressof(sizes), scalars(1, 0, b.dtype.char)
+        size, (_, one) = ctypes.addressof(sizes), box_scalars(1, 0, b.dtype.char)
         _routine(PREFIXES[b.dtype.char] + "trsm", config.settings.blas)(
             *flags, b"U" if unit else b"N", size, size + 4, one, _address(t), size + 8, _address(x), size + 12
         )
 
 
-def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
+def orient_triangle(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
     """How a BLAS is given t, to solve for a block that lies as `into` says.
 
     Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it

@@ -101,7 +101,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         self.base: Meta | None = base if base is None or base.base is None else base.base
 
     @property
-    def _laid(self) -> np.ndarray:
+    def _view(self) -> np.ndarray:
         return _in_order(self.shape) if self.lying is None else self.lying
 
     @property
@@ -109,7 +109,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         """The real or the imaginary parts, a view; of a real array itself."""
         if self.dtype.kind != "c":
             return self
-        view = _seen_as(self.shape, [2 * step for step in self._laid.strides])
+        view = _seen_as(self.shape, [2 * step for step in self._view.strides])
         return Meta(self.shape, np.empty(0, self.dtype).real.dtype, view, self)
 
     def __repr__(self) -> str:
@@ -119,10 +119,10 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     size: property = property(lambda self: prod(self.shape))
     itemsize: property = property(lambda self: self.dtype.itemsize)
     nbytes: property = property(lambda self: prod(self.shape) * self.dtype.itemsize)
-    strides: property = property(lambda self: tuple([self.dtype.itemsize * step for step in self._laid.strides]))
+    strides: property = property(lambda self: tuple([self.dtype.itemsize * step for step in self._view.strides]))
     real: property = property(lambda self: self._half)
     imag: property = property(lambda self: self._half)
-    T: property = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
+    T: property = property(lambda self: Meta(self.shape[::-1], self.dtype, self._view.T, self))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -130,7 +130,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     def __getitem__(self, key: Any) -> Meta:
         keys = key if isinstance(key, tuple) else (key,)
         if {*map(type, keys)} <= {slice}:
-            view = self._laid[key]
+            view = self._view[key]
             return Meta(view.shape, self.dtype, view, self)
         return Meta(_ghost(self.shape)[key].shape, self.dtype)
 
@@ -168,7 +168,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(lengths, self.dtype, base=self if self.lying is None else None)
 
     def transpose(self, *axes: int) -> Meta:
-        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype, self._laid.transpose(axes), self)
+        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype, self._view.transpose(axes), self)
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> Meta:
         _touch(self)
@@ -198,11 +198,11 @@ def memory(size: int) -> None:
     """Arrays without data need none."""
 
 
-def over(memory: None, shape: tuple[int, ...], dtype: Any) -> Meta:
+def view_memory(memory: None, shape: tuple[int, ...], dtype: Any) -> Meta:
     return Meta(shape, dtype)
 
 
-def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Meta:
+def view_at(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Meta:
     return Meta(shape, dtype)
 
 
@@ -218,15 +218,15 @@ def host_or(x: Meta, unknown: np.ndarray) -> np.ndarray:
     return unknown
 
 
-def finite(x: Meta) -> bool:
+def is_finite(x: Meta) -> bool:
     return True
 
 
-def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
+def create(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
     return Meta(shape, dtype)
 
 
-def contiguous(x: Meta) -> bool:
+def is_contiguous(x: Meta) -> bool:
     """Whether the array with data would be in C order without gaps."""
     return x.lying is None
 
@@ -239,7 +239,7 @@ def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
     _touch(target, source)
 
 
-def copies(pairs: Iterable[tuple[Meta, Meta]]) -> None:
+def copy_all(pairs: Iterable[tuple[Meta, Meta]]) -> None:
     for target, source in pairs:
         copy(target, source)
 
@@ -279,7 +279,7 @@ def extract(x: Meta, rows: Selection, cols: Selection, target: Meta) -> None:
     copy(target, take(x, rows, cols))
 
 
-def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
+def take_all(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
     return [take(x, rows, cols) for rows, cols in places]
 
 
@@ -287,12 +287,12 @@ def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
     copy(take(x, rows, cols), source)
 
 
-def putting(x: Meta, rows: Selection, cols: Selection, source: Meta) -> Callable[[], None]:
+def bind_put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> Callable[[], None]:
     """A function that does `put` with these arrays, again and again."""
     return partial(put, x, rows, cols, source)
 
 
-def picked(x: Meta, rows: np.ndarray, cols: np.ndarray) -> Meta:
+def pick(x: Meta, rows: np.ndarray, cols: np.ndarray) -> Meta:
     return Meta(rows.shape, x.dtype)
 
 
@@ -314,8 +314,8 @@ def gemm(
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
     if c.size and a.shape[1]:  # extra memory is taken where pdla/array/numpy.py's gemm takes it
-        besides = [allocate(x.shape, c.dtype) for x in (a, b) if not blas.taken(x, c.dtype)]
-        if not blas.adds(a, b, c) and blas.aside(c, beta):
+        besides = [allocate(x.shape, c.dtype) for x in (a, b) if not blas.can_take(x, c.dtype)]
+        if not blas.can_add(a, b, c) and blas.needs_extra(c, beta):
             besides.append(allocate(c.shape, c.dtype))
     _gemm(a, b, c)
 
@@ -326,9 +326,9 @@ def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
         meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], a.dtype if a.dtype == b.dtype else c.dtype, count, c.dtype)
 
 
-def squares(a: Meta, c: Meta) -> bool:
+def can_square(a: Meta, c: Meta) -> bool:
     """Whether arrays with data would be squared: those that PDLA_ARRAY names."""
-    return config.settings.array == "numpy" and blas.squares(a, c)
+    return config.settings.array == "numpy" and blas.can_square(a, c)
 
 
 def square(a: Meta, c: Meta, alpha: complex) -> None:
@@ -405,7 +405,7 @@ def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = Fa
     _lapack(len(t), b.shape[1], len(t) ** 2 * b.shape[1], b.dtype)
 
 
-def multiplying(a: Meta, x: Meta, y: Meta, adjoint: bool) -> Callable[[], None]:
+def bind_matvec(a: Meta, x: Meta, y: Meta, adjoint: bool) -> Callable[[], None]:
     return partial(_gemm, a.T if adjoint else a, x, y)
 
 
@@ -447,7 +447,7 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
     return made
 
 
-def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
+def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
     return Meta((len(rows), len(cols)), draw.dtype)
 
 

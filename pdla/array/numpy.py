@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, composed, strips
-from pdla.array.blas import multiplying, square, squares
+from pdla.array.blas import bind_matvec, can_square, square
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -40,7 +40,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def memory(size: int) -> np.ndarray:
-    """`size` bytes, for arrays to be laid over: see `over` and `look`."""
+    """`size` bytes, for arrays to be laid over: see `view_memory` and `view_at`."""
     return np.empty(size, np.uint8)
 
 
@@ -55,18 +55,18 @@ def _libc() -> Any:
     return ctypes.CDLL(None)
 
 
-def over(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def view_memory(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array over the beginning of memory. All views of it have the same `base`, which lives as long as any of them."""
     dtype = np.dtype(dtype)
     return np.frombuffer(memory.data, np.uint8, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-def look(memory: np.ndarray, begin: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def view_at(memory: np.ndarray, begin: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array over memory, from byte `begin` on."""
     return np.ndarray(shape, dtype, memory, begin)
 
 
-def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int, int]) -> np.ndarray:
+def view_address(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int, int]) -> np.ndarray:
     """Memory at an address as an array, which does not own it; strides in bytes, none below 0."""
     if not prod(shape):
         return np.empty(shape, dtype)
@@ -75,7 +75,7 @@ def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int
     return np.ndarray(shape, dtype, memory, 0, strides)
 
 
-def apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def has_no_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether no two elements of a matrix, which is not empty, are at the same place in memory."""
     (rows, cols), (down, across) = shape, map(abs, strides)
     common = gcd(down, across) or 1
@@ -96,20 +96,20 @@ def host_or(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     return x
 
 
-def finite(x: np.ndarray) -> bool:
+def is_finite(x: np.ndarray) -> bool:
     """Whether no element is infinite or NaN."""
     rows = max(1, AT_ONCE // max(1, x[:1].size))
     return all(bool(np.isfinite(x[lo : lo + rows]).all()) for lo in range(0, len(x), rows))
 
 
-def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
+def create(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
     """A new array whose contents `fill` writes."""
     x = np.empty(shape, dtype)
     fill(x)
     return x
 
 
-def contiguous(x: np.ndarray) -> bool:
+def is_contiguous(x: np.ndarray) -> bool:
     """Whether x lies in memory in C order without gaps, as it travels."""
     return x.flags.c_contiguous
 
@@ -128,7 +128,7 @@ def _by_columns(x: np.ndarray) -> bool:
     return x.strides[0] < x.strides[1]
 
 
-def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+def copy_all(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
     """Copy each pair's source into its target, which has its shape and dtype."""
     for target, source in pairs:
         np.copyto(target, source)
@@ -176,11 +176,11 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
         found.extract(part)
         return part
     if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
-        return np.ascontiguousarray(_listed(x.T, cols, rows).T)
-    return _listed(x, rows, cols)
+        return np.ascontiguousarray(_take_listed(x.T, cols, rows).T)
+    return _take_listed(x, rows, cols)
 
 
-def _listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
+def _take_listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     """A part by lists, in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order."""
     return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
 
@@ -194,7 +194,7 @@ def extract(x: np.ndarray, rows: Selection, cols: Selection, target: np.ndarray)
         copy(target, take(x, rows, cols))
 
 
-def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
+def take_all(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
     return [take(x, rows, cols) for rows, cols in places]
 
 
@@ -202,23 +202,23 @@ def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> 
     if isinstance(rows, slice) and isinstance(cols, slice):
         x[rows, cols] = source
     elif (found := strips.find(x, rows, cols)) is not None:
-        copies(found.beside(source))
+        copy_all(found.pairs_with(source))
     elif isinstance(rows, slice) or isinstance(cols, slice):
         x[rows, cols] = source
     else:
         x[np.ix_(rows, cols)] = source
 
 
-def putting(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> Callable[[], None]:
+def bind_put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> Callable[[], None]:
     """A function that does `put` with these arrays, again and again."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return partial(copy, x[rows, cols], source)
     if (found := strips.find(x, rows, cols)) is not None:
-        return partial(copies, [*found.beside(source)])
+        return partial(copy_all, [*found.pairs_with(source)])
     return partial(put, x, rows, cols, source)
 
 
-def picked(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+def pick(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
     """A copy of single elements, by row and column, one after another."""
     return x[rows, cols]
 
@@ -250,7 +250,7 @@ def gemm(
     """
     # NumPy has the same BLAS as SciPy, at a fifth of a call's cost.
     numpys = alpha == 1 and beta == 0 and not (alike or config.settings.blas)
-    if numpys and blas.plain(a, b, c):  # most products; small ones are spared the checks below
+    if numpys and blas.are_plain(a, b, c):  # most products; small ones are spared the checks below
         np.matmul(a, b, out=c)
         return
     if c.size == 0:
@@ -258,20 +258,20 @@ def gemm(
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
         return
-    a, b = (x if blas.taken(x, c.dtype) else _copied(x, c.dtype, allocate) for x in (a, b))
-    if numpys and blas.adds(a, b, c):
+    a, b = (x if blas.can_take(x, c.dtype) else _copy_factor(x, c.dtype, allocate) for x in (a, b))
+    if numpys and blas.can_add(a, b, c):
         np.matmul(a, b, out=c)
         return
     if blas.gemm(a, b, c, alpha, beta, alike):
         return
-    product = allocate(c.shape, c.dtype) if blas.aside(c, beta) else c
+    product = allocate(c.shape, c.dtype) if blas.needs_extra(c, beta) else c
     np.matmul(a, b, out=product)
     scale(product, alpha)
     if product is not c:
         combine(c, beta, product)
 
 
-def _copied(x: np.ndarray, dtype: np.dtype, allocate: Callable[..., np.ndarray]) -> np.ndarray:
+def _copy_factor(x: np.ndarray, dtype: np.dtype, allocate: Callable[..., np.ndarray]) -> np.ndarray:
     """A copy by rows, or by columns where x lies rather so: in the order in which a message brings it, as BLAS adds by order."""
     made = allocate(x.shape, dtype)
     if abs(x.strides[0]) < abs(x.strides[1]):
@@ -294,19 +294,19 @@ def gelu(x: np.ndarray, slope: bool, bias: np.ndarray | None = None) -> tuple[np
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
     """A number from [0, 1) for each row and column, which depends on these and the key alone: splitmix64's mixing of counters."""
-    keyed = _mixed(rows.astype(np.uint64) + mixed_key(key))
-    return (_mixed(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+    keyed = _mix(rows.astype(np.uint64) + mix_key(key))
+    return (_mix(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
-def mixed_key(key: int) -> np.uint64:
+def mix_key(key: int) -> np.uint64:
     """What `uniform` adds to row numbers for this key."""
-    return _mixed(np.array([key % 2**64], np.uint64))[0]
+    return _mix(np.array([key % 2**64], np.uint64))[0]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def _mix(x: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         x = x * _GOLDEN
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -314,12 +314,12 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
+def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
     """A new array of these rows and columns of a random matrix."""
-    return filled((len(rows), len(cols)), draw.dtype, lambda x: draw.fill(x, rows, cols))
+    return create((len(rows), len(cols)), draw.dtype, lambda x: draw.fill(x, rows, cols))
 
 
-def significant(x: np.ndarray) -> bytes:
+def to_bytes(x: np.ndarray) -> bytes:
     """The bytes of x's elements, without those that x86's long doubles leave unused."""
     x = np.ascontiguousarray(x)
     if x.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
@@ -347,7 +347,7 @@ def lane() -> int:
     return 0
 
 
-def joining() -> Callable[[], None]:
+def bind_device() -> Callable[[], None]:
     """A function for another thread to call, so that it uses this thread's device; here it does nothing."""
     return finish
 

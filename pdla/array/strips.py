@@ -53,7 +53,7 @@ class Part(NamedTuple):
     x: np.ndarray
     lists: list[tuple[int, list[Group]]]
 
-    def beside(self, part: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def pairs_with(self, part: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Views of the array and of `part`, an array of `shape`, in pairs that have the same elements."""
         for groups in product(*(groups for _, groups in self.lists)):
             there, here = self.x, part
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
     def extract(self, part: np.ndarray) -> None:
         """Copy the elements to `part`."""
-        for there, here in self.beside(part):
+        for there, here in self.pairs_with(part):
             np.copyto(here, there)
 
 

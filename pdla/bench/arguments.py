@@ -253,6 +253,6 @@ def add_machine(to: argparse.ArgumentParser) -> None:
 def machine(name: str | None) -> Machine:
     """Load the machine of a name or TOML file; None: that of PDLA_MACHINE. Raises Stop if it is missing."""
     try:
-        return Machine.chosen() if name is None else Machine.load(name)
+        return Machine.choose() if name is None else Machine.load(name)
     except (OSError, ValueError) as error:
         raise refuse(str(error) if name is None else f"--machine: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import summed_in
+from pdla.array.composed import reduction_dtype
 from pdla.comm.collectives import broadcast, circulant, ring
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.collectives.pipeline import Pipeline
@@ -274,7 +274,7 @@ class Communicator(Group):
         return Pending(arrivals(), result, (verb, self.axis, received, len(sizes), "circulant", far))
 
     def _check_gapless(self, out: Array) -> None:
-        if not self.xp.contiguous(out):
+        if not self.xp.is_contiguous(out):
             raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
 
     def allgather(
@@ -386,7 +386,7 @@ class Communicator(Group):
         size = sum(map(_NBYTES, parts))
         if self.stepwise(size):
             return self._start_stepwise(verb, circulant.reduce_scatter(self.xp, self.rank, parts, out, op), out)
-        wide = summed_in(out.dtype, op)
+        wide = reduction_dtype(out.dtype, op)
         if self.nodes > 1 and self._goes_by_pipeline(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widen(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
@@ -402,7 +402,7 @@ class Communicator(Group):
         others = self._others if x.size else []
         recvs = [*zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True)]
         addends = dict(recvs)
-        wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
+        wide, into = reduction_dtype(out.dtype, op), getattr(self.xp, op)
 
         def add_up() -> None:
             first = addends.get(0, x)

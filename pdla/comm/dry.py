@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, overload
 
 from pdla.array import meta
-from pdla.array.composed import summed_in
+from pdla.array.composed import reduction_dtype
 from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.clock import Clock
@@ -93,7 +93,7 @@ class DryComm(Communicator):
         self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
         self._check_open()
-        gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
+        gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.is_contiguous(x)}
         boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # over MPI, arrays with gaps travel through buffers
         held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the end of the round
         clock = self.clock
@@ -117,7 +117,7 @@ class DryComm(Communicator):
             return
         self._check_gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
-        first, nbytes, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
+        first, nbytes, way = self._addends(x, own, reduction_dtype(x.dtype, op).itemsize)
         addends = [buffer(meta, (nbytes // x.itemsize,), x.dtype)]
 
         def add() -> None:

@@ -373,7 +373,7 @@ def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
 
 def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
     """Call xp.takes; copies count as workspace."""
-    parts = xp.takes(x, places)
+    parts = xp.take_all(x, places)
     for part, (rows, cols) in zip(parts, places, strict=True):
         if not (isinstance(rows, slice) and isinstance(cols, slice)):
             count(part)

@@ -74,7 +74,7 @@ class Slots:
         self.known = tuple([-1] * comm.size for _ in range(LANES))
         if self.addends:
             ends = range(COUNT * self.size, size, self.addends)
-            rows = [self.xp.look(self.memory, at, (self.addends // self.dtype.itemsize,), self.dtype) for at in ends]
+            rows = [self.xp.view_at(self.memory, at, (self.addends // self.dtype.itemsize,), self.dtype) for at in ends]
             self.rows = [rows[: comm.size], rows[comm.size :]]
         for lane in range(LANES):
             seen.publish(0, lane)
@@ -99,7 +99,7 @@ class Slots:
             return self.own[number % COUNT][:n]
         if writes:
             self._wait_until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
-        return self.xp.look(self.memory, number % COUNT * self.size, (n,), self.dtype)
+        return self.xp.view_at(self.memory, number % COUNT * self.size, (n,), self.dtype)
 
     def bcast(self, x: Any, parts: Parts) -> Pending:
         """Collective: publish, or send, this rank's rows of x, an array of the slot taken last."""
@@ -189,14 +189,14 @@ class Slots:
             piece, pairs = (x[rows[0]], []) if len(rows) == 1 else self._plan_packing(x, rows)
             mine = root == self.comm.rank
             if pairs and mine:
-                self.xp.copies(pairs)
+                self.xp.copy_all(pairs)
             coming.append((self.comm.bcast(piece, root), [] if mine else pairs))
 
         def arrivals() -> Iterator[int]:
             for pending, pairs in coming:
                 yield from pending
                 if pairs:
-                    self.xp.copies((there, here) for here, there in pairs)
+                    self.xp.copy_all((there, here) for here, there in pairs)
 
         return Pending(arrivals(), x)
 

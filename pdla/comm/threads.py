@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from pdla import config
-from pdla.array import blas, chosen, cores, namespace, numpy
+from pdla.array import blas, choose, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.agreement import known_ranks
 from pdla.comm.communicator import Communicator
@@ -422,12 +422,12 @@ def run(
 
     def main(rank: int) -> Any:
         comm = ThreadComm(world, (), range(size), rank)
-        comm.xp = chosen()
+        comm.xp = choose()
         current_world.set(comm)
         known_ranks.set(())
         return program(comm, *args, **named)
 
-    with blas.held(1 if size > 1 else cores.share(1)):
+    with blas.with_threads(1 if size > 1 else cores.share(1)):
         return together(world, main)
 
 

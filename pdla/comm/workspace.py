@@ -59,7 +59,7 @@ class Workspace:
             memory = xp.memory(size)
             self.held += size
         self._use(size)
-        x = xp.over(memory, shape, dtype)
+        x = xp.view_memory(memory, shape, dtype)
         weakref.finalize(x if x.base is None else x.base, self._give_back, memory, kind)
         return x
 

@@ -18,11 +18,11 @@ from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.errors import FileError, LayoutError, kind_of, suggest
 from pdla.grid import ProcessGrid, check_layout, place
 from pdla.io import foreign, hdf5, mtx, npy, npz
-from pdla.io.files import check_dtype, together
-from pdla.io.replace import replacing, version
+from pdla.io.files import check_dtype, share_errors
+from pdla.io.replace import replace_file, version
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 FORMATS = {
     ".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".mtx.bz2": mtx, ".mtx.xz": mtx, ".h5": hdf5, ".hdf5": hdf5,
@@ -100,21 +100,21 @@ def load(
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         check_layout("load", layout, grid)
-        path, form = known(path)
+        path, form = find_format(path)
         if dataset is not None and form not in NAMED:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files and .npz; this one holds one matrix")
         if dataset is not None and not (isinstance(dataset, str) and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name of one in the file, as 'matrix'")
         if layout.partial:
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
-    with together(comm, path):
+    with share_errors(comm, path):
         before = version(path)
         shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
         check_numbers(f"load {path}", dtype, comm.xp)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
-    with together(comm, path):
+    with share_errors(comm, path):
         if version(path) != before:  # in a file with another header the elements are at other places than those that were read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
@@ -180,14 +180,14 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     if not isinstance(A, DistMatrix):
         raise_everywhere(FileError(f"save(path, A): A is {kind_of(A)}, not a DistMatrix"))
     comm = A.grid.comm
-    with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
-        path, form = known(path)
+    with agreed(comm, f"save({path!r}, {A.description}, dataset={dataset!r})"):
+        path, form = find_format(path)
         if form in READ_ONLY:
             others = [ending for ending, other in FORMATS.items() if other not in READ_ONLY]
             raise FileError(f"{path}: {path.suffix} is read only; save to {', '.join(others)}")
         if form in NAMED and not (isinstance(dataset, str) and dataset.strip("/") and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name that it is to have in the file, as 'matrix'")
-    with together(comm, path):
+    with share_errors(comm, path):
         check_dtype(A.dtype)
     if A.xp.name == "meta":
         return
@@ -197,14 +197,14 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 def _write(form: ModuleType, path: Path, A: DistMatrix, dataset: str) -> None:
     """Collective: A into a new file, which then takes the place of `path`."""
     comm = A.grid.comm
-    whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
+    whole = convert(A, A.layout.summed, A.grid) if A.layout.partial else A
     if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))
-    with replacing(comm, path) as part:
+    with replace_file(comm, path) as part:
         form.save(part, path, dataset, whole)
 
 
-def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
+def find_format(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
     """The path and the module of its format, which the ending tells."""
     try:
         found = Path(path)

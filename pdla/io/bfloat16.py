@@ -19,7 +19,7 @@ FORM = 15, 7, 8, 0, 7  # the places and the lengths of sign, exponent and fracti
 BIAS = 127  # of the exponent
 
 
-def is_short(x: Any) -> bool:
+def is_bfloat16(x: Any) -> bool:
     """Whether a dataset is of bfloat16."""
     import h5py
 
@@ -30,7 +30,7 @@ def is_short(x: Any) -> bool:
 
 
 def dtype_in(x: Any) -> np.dtype:
-    return bfloat16() if is_short(x) else complex_in(x.dtype) or x.dtype
+    return bfloat16() if is_bfloat16(x) else complex_in(x.dtype) or x.dtype
 
 
 def complex_in(dtype: np.dtype) -> np.dtype | None:
@@ -42,7 +42,7 @@ def complex_in(dtype: np.dtype) -> np.dtype | None:
 
 
 def has_dtype(x: Any, dtype: np.dtype) -> bool:
-    return is_short(x) if dtype.name == "bfloat16" else x.dtype == dtype and not is_short(x)
+    return is_bfloat16(x) if dtype.name == "bfloat16" else x.dtype == dtype and not is_bfloat16(x)
 
 
 def for_h5py(dtype: np.dtype) -> Any:
@@ -61,8 +61,8 @@ def for_h5py(dtype: np.dtype) -> Any:
 def get(x: Any, rows: slice, cols: slice) -> np.ndarray:
     """`x[rows, cols]`, read; of a vector its rows, as a column."""
     if x.ndim == 1:
-        return _numbers(x[rows])[:, None] if not is_short(x) else _short(x, (rows,))[:, None]
-    return _short(x, (rows, cols)) if is_short(x) else _numbers(x[rows, cols])
+        return _numbers(x[rows])[:, None] if not is_bfloat16(x) else _short(x, (rows,))[:, None]
+    return _short(x, (rows, cols)) if is_bfloat16(x) else _numbers(x[rows, cols])
 
 
 def _numbers(found: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ def _short(x: Any, some: tuple[slice, ...]) -> np.ndarray:
 
 def put(x: Any, rows: slice, cols: slice, block: np.ndarray) -> None:
     """`x[rows, cols] = block`, written."""
-    if not is_short(x):
+    if not is_bfloat16(x):
         x[rows, cols] = block
     elif block.size:
         _move(x.id.write, x, (rows, cols), np.ascontiguousarray(block).view(np.uint16).astype(_bits(x), copy=False))

@@ -10,7 +10,7 @@ import numpy as np
 Faults = tuple[np.ndarray, str]  # places, each a row and a column, and what is wrong there
 
 
-def fault(block: np.ndarray, found: Any, entries: int, symmetry: str) -> tuple[int, int, str] | None:
+def find_fault(block: np.ndarray, found: Any, entries: int, symmetry: str) -> tuple[int, int, str] | None:
     """(row, column, what is wrong there) of an element of which something is.
 
     block    the matrix
@@ -24,31 +24,31 @@ def fault(block: np.ndarray, found: Any, entries: int, symmetry: str) -> tuple[i
 
 def _faults(block: np.ndarray, found: Any, entries: int, symmetry: str) -> Iterator[Faults]:
     if symmetry == "skew-symmetric":
-        yield _on_diagonal(block.diagonal() != 0), "not 0, as the diagonal of a skew-symmetric matrix is"
+        yield _to_places(block.diagonal() != 0), "not 0, as the diagonal of a skew-symmetric matrix is"
         if block.dtype.kind == "i":
             least = np.iinfo(block.dtype).min
             yield np.argwhere(block == least), f"{least} has no negative of {block.dtype}"
     if symmetry == "hermitian":
-        yield _on_diagonal(block.diagonal().imag != 0), "not real, as the diagonal of a hermitian matrix is"
+        yield _to_places(block.diagonal().imag != 0), "not real, as the diagonal of a hermitian matrix is"
     if not isinstance(found, np.ndarray):
         if symmetry != "general":
-            yield _twice(found.row[:entries].astype(np.int64), found.col[:entries].astype(np.int64))
+            yield _find_repeated(found.row[:entries].astype(np.int64), found.col[:entries].astype(np.int64))
         if block.dtype.kind in "iu":
-            yield _wrapped(block, found)
+            yield _find_overflows(block, found)
 
 
-def _on_diagonal(wrong: np.ndarray) -> np.ndarray:
+def _to_places(wrong: np.ndarray) -> np.ndarray:
     return np.flatnonzero(wrong)[:, None].repeat(2, axis=1)
 
 
-def _twice(rows: np.ndarray, cols: np.ndarray) -> Faults:
+def _find_repeated(rows: np.ndarray, cols: np.ndarray) -> Faults:
     """Elements that the file has beside their mirror images, to which scipy adds them."""
     upper, lower, height = rows < cols, rows > cols, 1 + max(rows.max(initial=0), cols.max(initial=0))
     both = np.intersect1d((rows * height + cols)[upper], (cols * height + rows)[lower])
     return np.stack([both // height, both % height], axis=1), "its mirror image stands in the file, too"
 
 
-def _wrapped(block: np.ndarray, found: Any) -> Faults:
+def _find_overflows(block: np.ndarray, found: Any) -> Faults:
     """Elements whose entries have a sum that their dtype cannot hold, as the same sum of floats shows."""
     from scipy.sparse import coo_array
 

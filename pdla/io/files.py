@@ -23,7 +23,7 @@ PANEL = 1 << 26  # bytes that are read or written at a time, and so may be in me
 
 
 @contextmanager
-def together(comm: Communicator, path: Path) -> Iterator[None]:
+def share_errors(comm: Communicator, path: Path) -> Iterator[None]:
     """Collective: a with-block for each rank's own work on a file.
 
     At its end ranks wait for one another; an error on one rank is an error on all: FileError, or
@@ -85,7 +85,7 @@ def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dty
     return (int(shape[0]), int(shape[1])), dtype.newbyteorder("=")
 
 
-def filled(
+def read_blocks(
     path: Path,
     shape: Shape,
     dtype: np.dtype,
@@ -100,8 +100,8 @@ def filled(
             rows, cols = layout.indices(shape, grid.sizes, grid.coords)
             read(block, rows.selection, cols.selection)
 
-    with together(grid.comm, path):
-        block = grid.comm.xp.filled(local_shape(shape, layout, grid), dtype, fill)
+    with share_errors(grid.comm, path):
+        block = grid.comm.xp.create(local_shape(shape, layout, grid), dtype, fill)
     return DistMatrix(block, shape, grid, layout)
 
 
@@ -113,14 +113,14 @@ def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet,
     return (rows, cols) if len(rows) and len(cols) else None
 
 
-def write_own(A: DistMatrix, write: Callable[[Any, Selection, Selection], None]) -> None:
+def write_block(A: DistMatrix, write: Callable[[Any, Selection, Selection], None]) -> None:
     """Call write(block, rows, columns in the file) with this rank's block, if `to_write` says that this rank writes it."""
     mine = to_write(A, A.grid.coords)
     if mine is not None:
         write(A.xp.host(A.local), mine[0].selection, mine[1].selection)
 
 
-def panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
+def gather_panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
     """Collective: A, a few whole rows at a time: (which rows, their elements on rank 0 and None on others)."""
     (m, n), grid = A.shape, A.grid
     if grid.comm.rank == 0:

@@ -23,10 +23,10 @@ PACKING = ("scale_factor", "add_offset")
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
     _check_hdf5(path)
     (m, n), dtype = hdf5.header(path, dataset, _check)
-    return ((n, m) if _turned(path) else (m, n)), dtype
+    return ((n, m) if _is_transposed(path) else (m, n)), dtype
 
 
-def _turned(path: Path) -> bool:
+def _is_transposed(path: Path) -> bool:
     return path.suffix.lower() == ".mat"
 
 
@@ -35,7 +35,7 @@ def _check_hdf5(path: Path) -> None:
     with path.open("rb") as file:
         begins = file.read(520)
     if SIGNATURE not in (begins[:8], begins[512:]):  # MATLAB puts 512 bytes of its own before it
-        how = "save(..., '-v7.3'), or pass scipy.io.loadmat's array to from_global" if _turned(path) else "write netCDF-4"
+        how = "save(..., '-v7.3'), or pass scipy.io.loadmat's array to from_global" if _is_transposed(path) else "write netCDF-4"
         raise ValueError(f"an older form, or none, of {path.suffix}, which is no HDF5 file: {how}")
 
 
@@ -47,6 +47,6 @@ def _check(x: Any) -> None:
 
 
 def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
-    if not _turned(path):
+    if not _is_transposed(path):
         return hdf5.load(path, dataset, shape, dtype, grid, layout)
     return hdf5.load(path, dataset, shape[::-1], dtype, grid, layout.T).T

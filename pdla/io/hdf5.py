@@ -17,7 +17,7 @@ from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.io.bfloat16 import dtype_in, for_h5py, get, has_dtype, put
 from pdla.io.elsewhere import check_sources
-from pdla.io.files import PANEL, check_matrix, filled, panels, together, write_own
+from pdla.io.files import PANEL, check_matrix, gather_panels, read_blocks, share_errors, write_block
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
@@ -67,7 +67,7 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
         with _h5py().File(path, "r") as file:
             _read(_dataset(file, dataset), block, rows, cols)
 
-    return filled(path, shape, dtype, grid, layout, read)
+    return read_blocks(path, shape, dtype, grid, layout, read)
 
 
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
@@ -121,16 +121,16 @@ def _strips(indices: Selection, height: int) -> Iterator[tuple[slice, slice]]:
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     comm = A.grid.comm
-    with together(comm, path):
+    with share_errors(comm, path):
         h5py = _h5py()
         if comm.rank == 0:
             _create(h5py, part, path, dataset, A)
     if h5py.get_config().mpi and hasattr(comm, "mpi"):
-        with together(comm, path), h5py.File(part, "r+", driver="mpio", comm=comm.mpi) as file:
-            write_own(A, lambda block, rows, cols: _write(file[dataset], block, rows, cols))
+        with share_errors(comm, path), h5py.File(part, "r+", driver="mpio", comm=comm.mpi) as file:
+            write_block(A, lambda block, rows, cols: _write(file[dataset], block, rows, cols))
         return
-    for rows, panel in panels(A):
-        with together(comm, path):
+    for rows, panel in gather_panels(A):
+        with share_errors(comm, path):
             if comm.rank == 0:
                 with h5py.File(part, "r+") as file:
                     put(file[dataset], rows, slice(0, A.shape[1]), A.xp.host(panel))

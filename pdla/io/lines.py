@@ -52,7 +52,7 @@ class Lines:
         self.head: bytes = self._head()
         self.number: int = self.head.count(b"\n")  # how many lines have been read
         self.count: int = 0  # how many entries have been read
-        self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = _announced(self.head)
+        self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = _read_head(self.head)
         if self.symmetry != "general" and self.rows != self.cols:  # scipy would mirror elements to places outside its array
             raise ValueError(f"{self.symmetry}, but {self.rows} x {self.cols}: it must be square")
         if self.symmetry == "skew-symmetric" and self.field == "unsigned-integer":
@@ -101,7 +101,7 @@ class Lines:
                 parts[filled : filled + len(words)] = np.fromiter(map(read, words), parts.dtype, len(words))
             except (OverflowError, ValueError):  # ValueError: Python reads no more than 4300 digits
                 wrong = next(i for i, word in enumerate(words) if not _fits(word, parts.dtype))
-                line = _numbered(text, first)[wrong]
+                line = _number_lines(text, first)[wrong]
                 raise ValueError(f"line {line}: {words[wrong][:80].decode()}: out of the range of {parts.dtype}") from None
             filled, first = filled + len(words), self.number + 1
         return made
@@ -148,13 +148,13 @@ class Lines:
             raise ValueError(f"line {self.number}: truncated: the file ends here, after {self.count} of {self.entries} entries")
         found = lines.count(b"\n") - len(BLANK.findall(lines))
         if self.count + found > self.entries:
-            number = _numbered(text, self.number + 1)[self.entries - self.count]
+            number = _number_lines(text, self.number + 1)[self.entries - self.count]
             raise ValueError(f"line {number}: one too many: the file announces {self.entries} entries")
         self.count += found
         self.number += text.count(b"\n") + (not text.endswith(b"\n"))
 
 
-def _announced(head: bytes) -> tuple[int, int, int, str, str, str]:
+def _read_head(head: bytes) -> tuple[int, int, int, str, str, str]:
     """What a head announces: rows, columns, entries, form, field, symmetry. scipy is asked unless the file is plainly dense."""
     lines = head.removesuffix(b"\n").split(b"\n")
     banner, sizes = BANNER.fullmatch(lines[0]), SIZES.fullmatch(lines[-1])
@@ -166,7 +166,7 @@ def _announced(head: bytes) -> tuple[int, int, int, str, str, str]:
     return rows, cols, rows * cols, "array", banner[1].decode(), symmetry
 
 
-def _numbered(text: bytes, first: int) -> list[int]:
+def _number_lines(text: bytes, first: int) -> list[int]:
     """The numbers of the lines that are not blank, where those of the text begin with `first`."""
     return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
 

@@ -16,12 +16,12 @@ import numpy as np
 from pdla.array.dtypes import has_fractions
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
-from pdla.io.faults import fault
-from pdla.io.files import filled, together
+from pdla.io.faults import find_fault
+from pdla.io.files import read_blocks, share_errors
 from pdla.io.lines import Lines
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 # The dtype in which scipy reads each field.
 DTYPES: dict[str, type[Any]] = {
@@ -37,14 +37,14 @@ FIELDS = {"b": "integer", "i": "integer", "u": "unsigned-integer", "f": "real", 
 
 
 def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
-    with _opened(path) as file:
+    with _open(path) as file:
         lines = Lines(file)
         while not (lines.rows and lines.cols) and lines.read(0):
             pass  # nobody else will look behind an empty matrix
     return (lines.rows, lines.cols), np.dtype(DTYPES[lines.field])
 
 
-def _opened(path: Path) -> BufferedIOBase:
+def _open(path: Path) -> BufferedIOBase:
     """The file's text, unpacked here: scipy unpacks a file only if its ending is in lower case."""
     return _opener(path)(path, "rb")
 
@@ -56,20 +56,20 @@ def _opener(path: Path) -> Callable[..., Any]:
 
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
-        with _opened(path) as file:
+        with _open(path) as file:
             lines = Lines(file)
             found = _dense(lines) if lines.form == "array" and lines.field != "pattern" else _sparse(lines)
         if isinstance(found, np.ndarray):
             block[...] = found
         else:
             found.toarray(out=block)
-        if wrong := fault(block, found, lines.entries, lines.symmetry):
-            with _opened(path) as file:
+        if wrong := find_fault(block, found, lines.entries, lines.symmetry):
+            with _open(path) as file:
                 line = Lines(file).line_of(*wrong[:2])
             raise ValueError(f"line {line}: row {wrong[0] + 1}, column {wrong[1] + 1}: {wrong[2]}")
 
     alone = ProcessGrid.trust((1,), grid.comm, [0])
-    return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
+    return convert(read_blocks(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 
 def _dense(lines: Lines) -> np.ndarray:
@@ -92,11 +92,11 @@ def _sparse(lines: Lines) -> Any:
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     comm = A.grid.comm
-    with together(comm, path):
+    with share_errors(comm, path):
         if A.dtype.char in "gG":
             raise ValueError(f"elements of dtype {A.dtype}: Matrix Market's are read as double precision; .npy keeps all digits")
     whole = A.gather(root=0)
-    with together(comm, path):
+    with share_errors(comm, path):
         if comm.rank == 0:
             _write(part, path, A.xp.host(whole))
 

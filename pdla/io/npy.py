@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection, slice_selection
-from pdla.io.files import PANEL, bfloat16, check_matrix, filled, together, write_own
+from pdla.io.files import PANEL, bfloat16, check_matrix, read_blocks, share_errors, write_block
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
@@ -52,7 +52,7 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
         read_part(np.memmap(path, mode="r", **_fields(path)), block, rows, cols)
 
-    return filled(path, shape, dtype, grid, layout, read)
+    return read_blocks(path, shape, dtype, grid, layout, read)
 
 
 def read_part(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
@@ -79,11 +79,11 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
         host.put(x, rows, cols, block)
         x.flush()
 
-    with together(comm, path):
+    with share_errors(comm, path):
         if comm.rank == 0:
             _create(part, A.shape, A.dtype.newbyteorder("="))
-    with together(comm, path):
-        write_own(A, write)
+    with share_errors(comm, path):
+        write_block(A, write)
 
 
 def _create(path: Path, shape: Shape, dtype: np.dtype) -> None:

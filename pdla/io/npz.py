@@ -19,28 +19,28 @@ import numpy as np
 from pdla.errors import suggest
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
-from pdla.io.files import check_matrix, filled, panels, together
+from pdla.io.files import check_matrix, gather_panels, read_blocks, share_errors
 from pdla.io.npy import fields, read_part
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 LOCAL = struct.Struct("<26x2H")  # of the header before a member: the lengths of its name and of its extra field
 
 
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
-    with _opened(path) as archive, archive.open(_member(archive, dataset)) as file:
+    with _open(path) as archive, archive.open(_member(archive, dataset)) as file:
         found = fields(file)
     return check_matrix(found["shape"], found["dtype"])
 
 
 def names(path: Path) -> list[str]:
     """The arrays in an archive."""
-    with _opened(path) as archive:
+    with _open(path) as archive:
         return [*_members(archive)]
 
 
-def _opened(path: Path) -> ZipFile:
+def _open(path: Path) -> ZipFile:
     try:
         return ZipFile(path)
     except BadZipFile as error:
@@ -68,14 +68,14 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 
     with ZipFile(path) as archive:
         if _member(archive, dataset).compress_type == ZIP_STORED:
-            return filled(path, shape, dtype, grid, layout, read)
+            return read_blocks(path, shape, dtype, grid, layout, read)
     alone = ProcessGrid.trust((1,), grid.comm, [0])
-    return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
+    return convert(read_blocks(path, shape, dtype, alone, Layout(), read), layout, grid)
 
 
 def vector(path: Path, dataset: str) -> np.ndarray:
     """A short array that this rank reads whole, as a vector."""
-    with _opened(path) as archive, archive.open(_member(archive, dataset)) as file:
+    with _open(path) as archive, archive.open(_member(archive, dataset)) as file:
         found = _read(file)
     return found.ravel().astype(found.dtype.newbyteorder("="))
 
@@ -107,14 +107,14 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     """A after the arrays that are in `part` already, if there are any."""
     comm, opened, file = A.grid.comm, ExitStack(), None
     try:
-        with together(comm, path):
+        with share_errors(comm, path):
             if comm.rank == 0:
-                file = opened.enter_context(_appended(part, dataset, A.shape, A.dtype))
-        for _, panel in panels(A):
-            with together(comm, path):
+                file = opened.enter_context(_append_to(part, dataset, A.shape, A.dtype))
+        for _, panel in gather_panels(A):
+            with share_errors(comm, path):
                 if file is not None:
                     file.write(A.xp.host(panel).reshape(-1).view(np.uint8))
-        with together(comm, path):
+        with share_errors(comm, path):
             opened.close()
     finally:
         with suppress(Exception):  # after an error, of which all ranks know
@@ -123,12 +123,12 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 def append(part: Path, dataset: str, x: np.ndarray) -> None:
     """Local: write an array of one rank's after those that are in an archive already."""
-    with _appended(part, dataset, x.shape, x.dtype) as file:
+    with _append_to(part, dataset, x.shape, x.dtype) as file:
         file.write(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
 
 
 @contextmanager
-def _appended(part: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
+def _append_to(part: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
     """What the elements of a new array in an archive, in C order, are written to."""
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with ZipFile(part, "a") as archive, archive.open(f"{dataset}.npy", "w", force_zip64=True) as file:

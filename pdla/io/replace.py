@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
-from pdla.io.files import check_regular, together
+from pdla.io.files import check_regular, share_errors
 
 Version = tuple[int, int, int]
 
@@ -34,18 +34,18 @@ def _version(file: IO[bytes]) -> Version:
 
 
 @contextmanager
-def replacing(comm: Communicator, path: Path) -> Iterator[Path]:
+def replace_file(comm: Communicator, path: Path) -> Iterator[Path]:
     """Collective: the name of a new file, which takes the place of `path` at the end of the block, or goes where that fails."""
     with ExitStack() as kept:
-        with together(comm, path):
+        with share_errors(comm, path):
             target = path.resolve()
             _check_replaceable(target)
-            before = kept.enter_context(_held(target)) if comm.rank == 0 else None
+            before = kept.enter_context(_lock(target)) if comm.rank == 0 else None
         part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
         try:
             with collective_section(comm, "save"):
                 yield part
-                with together(comm, path):
+                with share_errors(comm, path):
                     if comm.rank == 0:
                         _replace(target, part, before)
         finally:
@@ -62,7 +62,7 @@ def _check_replaceable(target: Path) -> None:
 
 
 @contextmanager
-def _held(target: Path) -> Iterator[Version | None]:
+def _lock(target: Path) -> Iterator[Version | None]:
     """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version.
 
     ValueError where somebody has, as HDF5 does. A file system without locks tells nothing, nor do

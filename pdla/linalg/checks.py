@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.array.lapack import PREFIXES
 from pdla.checks import matrix, one_of, same_grid, takes, writeable
 from pdla.errors import LayoutError, LinAlgError, PlanError, ShapeError, list_choices
@@ -27,7 +27,7 @@ def square(name: str, A: Any) -> None:
 
 def working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
     """The dtype in which matrices of these dtypes are factored: integers as float64. ShapeError where LAPACK has none."""
-    kind = promoted(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
+    kind = promote(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
     if kind.char not in PREFIXES:
         raise ShapeError(
             f"{name} of {' and '.join(dict.fromkeys(map(str, dtypes)))}: LAPACK has float32, float64, complex64 and complex128: "

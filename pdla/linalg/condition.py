@@ -25,7 +25,7 @@ from pdla.linalg.routines.triangular import check_diagonal, in_square_blocks
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.reductions import frobenius, of_columns
+from pdla.matrix.reductions import frobenius, reduce_columns
 
 FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
@@ -45,7 +45,7 @@ def measure(A: DistMatrix, ord: Any) -> float:
     """Collective, unchecked: A's Frobenius norm (None, "fro"), 1-norm, infinity norm, or largest absolute value ("max")."""
     if ord in (None, "fro"):
         return frobenius(A)
-    return float(of_columns(A.T if ord == inf else A, "maximum" if ord == "max" else "add").max(initial=0))
+    return float(reduce_columns(A.T if ord == inf else A, "maximum" if ord == "max" else "add").max(initial=0))
 
 
 def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.lapack import divided
+from pdla.array.lapack import divide
 from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
@@ -20,14 +20,14 @@ from pdla.linalg.products.rank_k import zeros_in
 from pdla.linalg.verify import Claim, run_checked, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import summed
+from pdla.matrix.redistribute import sum_partials
 
 
 def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the diagonal of a square matrix, on every rank; of arrays without data ones."""
     comm, mine = A.grid.comm, np.zeros(A.shape[0], dtype)
     with collective_section(comm, "a diagonal"):
-        A = summed(A, A.layout.summed) if A.layout.partial else A
+        A = sum_partials(A, A.layout.summed) if A.layout.partial else A
         if A.first and A.stored.size:
             places, elements = diagonal(A)
             mine[places] = np.conj(elements) if A.conjugated else elements
@@ -57,7 +57,7 @@ def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
         numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
         X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
         mine = numbers[X.indices[0].indices()].reshape(-1, 1)
-        X.xp.copy(X.stored, divided(X.stored, mine, X.xp.asarray))
+        X.xp.copy(X.stored, divide(X.stored, mine, X.xp.asarray))
         return side.placed(X)
 
     claim = side.claim(solve=solve)
@@ -72,7 +72,7 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistM
         made = zeros_in(A, A.shape, A.layout.summed, dtype)
         rows, cols = made.indices
         i, j = rows.find_common(cols)
-        made.xp.place(made.stored, i, j, made.xp.asarray(divided(dtype.type(1), numbers[rows.indices()[i]])))
+        made.xp.place(made.stored, i, j, made.xp.asarray(divide(dtype.type(1), numbers[rows.indices()[i]])))
         return as_layout(made, layout, A.grid)
 
     def zeros(X: DistMatrix) -> tuple[tuple[DistMatrix, Part], ...]:

@@ -15,9 +15,9 @@ from pdla.checks import communicator, describe, digest
 from pdla.comm.agreement import agreed
 from pdla.errors import FileError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, check_layout, place
-from pdla.io import known, load, npz
-from pdla.io.files import check_dtype, together
-from pdla.io.replace import replacing, version
+from pdla.io import find_format, load, npz
+from pdla.io.files import check_dtype, share_errors
+from pdla.io.replace import replace_file, version
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
@@ -78,9 +78,9 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
         name = _check(X, which)
     if X.xp.name == "meta":
         return
-    with replacing(comm, target) as part:
+    with replace_file(comm, target) as part:
         npz.save(part, target, name, X)
-        with together(comm, target):
+        with share_errors(comm, target):
             if comm.rank == 0 and isinstance(which, np.ndarray):
                 npz.append(part, "pivots", which)
 
@@ -137,11 +137,11 @@ def load_factors(
     with agreed(comm, f"load_factors({path!r}, {grid!r}, {layout!r})"):
         target = _archive(path)
         check_layout("load_factors", layout, grid)
-    with together(comm, target):
+    with share_errors(comm, target):
         before = version(target)
         name = _name(npz.names(target))
     X = load(target, grid, layout, dataset=name)
-    with together(comm, target):
+    with share_errors(comm, target):
         which = npz.vector(target, "pivots") if name == "LU" else name == "L"
         try:
             _check(X, which)
@@ -153,7 +153,7 @@ def load_factors(
 
 
 def _archive(path: Any) -> Path:
-    found, form = known(path)
+    found, form = find_format(path)
     if form is not npz:
         raise FileError(f"{found}: factors are saved to .npz")
     return found

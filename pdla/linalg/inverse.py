@@ -38,7 +38,7 @@ from pdla.linalg.verify import Claim, run_checked
 from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 ALL = slice(None)
 
@@ -284,5 +284,5 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     layout = A.layout.summed
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=A.dtype)
-    X = converted(A, layout, A.grid) if n > 0 else inv(A, check_finite=False)
+    X = convert(A, layout, A.grid) if n > 0 else inv(A, check_finite=False)
     return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

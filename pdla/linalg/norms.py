@@ -17,7 +17,7 @@ from pdla.linalg.eigen.eigh import eigvalsh
 from pdla.linalg.products.rank_k import herk
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
-from pdla.matrix.reductions import check_summed
+from pdla.matrix.reductions import check_no_partial_sums
 
 ORDERS = (None, "fro", 1, 2, inf, "max")
 
@@ -63,7 +63,7 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     [5.0, 4.0, 4.0, 4.0, 4.0]
     """
     with agreed(communicator((A,)), describe_call("norm", A, ord=ord)):
-        check_summed(matrix(A), "norm")
+        check_no_partial_sums(matrix(A), "norm")
         check_order("norm", "ord", ord, ORDERS)
         dtype = checks.working_dtype("norm", A.dtype) if ord == 2 else A.dtype
     return _two_norm(cast(A, dtype)) if ord == 2 else measure(A, ord)

@@ -47,7 +47,7 @@ from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.verify import NotFinite
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
-from pdla.matrix.reductions import of_columns
+from pdla.matrix.reductions import reduce_columns
 
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
@@ -98,7 +98,7 @@ def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> 
     images = Images.of(A.grid.comm, side.dtype)
 
     def by_tops(X: DistMatrix, x: Pair) -> Pair:
-        tops = of_columns(X, "maximum").sum()
+        tops = reduce_columns(X, "maximum").sum()
         return images.multiply(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
 
     def largest(x: Pair) -> Pair:
@@ -168,7 +168,7 @@ def _worth(B: DistMatrix | RightSide) -> bool:
 
 def _row_sums(A: DistMatrix) -> float:
     """Collective: the largest of a row's absolute values."""
-    return float(of_columns(A.T, "add").max(initial=0))
+    return float(reduce_columns(A.T, "add").max(initial=0))
 
 
 def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
@@ -183,7 +183,7 @@ def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMat
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if checking() else False)
 
     def left(R: DistMatrix) -> float:
-        mine = [_worst(of_columns(R, "maximum"), allowed * of_columns(X, "maximum")) for _ in range(looks)]
+        mine = [_worst(reduce_columns(R, "maximum"), allowed * reduce_columns(X, "maximum")) for _ in range(looks)]
         return float(np.max(R.grid.comm.share(mine)))
 
     X, R, before, steps = B * 0, B, inf, 0
@@ -203,14 +203,14 @@ def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMat
     else:
         X -= D
     scales = _scales(R)
-    D, more = correction(A, scale_columns(R, scales), solve, scales * allowed * of_columns(X, "maximum"))
+    D, more = correction(A, scale_columns(R, scales), solve, scales * allowed * reduce_columns(X, "maximum"))
     X += scale_columns(D, 1 / scales)
     return X, steps, more, left(residual())
 
 
 def _scales(R: DistMatrix) -> np.ndarray:
     """Powers of 2 that bring the largest element of each column near 1."""
-    return near_one(of_columns(R, "maximum"), R.dtype)
+    return near_one(reduce_columns(R, "maximum"), R.dtype)
 
 
 def _worst(tops: np.ndarray, allowed: np.ndarray) -> float:

@@ -215,7 +215,7 @@ class Check:
         comm, matrices = self.comm, self.claim.matrices(made)
         odd = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
         given = bool(np.isfinite(self.expected[1]).all()) and not odd
-        operands, results = zip(*comm.share((given, known or all(X.xp.finite(X.stored) for X in matrices))), strict=True)
+        operands, results = zip(*comm.share((given, known or all(X.xp.is_finite(X.stored) for X in matrices))), strict=True)
         found = np.unique(np.concatenate(comm.share(rows)))
         if not all(operands):
             return ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla import checks, config
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, to_text
 from pdla.comm.communicator import Communicator
@@ -371,7 +371,7 @@ def _find_plan(
         _check_options(options, A, B, out)
         if verify is not None:
             verified.check_option(verify)
-        dtype = promoted(A.base.dtype, B.base.dtype)
+        dtype = promote(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.takes(out, (A.shape[0], B.shape[1]), dtype, layout, "product")
@@ -380,7 +380,7 @@ def _find_plan(
         a, b, c = Operand.of(A), Operand.of(B), _describe_c(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, options, adds, config.settings.machine)
-        plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
+        plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.choose(), adds)))
     kept.keep(key, plan)
     return plan, kept
 
@@ -397,7 +397,7 @@ def _describe_c(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: 
 
 def _describe_call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
     """The call in words that are the same on every rank."""
-    a, b, wanted, c = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
+    a, b, wanted, c = [X.description if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
     asked = "" if verify is None else f"; verify={verify!r}"
     return f"matmul({a}; {b}; layout={wanted}; out={c}; alpha={to_text(alpha)}; beta={to_text(beta)}; {options!r}{asked})"
 

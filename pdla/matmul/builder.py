@@ -94,6 +94,6 @@ class PlanBuilder:
 
 def plan_in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
-    builder = PlanBuilder(A, B, C, dtype, Options(panel=panel), Machine.chosen())
+    builder = PlanBuilder(A, B, C, dtype, Options(panel=panel), Machine.choose())
     words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, builder.problem.mnk, A.grid.sizes)
     return builder.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))

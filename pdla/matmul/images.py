@@ -18,7 +18,7 @@ from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, axes_of
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 VECTORS = 2
 Pair = tuple[Any, Any]  # images of the x, one a column, and a column of sizes, or None in its place
@@ -89,7 +89,7 @@ class Images:
         xp, (rows, cols) = X.xp, X.indices
         if xp.name == "meta" or not X.stored.size:
             cols = pair[0].shape[1]
-            return xp.filled((len(rows), cols), self.wide, _clear), xp.filled((len(rows), 1), self.real, _clear)
+            return xp.create((len(rows), cols), self.wide, _clear), xp.create((len(rows), 1), self.real, _clear)
         held = cols.indices()
         x = xp.reinterpret(xp.asarray(pair[0][held]), X.conjugated)
         ones: Any = None if pair[1] is None else xp.asarray(pair[1][held])
@@ -98,7 +98,7 @@ class Images:
         first = all(coords[axis] == 0 for axis in X.layout.partial)  # one of several addends has the ones of the diagonal
         if part is not None and (part.diagonal == "real" or (part.diagonal == "one" and first)):
             i, j = rows.find_common(cols)
-            d = xp.picked(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
+            d = xp.pick(X.stored, i, j).real.astype(self.real)[:, None] if part.diagonal == "real" else self.real.type(1)
             image[i] += d * x[j]
             size[i] += abs(d) * ones[j]
         return xp.reinterpret(image, X.conjugated), size
@@ -121,7 +121,7 @@ class Images:
 def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
     """Local: find an infinite or NaN element of a block x in this part: the element and its row and column, or None."""
     xp = namespace(x)
-    if x.dtype.kind not in "fcV" or xp.finite(x):
+    if x.dtype.kind not in "fcV" or xp.is_finite(x):
         return None
     i, j = (indices.indices() for indices in held)
     for down, across, strip in strips(xp, x, False, x.dtype):
@@ -147,8 +147,8 @@ def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x:
 
     ones=None leaves the sizes out.
     """
-    image = xp.filled((*shape, x.shape[-1]), x.dtype, _clear)
-    size = xp.filled((*shape, 1), real_of(x.dtype), _clear)
+    image = xp.create((*shape, x.shape[-1]), x.dtype, _clear)
+    size = xp.create((*shape, 1), real_of(x.dtype), _clear)
     for down, across, block in pieces:
         image[down] += block @ x[across]
         if ones is not None and x.dtype.kind in "fc":
@@ -241,4 +241,4 @@ def _sum_to_every_rank(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout:
     """
     everyone = ProcessGrid.everyone(grid.comm)
     both = _sum(_join(addends), grid[axes] if axes else None)
-    return _split(converted(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)
+    return _split(convert(DistMatrix(both, (m, both.shape[1]), grid, layout), Layout(), everyone).local)

@@ -80,7 +80,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
             raise misfit(ShapeError, m, n, k)(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
         if not checks.one_of(algorithm, (*NAMED, "auto")):
             raise PlanError(f"algorithm={algorithm!r}: {list_choices(algorithm, (*NAMED, 'auto'))}")
-        kind, machine = np.dtype(dtype), Machine.chosen()
+        kind, machine = np.dtype(dtype), Machine.choose()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
     table, order = list_native_tables(q, algorithm)[0]
     return Native(ProcessGrid.trust(table.shape, world, order, table.axes), table.A, table.B, table.C)

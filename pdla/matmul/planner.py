@@ -20,7 +20,7 @@ def make(builder: PlanBuilder) -> Plan:
     """The cheapest plan for a builder: by price and, where a machine is described, of the best few the fastest on it."""
     if builder.options.memory_limit is not None:
         return fitting(lean(builder), builder.options.memory_limit)
-    if builder.machine.described and not builder.is_decided:
+    if builder.machine.is_custom and not builder.is_decided:
         return _fastest([builder.plan(way, builder.runners_up) for way in builder.list_contenders(COSTED)])
     return builder.plan(builder.find_cheapest(), builder.runners_up)
 

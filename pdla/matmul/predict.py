@@ -120,7 +120,7 @@ def predict_matmul(
     checks.limit(memory_limit)
     kind = np.dtype(dtype)
     if machine is None or memory_limit is not None:
-        used = Machine.chosen() if machine is None else Machine.of(machine)
+        used = Machine.choose() if machine is None else Machine.of(machine)
         plan = _find_cheapest(m, n, k, P, kind, algorithm, memory_limit, used)
     else:
         plan = find_fastest(Product(m, n, k, kind.name), P, Machine.of(machine), name=algorithm).best[0].plan

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.composed import summing
-from pdla.array.dtypes import promoted
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import promote
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.errors import PlanError, VerificationError, suggest
@@ -44,7 +44,7 @@ def run(
 
     keep: C is kept before it is written to, so that it can be computed again.
     """
-    wide = summing(promoted(A.dtype, B.dtype))
+    wide = sum_dtype(promote(A.dtype, B.dtype))
     if wide.kind not in "fciu":  # booleans are not added up, and NumPy has no sums of ml_dtypes' integers
         return plan.run(A, B, out, alpha, beta, *rest)
     before = out.copy() if keep and out is not None and beta != 0 else None

@@ -12,14 +12,14 @@ import numpy as np
 from pdla import signposts
 from pdla.array import namespace
 from pdla.array.dtypes import (
+    can_cast_addends,
     check_numbers,
+    find_largest,
     has,
     has_fractions,
     is_number,
-    largest,
-    numeric,
-    promoted,
-    sum_alike,
+    is_numeric,
+    promote,
 )
 from pdla.comm.agreement import agree, agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
@@ -162,7 +162,7 @@ class DistMatrix:
         return coords is not None and not any(at for axis, at in coords.items() if axis not in self.layout.axes)
 
     def __repr__(self) -> str:
-        return f"DistMatrix({self.described}, local {' x '.join(map(str, self.stored.shape))})"
+        return f"DistMatrix({self.description}, local {' x '.join(map(str, self.stored.shape))})"
 
     def _repr_html_(self) -> str:
         """What it is, and who holds what, by the layout alone: no element is looked at, and nothing is sent."""
@@ -171,7 +171,7 @@ class DistMatrix:
         return show.heading(repr(self)) + draw_html(self.layout, self.shape, self.grid)
 
     @cached_property
-    def described(self) -> str:
+    def description(self) -> str:
         """A description of the matrix that is the same on every rank."""
         shared = ", shared" * (self.common is not None)
         gaps = ("", ", with gaps", ", with gaps in rows")[self.gaps]
@@ -266,7 +266,7 @@ class DistMatrix:
     def imag(self) -> DistMatrix:
         """The imaginary parts, a view; of a conjugate view, and of a real matrix, a new matrix."""
         if self.dtype.kind != "c":
-            return self._new(self.xp.filled(self.stored.shape, self.dtype, lambda x: x.fill(0)))
+            return self._new(self.xp.create(self.stored.shape, self.dtype, lambda x: x.fill(0)))
         return -self.conj().imag if self.conjugated else self._like(self.base.imag, gaps=2, origin=self.origin)
 
     def __getitem__(self, key: Any) -> Any:
@@ -318,12 +318,12 @@ class DistMatrix:
         try:
             rows, cols = index_of(key, self.shape)
         except IndexError as error:  # of a number: the other ranks come, too
-            agree(self.grid.comm, f"A[{in_words(key)}] of A={self.described}", error)
+            agree(self.grid.comm, f"A[{in_words(key)}] of A={self.description}", error)
             raise
         if isinstance(rows, int) or isinstance(cols, int):
-            from pdla.matrix.elements import elements
+            from pdla.matrix.elements import gather_elements
 
-            return elements(self, (rows, cols))
+            return gather_elements(self, (rows, cols))
         return self._part(rows, cols)
 
     def _part(self, rows: range, cols: range) -> DistMatrix:
@@ -370,23 +370,23 @@ class DistMatrix:
         """
         part = self._part(*(range(i, i + 1) if isinstance(i, int) else i for i in index_of(key, self.shape)))
         if isinstance(value, DistMatrix):
-            value = part._alike(value, "assignment")
-            value._keep_addends(self.dtype)
+            value = part._match_layout(value, "assignment")
+            value._check_addends(self.dtype)
             part._write(value.local)
             return
         if not is_number(value):
             raise ShapeError(f"A[i:j, k:l] = {kind_of(value)}: give a number or a DistMatrix, or write to its .local")
         if self.layout.partial:
-            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: redistribute A to a layout without partial sums first")
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.description}: redistribute A to a layout without partial sums first")
         if not has(self.dtype, value):
-            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: {self.dtype} cannot represent it; cast A first")
-        part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.description}: {self.dtype} cannot represent it; cast A first")
+        part._write(self.xp.create(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
     def _write(self, block: Any) -> None:
         """Write a block of the shape of `local` to this matrix's memory. TypeError where NumPy would not cast it in place."""
         if not np.can_cast(block.dtype, self.dtype, "same_kind"):
             raise TypeError(
-                f"{block.dtype} into {self.described}: {self.dtype} cannot take it by NumPy's rule same_kind; make a new matrix, "
+                f"{block.dtype} into {self.description}: {self.dtype} cannot take it by NumPy's rule same_kind; make a new matrix, "
                 "as A = A * x does, or cast one by astype"
             )
         self.xp.copy(self.stored, block, self.conjugated)
@@ -426,14 +426,14 @@ class DistMatrix:
         """
         dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
-        self._keep_addends(dtype)
+        self._check_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         direct = np.can_cast(self.dtype, dtype, "same_kind")  # else copies refuse it
         self.xp.copy(made, self.local if direct else self.local.astype(dtype))
         return self._new(made)
 
-    def _keep_addends(self, dtype: np.dtype) -> None:
-        if self.layout.partial and not sum_alike(self.dtype, dtype):
+    def _check_addends(self, dtype: np.dtype) -> None:
+        if self.layout.partial and not can_cast_addends(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
     def _elementwise(self, other: Any, operation: Callable[..., Any], in_place: bool = False) -> DistMatrix:
@@ -445,22 +445,22 @@ class DistMatrix:
         """
         operands = [self]
         if isinstance(other, DistMatrix):
-            promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
-            other = self._alike(other, operation.__name__)
+            promote(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
+            other = self._match_layout(other, operation.__name__)
             operands, other, by_addend = [self, other], other.local, operation in ADDING
         elif isinstance(other, (Number, np.generic)):
-            if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
+            if not isinstance(other, (int, float, complex)) and not is_numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, {kind_of(other)}: give a float")
-            self._takes(other, operation)
+            self._check_range(other, operation)
             by_addend = operation in SCALING
         else:
-            return _foreign(other)
+            return _refuse_foreign(other)
         if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         mine = self.local
         kind = operation(mine[:0], other[:0] if len(operands) > 1 else other).dtype
         for X in operands:
-            X._keep_addends(kind)
+            X._check_addends(kind)
         if not in_place:
             return self._new(operation(mine, other))
         if kind != self.dtype or self.conjugated or self.xp.name == "meta":
@@ -469,9 +469,9 @@ class DistMatrix:
             operation(mine, other, out=mine)  # there may be no room for another block
         return self
 
-    def _takes(self, number: Any, operation: Callable[..., Any]) -> None:
+    def _check_range(self, number: Any, operation: Callable[..., Any]) -> None:
         """OverflowError, as NumPy's for integers, where a float is too large: NumPy would make infinity of it, and NaN of zeros."""
-        if type(number) in (int, float) and abs(number) <= largest(self.dtype):
+        if type(number) in (int, float) and abs(number) <= find_largest(self.dtype):
             return
         with np.errstate(all="ignore"):
             kind = operation(np.empty(0, self.dtype), number).dtype
@@ -485,29 +485,29 @@ class DistMatrix:
         message.
         """
         base = block
-        if not self.xp.contiguous(block):
+        if not self.xp.is_contiguous(block):
             base = self.xp.empty(block.shape, block.dtype)
             self.xp.copy(base, block)
         return self._like(base, transposed=False, conjugated=False)
 
-    def _alike(self, other: DistMatrix, operation: str) -> DistMatrix:
+    def _match_layout(self, other: DistMatrix, operation: str) -> DistMatrix:
         """The other matrix in this one's layout: itself, if it has that; else redistributed, which is collective."""
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
-        if self.grid == other.grid and self.lies_as(other.layout):
+        if self.grid == other.grid and self.matches_layout(other.layout):
             return other
         check_same_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
         if self.layout.partial:
             raise LayoutError(
-                f"{operation} of A={self.described} and B={other.described}: A has partial sums, B does not lie as they do: "
+                f"{operation} of A={self.description} and B={other.description}: A has partial sums, B does not lie as they do: "
                 "redistribute A to a layout without them first"
             )
-        from pdla.matrix.redistribute import converted
+        from pdla.matrix.redistribute import convert
 
-        agree(self.grid.comm, f"{operation} of {self.described} and {other.described}")
-        return converted(other, self.layout, self.grid)
+        agree(self.grid.comm, f"{operation} of {self.description} and {other.description}")
+        return convert(other, self.layout, self.grid)
 
-    def lies_as(self, layout: Layout) -> bool:
+    def matches_layout(self, layout: Layout) -> bool:
         """Tell whether ranks would hold the same in another layout, however it is written. Local.
 
         Parameters
@@ -542,13 +542,13 @@ class DistMatrix:
     __rmul__ = __mul__
 
     def __rsub__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, subtracted)
+        return self._elementwise(other, reverse_subtract)
 
     def __rtruediv__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, divided)
+        return self._elementwise(other, reverse_divide)
 
     def __rpow__(self, other: Any) -> DistMatrix:
-        return self._elementwise(other, raised)
+        return self._elementwise(other, reverse_power)
 
     def __abs__(self) -> DistMatrix:
         if self.layout.partial:
@@ -557,19 +557,19 @@ class DistMatrix:
 
     def __neg__(self) -> DistMatrix:
         made = np.negative(self.local)
-        self._keep_addends(made.dtype)
+        self._check_addends(made.dtype)
         return self._new(made)
 
     def __matmul__(self, other: Any) -> DistMatrix:
-        return self.multiply(other) if isinstance(other, DistMatrix) else self._refused(other)
+        return self.multiply(other) if isinstance(other, DistMatrix) else self._refuse_factor(other)
 
     def __rmatmul__(self, other: Any) -> DistMatrix:
-        return self._refused(other)
+        return self._refuse_factor(other)
 
-    def _refused(self, other: Any) -> Any:
-        """Collective, as a product is: on other ranks the factor may be a matrix. What `_foreign` gives, or raises."""
+    def _refuse_factor(self, other: Any) -> Any:
+        """Collective, as a product is: on other ranks the factor may be a matrix. What `_refuse_foreign` gives, or raises."""
         with agreed(self.grid.comm, f"a DistMatrix @ {kind_of(other)}, or the other way round"):
-            refused = _foreign(other)
+            refused = _refuse_foreign(other)
         return refused
 
     def __iadd__(self, other: Any) -> DistMatrix:
@@ -643,9 +643,9 @@ class DistMatrix:
         PdlaError
             Where there is not enough memory, on every rank.
         """
-        from pdla.matrix.sharing import shared
+        from pdla.matrix.sharing import copy_to_shared
 
-        return shared(self)
+        return copy_to_shared(self)
 
     @overload
     def gather(self, root: None = None) -> np.ndarray: ...
@@ -874,12 +874,12 @@ class DistMatrix:
         return check_copies(self)
 
 
-def subtracted(x: Any, y: Any) -> Any:
+def reverse_subtract(x: Any, y: Any) -> Any:
     """`y - x`, in the dtype of both: -x alone would wrap around where x is unsigned."""
     return np.subtract(y, x)
 
 
-def divided(x: Any, y: Any) -> Any:
+def reverse_divide(x: Any, y: Any) -> Any:
     return np.true_divide(y, x)
 
 
@@ -895,18 +895,18 @@ def power(x: Any, y: Any, out: Any = None) -> Any:
     return out
 
 
-def raised(x: Any, y: Any) -> Any:
+def reverse_power(x: Any, y: Any) -> Any:
     return y**x
 
 
 MatrixOrVector = TypeVar("MatrixOrVector", DistMatrix, np.ndarray)  # a result is what an argument is: a vector on every rank
 
 # What may be done to each addend of partial sums: with another matrix's, and with a number.
-ADDING: set[Any] = {np.add, np.subtract, subtracted}
+ADDING: set[Any] = {np.add, np.subtract, reverse_subtract}
 SCALING: set[Any] = {np.multiply, np.true_divide}
 
 
-def _foreign(other: Any) -> Any:
+def _refuse_foreign(other: Any) -> Any:
     """NotImplemented, for an operand that is neither a matrix nor a number; for an array, a TypeError that says what would work."""
     if getattr(other, "shape", None) == ():
         raise TypeError(f"a DistMatrix and {kind_of(other)} of no dimensions: A * x.item() multiplies by the number in it")

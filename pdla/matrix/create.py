@@ -16,7 +16,7 @@ from pdla.array import blas, namespace
 from pdla.array.dlpack import view_foreign
 from pdla.array.draw import TILE, Draw
 from pdla.array.dtypes import check_numbers, has_fractions
-from pdla.array.numpy import significant
+from pdla.array.numpy import to_bytes
 from pdla.comm.agreement import agree, agreed, collective_section, to_text
 from pdla.comm.communicator import Communicator
 from pdla.errors import ArgumentError, DeviceError, LayoutError, ShapeError, kind_of, list_choices, misfit
@@ -24,19 +24,19 @@ from pdla.grid import ProcessGrid, check_layout, place
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import check_root, converted, local_shape
+from pdla.matrix.redistribute import check_root, convert, local_shape
 
 DISTRIBUTIONS = ("uniform", "integers", "normal")
 LARGEST = float_info.max
 FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
 
 
-def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
+def _check(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
     """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
     grid, layout = place(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={to_text(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         check_layout(call, layout, grid)
-        whole = whole_shape(call, shape)
+        whole = check_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
         check_numbers(call, kind, grid.comm.xp)
@@ -45,7 +45,7 @@ def _checked(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple
     return whole, grid, layout, kind
 
 
-def whole_shape(call: str, shape: Any) -> Shape:
+def check_shape(call: str, shape: Any) -> Shape:
     """The shape as two Python ints; ShapeError, ArgumentError unless it is two lengths from 0 to 2^63 - 1."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
@@ -62,12 +62,12 @@ def check_room(call: str, block: Shape, kind: np.dtype) -> None:
         raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 
 
-def _check_unmasked(call: str, array: Any) -> None:
+def _check_no_mask(call: str, array: Any) -> None:
     if np.ma.is_masked(array):
         raise ShapeError(f"{call}: an array with masked elements: give array.filled(...), as no matrix has a mask")
 
 
-def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
+def _to_array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
     """What was given, as an array; ShapeError for lists that are none, such as rows of different lengths."""
     try:
         return asarray(given)
@@ -127,13 +127,13 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     grid, layout = place("from_local", grid, layout)
     with agreed(grid.comm, f"from_local(shape={to_text(shape)}, {grid!r}, {layout!r})"):
         check_layout("from_local", layout, grid)
-        shape = whole_shape("from_local", shape)
+        shape = check_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         given = np.empty((0, 0)) if local is None else view_foreign("from_local", local, grid.comm.xp)
         block = namespace(given).asarray(given)
         check_numbers("from_local", block.dtype, namespace(block))
-        _check_unmasked("from_local", local)
+        _check_no_mask("from_local", local)
         if grid.active and block.shape != expected and (fitting := _fitting_call(block.shape, shape, expected, grid)):
             raise ShapeError(f"from_local: {layout!r} on {grid!r} of {shape}: {fitting}")
         if grid.active and block.shape != expected:
@@ -143,7 +143,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
             )
         if grid.active:
             _check_place(block, given, grid.comm.xp)
-    mine = (block.dtype, _order(block), (_gaps(block), _gaps(block.T))) if grid.active else None
+    mine = (block.dtype, _find_order(block), (_find_gaps(block), _find_gaps(block.T))) if grid.active else None
     blocks = [theirs for theirs in grid.comm.share(mine) if theirs is not None]
     if not blocks:
         raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
@@ -170,9 +170,9 @@ def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: P
     return ""
 
 
-def _gaps(block: Any) -> int:
+def _find_gaps(block: Any) -> int:
     """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: the elements of a row are not adjacent in memory."""
-    if not block.size or namespace(block).contiguous(block):
+    if not block.size or namespace(block).is_contiguous(block):
         return 0
     how, _ = blas.orientation(block) or (b"", 0)
     return 1 if how == b"N" else 2
@@ -194,7 +194,7 @@ def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
         raise DeviceError("from_local: the block lies on another GPU than this rank's matrices: make it after the first grid")
 
 
-def _order(block: Any) -> str:
+def _find_order(block: Any) -> str:
     """How a block is stored: "C" by rows, "F" by columns, "" where it is both."""
     down, across = block.strides if min(block.shape) > 1 else (0, 0)
     return "F" if abs(down) < abs(across) else "C" if down else ""
@@ -248,13 +248,13 @@ def from_global(
         check_root(comm, root)
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
-        whole = whole_array("from_global", comm, array) if root in (None, comm.rank) else None
+        whole = check_array("from_global", comm, array) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as {kind_of(array)} has")
         if whole is not None:
             layout.check(whole.shape, grid.sizes)
     if root is None:
-        return _block_of(whole, grid, layout)
+        return _copy_block(whole, grid, layout)
     with collective_section(comm, "from_global"):
         said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
         if said is None:
@@ -262,20 +262,20 @@ def from_global(
         shape, dtype = said
         alone = ProcessGrid.trust((1,), comm, [root])
         base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
-        return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
+        return convert(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
 
-def whole_array(call: str, comm: Communicator, array: Any) -> Any:
+def check_array(call: str, comm: Communicator, array: Any) -> Any:
     """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
-    _check_unmasked(call, array)
-    whole = array if isinstance(array, np.ndarray) else _array(call, array, comm.xp.asarray)
+    _check_no_mask(call, array)
+    whole = array if isinstance(array, np.ndarray) else _to_array(call, array, comm.xp.asarray)
     if isinstance(whole, np.ndarray):
         whole = whole.astype(whole.dtype.newbyteorder("="), copy=False)
     check_numbers(call, whole.dtype, comm.xp)  # of NumPy's arrays before the communicator's module refuses them in its own words
     return comm.xp.asarray(whole)
 
 
-def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+def _copy_block(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
     agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
@@ -295,21 +295,21 @@ def fingerprint(whole: Any) -> str:
         return ""
     longest = int(np.argmax(whole.shape))
     every = (*[slice(None)] * longest, slice(None, None, -(-whole.nbytes // FINGERPRINTED) or 1))
-    return f", digest {blake2b(significant(xp.host(whole[every])), digest_size=8).hexdigest()}"
+    return f", digest {blake2b(to_bytes(xp.host(whole[every])), digest_size=8).hexdigest()}"
 
 
-def _filled(
+def _fill(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, fill: Callable[[np.ndarray, IndexSet, IndexSet], None]
 ) -> DistMatrix:
     """Each rank fills its own block, knowing its global rows and columns."""
 
     def make(rows: IndexSet, cols: IndexSet) -> Any:
-        return grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols))
+        return grid.comm.xp.create((len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols))
 
-    return _made(shape, grid, layout, dtype, make)
+    return _make(shape, grid, layout, dtype, make)
 
 
-def _made(
+def _make(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
 ) -> DistMatrix:
     """Each rank makes the block of its global rows and columns; along a partial axis the first rank does, the others have zeros."""
@@ -317,7 +317,7 @@ def _made(
     if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
         block = make(rows, cols)
     else:
-        block = grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: x.fill(0))
+        block = grid.comm.xp.create((len(rows), len(cols)), dtype, lambda x: x.fill(0))
     return DistMatrix(block, shape, grid, layout)
 
 
@@ -365,7 +365,7 @@ def from_function(
     array([[20, 21, 22],
            [30, 31, 32]])
     """
-    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "from_function")
+    shape, grid, layout, kind = _check(shape, grid, layout, dtype, "from_function")
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         i, j = rows.indices()[:, None], cols.indices()[None, :]
@@ -373,10 +373,10 @@ def from_function(
         for top in range(0, block.shape[0], TILE // wide):
             for left in range(0, block.shape[1], wide):
                 part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
-                _put(block[part], _numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind))  # f may write to its arguments
+                _put(block[part], _to_numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind))  # f may write to its arguments
 
     with agreed(grid.comm, "from_function: f"):
-        made = _filled(shape, grid, layout, kind, fill)
+        made = _fill(shape, grid, layout, kind, fill)
     return made
 
 
@@ -390,14 +390,14 @@ def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
         ) from None
 
 
-def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
+def _to_numbers(found: Any, kind: np.dtype) -> np.ndarray:
     """What f has given, as an array.
 
     ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks, imaginary
     parts and fractions, and wrap integers around.
     """
-    _check_unmasked("from_function: f", found)
-    numbers = _array("from_function: f", found, np.asarray)
+    _check_no_mask("from_function: f", found)
+    numbers = _to_array("from_function: f", found, np.asarray)
     check_numbers("from_function: f", numbers.dtype, namespace(numbers))
     if numbers.dtype.kind == "c" and kind.kind != "c":
         raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
@@ -443,8 +443,8 @@ def zeros(
     >>> pdla.run(2, program)
     [(3, 3), (2, 3)]
     """
-    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "zeros")
-    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
+    shape, grid, layout, kind = _check(shape, grid, layout, dtype, "zeros")
+    return _fill(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
 
 
 def ones(
@@ -481,8 +481,8 @@ def ones(
     >>> pdla.run(2, program)
     [array([[1, 1]]), array([[1, 1]])]
     """
-    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "ones")
-    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
+    shape, grid, layout, kind = _check(shape, grid, layout, dtype, "ones")
+    return _fill(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
 
 
 def eye(
@@ -522,13 +522,13 @@ def eye(
     [array([[1, 0]]), array([[0, 1]])]
     """
     square = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
-    square, grid, layout, kind = _checked(square, grid, layout, dtype, "eye")
+    square, grid, layout, kind = _check(square, grid, layout, dtype, "eye")
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         block.fill(0)
         block[rows.find_common(cols)] = 1
 
-    return _filled(square, grid, layout, kind, fill)
+    return _fill(square, grid, layout, kind, fill)
 
 
 # ---------------------------------------------------------------------------------------------- random
@@ -593,7 +593,7 @@ def random(
     >>> np.array_equal(pdla.run(1, program)[0], pdla.run(3, program)[0])
     True
     """
-    shape, grid, layout, kind = _checked(shape, grid, layout, dtype, "random")
+    shape, grid, layout, kind = _check(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={to_text(seed)}, {distribution!r}, {to_text(low)}, {to_text(high)})"):
         if not (isinstance(distribution, str) and distribution in DISTRIBUTIONS):
             raise ValueError(f"distribution={distribution!r}: {list_choices(distribution, DISTRIBUTIONS)}")
@@ -607,13 +607,13 @@ def random(
             _check_range(low, high, kind)
         elif not has_fractions(kind):
             raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
-        if distribution == "uniform" and not _held([low, high], kind):
+        if distribution == "uniform" and not _are_finite([low, high], kind):
             raise ValueError(f"low={low}, high={high}: {kind} has no such numbers")
     draw = Draw(shape[1], kind, seed, distribution, low, high)
-    return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))
+    return _make(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.draw_part(rows, cols, draw))
 
 
-def _held(numbers: list[float], kind: np.dtype) -> bool:
+def _are_finite(numbers: list[float], kind: np.dtype) -> bool:
     """Whether all of these numbers are finite in a dtype of floats."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.array(numbers, np.longdouble).astype(kind)).all())
@@ -634,11 +634,11 @@ def _check_range(low: float, high: float, kind: np.dtype) -> None:
         least, most = max(np.iinfo(kind).min, least), min(np.iinfo(kind).max, most)
     if low < least or high - 1 > most:
         raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")
-    if kind.kind not in "iub" and not _exact(low, high - 1, kind):
+    if kind.kind not in "iub" and not _has_all_integers(low, high - 1, kind):
         raise ValueError(f"low={low}, high={high}: {kind} has no such numbers, or rounds those between")
 
 
-def _exact(low: int, last: int, kind: np.dtype) -> bool:
+def _has_all_integers(low: int, last: int, kind: np.dtype) -> bool:
     """Whether a dtype of floats has every integer from low to last: it has if it has the largest in size and its neighbour."""
     largest = max(low, last, key=abs)
     numbers = [low, last, largest + (1 if largest < 0 else -1)]

@@ -12,19 +12,19 @@ from pdla.errors import ArgumentError, LayoutError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import points
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.reductions import check_summed
+from pdla.matrix.reductions import check_no_partial_sums
 
 
 def diagonal(A: DistMatrix, offset: Any) -> np.ndarray:
     """Collective: see DistMatrix.diagonal."""
     comm, xp = A.grid.comm, A.grid.comm.xp
-    with agreed(comm, f"diagonal of {A.described}, offset={to_text(offset)}"):
-        check_summed(A, "diagonal")
-        offset = within(A, "diagonal", "offset", offset)
+    with agreed(comm, f"diagonal of {A.description}, offset={to_text(offset)}"):
+        check_no_partial_sums(A, "diagonal")
+        offset = clip_offset(A, "diagonal", "offset", offset)
     down, length = max(0, -offset), _length(A.shape, offset)
-    held = {rank: meeting(found, offset) for rank, found in _holders(A).items()}
+    held = {rank: find_crossing(found, offset) for rank, found in _holders(A).items()}
     mine = held.get(comm.rank, _NOTHING)
-    own = xp.reinterpret(xp.picked(A.stored, mine[0], mine[1]), A.conjugated)
+    own = xp.reinterpret(xp.pick(A.stored, mine[0], mine[1]), A.conjugated)
     outs = {rank: xp.empty(of.shape, A.dtype) for rank, (_, _, of) in held.items() if of.size and rank != comm.rank}
     whole = np.empty(length, A.dtype)
     with collective_section(comm, "diagonal"):
@@ -48,14 +48,14 @@ def _holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
     return {grid.rank_of(at): A.layout.indices(A.shape, grid.sizes, at) for at in points(grid.sizes, A.layout.axes, first)}
 
 
-def meeting(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def find_crossing(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where a diagonal crosses a block: the positions of its elements' rows and columns there, and their rows in the matrix."""
     rows, cols = held
     i, j = rows.find_common(IndexSet(cols.starts - offset, cols.stops - offset))
     return i, j, rows.indices()[i]
 
 
-def within(A: DistMatrix, call: str, name: str, offset: Any) -> int:
+def clip_offset(A: DistMatrix, call: str, name: str, offset: Any) -> int:
     """The offset of a diagonal, or of one of those just outside the matrix; ArgumentError unless it is an integer."""
     if not isinstance(offset, (int, np.integer)):
         raise ArgumentError(f"{call}({name}={offset!r}): a whole number, {kind_of(offset)} is none")
@@ -92,9 +92,9 @@ def fill_diagonal(A: DistMatrix, val: Any) -> None:
     if not isinstance(A, DistMatrix):
         raise ShapeError(f"fill_diagonal(A, val): A is {kind_of(A)}, not a DistMatrix")
     if A.layout.partial:
-        raise LayoutError(f"fill_diagonal of {A.described}: redistribute A to a layout without partial sums first")
+        raise LayoutError(f"fill_diagonal of {A.description}: redistribute A to a layout without partial sums first")
     values = _values(A, val)
-    i, j, place = meeting(A.indices, 0)
+    i, j, place = find_crossing(A.indices, 0)
     given = np.conjugate(values) if A.conjugated else values
     A.xp.place(A.stored, i, j, A.xp.asarray(given[place]) if given.ndim else given[()])
 
@@ -106,10 +106,10 @@ def _values(A: DistMatrix, val: Any) -> Any:
     except ValueError as error:
         raise ShapeError(f"fill_diagonal: {kind_of(val)} that is no array: {error}") from None
     if values.ndim not in (0, 1) or (values.ndim and len(values) != min(A.shape)):
-        raise ShapeError(f"fill_diagonal of {A.described}: give a number, or a vector of {min(A.shape)}, not {kind_of(val)}")
+        raise ShapeError(f"fill_diagonal of {A.description}: give a number, or a vector of {min(A.shape)}, not {kind_of(val)}")
     for number in values.reshape(-1).tolist():
         if not is_number(number):
-            raise ShapeError(f"fill_diagonal of {A.described}: {number!r} is no number")
+            raise ShapeError(f"fill_diagonal of {A.description}: {number!r} is no number")
         if not has(A.dtype, number):
-            raise LayoutError(f"fill_diagonal of {A.described}: {A.dtype} cannot represent {number}; cast A first")
+            raise LayoutError(f"fill_diagonal of {A.description}: {A.dtype} cannot represent {number}; cast A first")
     return values.astype(A.dtype)

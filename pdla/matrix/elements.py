@@ -12,24 +12,24 @@ from pdla.indices import IndexSet, Selection
 from pdla.layout import Layout, find_shares
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.keys import Index, as_slice, in_words
-from pdla.matrix.redistribute import converted
-from pdla.matrix.reductions import check_summed
+from pdla.matrix.redistribute import convert
+from pdla.matrix.reductions import check_no_partial_sums
 
 
-def elements(A: DistMatrix, index: tuple[Index, Index]) -> Any:
+def gather_elements(A: DistMatrix, index: tuple[Index, Index]) -> Any:
     """Collective: an element, or those of a row or column as a vector; without data 0. One of `index` at least is a number."""
     comm = A.grid.comm
-    with agreed(comm, f"A[{in_words(index)}] of A={A.described}"):
-        check_summed(A, "an element")
+    with agreed(comm, f"A[{in_words(index)}] of A={A.description}"):
+        check_no_partial_sums(A, "an element")
     with collective_section(comm, "A[...]"):
-        line = _line(A, index)
-        whole = converted(line, Layout(), ProcessGrid.everyone(comm)).local
+        line = _select(A, index)
+        whole = convert(line, Layout(), ProcessGrid.everyone(comm)).local
         found = comm.xp.host(comm.xp.host_or(whole, np.zeros(whole.shape, A.dtype)))
     rest = next((part for part in index if isinstance(part, range)), None)
     return found[0, 0] if rest is None else found.reshape(-1)[as_slice(rest)].copy()
 
 
-def _line(A: DistMatrix, index: tuple[Index, Index]) -> DistMatrix:
+def _select(A: DistMatrix, index: tuple[Index, Index]) -> DistMatrix:
     """Local: the row, column or element that holds what is asked for, on the first ranks that have it."""
     grid, where, here = A.grid, dict.fromkeys(A.grid.axes, 0), []
     shape, cuts = [*A.shape], [A.layout.rows, A.layout.cols]

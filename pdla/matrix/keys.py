@@ -53,7 +53,7 @@ def index_of(key: Any, shape: Shape) -> tuple[Index, Index]:
             f"A[{in_words(key)}] of a matrix of shape {shape}: give numbers, and slices of steps of 1 or more, as A[i], A[i, j] "
             "or A[i:j, k:l]; A.gather() is an array, which takes any index"
         )
-    rows, cols = (_counted(part, axis, n) for axis, (part, n) in enumerate(zip(index, shape, strict=True)))
+    rows, cols = (_to_index(part, axis, n) for axis, (part, n) in enumerate(zip(index, shape, strict=True)))
     return rows, cols
 
 
@@ -63,7 +63,7 @@ def _is_index(part: Any) -> bool:
     return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
 
 
-def _counted(part: Any, axis: int, n: int) -> Index:
+def _to_index(part: Any, axis: int, n: int) -> Index:
     if isinstance(part, slice):
         start, stop, step = part.indices(n)
         return range(start, max(start, stop), step)

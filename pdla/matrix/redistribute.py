@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
-from pdla.array.dtypes import sum_alike
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import can_cast_addends
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import find_or_make
 from pdla.comm.collectives import circulant
@@ -61,7 +61,7 @@ class Piece:
 Side = tuple[Layout, ProcessGrid]
 
 
-def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def _find_nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """For each rank the holder nearest in rank number, the lower one of two equally near."""
     after = np.minimum(search_sorted(holders, ranks, "left"), len(holders) - 1)
     before = np.maximum(after - 1, 0)
@@ -69,28 +69,28 @@ def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     return np.where(closer, holders[after], holders[before])
 
 
-def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
+def plan_receives(shape: Shape, source: Side, target: Side) -> list[Piece]:
     """What this rank will receive, itself included as a sender, and where each piece goes in its new block."""
     layout, grid = target
-    return received(shape, source, layout.indices(shape, grid.sizes, grid.coords))
+    return find_receives(shape, source, layout.indices(shape, grid.sizes, grid.coords))
 
 
-def received(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
+def find_receives(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
     """What this rank will receive of the rows and columns `held`, itself included as a sender, and where each piece goes there."""
     layout, grid = source
     me = np.array([grid.comm.rank])
     return [
-        Piece(int(_nearest(grid.holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
+        Piece(int(_find_nearest(grid.holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
         for up, along in overlays_of_blocks(shape, layout, grid.sizes, held)
     ]
 
 
-def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
+def plan_sends(shape: Shape, source: Side, target: Side) -> list[Piece]:
     """What this rank will send, itself included as a receiver, and where each piece lies in its present block."""
-    return [piece for piece, _ in sent(shape, source, *target, target[1].sizes)]
+    return [piece for piece, _ in find_sends(shape, source, *target, target[1].sizes)]
 
 
-def sent(
+def find_sends(
     shape: Shape, source: Side, layout: Layout, to: ProcessGrid, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Piece, Mapping[str, int]]]:
     """The same, each piece with the coordinates of the target's share that it is part of.
@@ -106,7 +106,7 @@ def sent(
     for up, along in overlays_of_blocks(shape, layout, sizes, held):
         where = up.where | along.where
         wanting = to.holders(where)
-        for rank in wanting[_nearest(copies, wanting) == me]:
+        for rank in wanting[_find_nearest(copies, wanting) == me]:
             yield Piece(int(rank), up.here, along.here, (up.size, along.size)), where
 
 
@@ -119,7 +119,7 @@ class Route:
 
     @staticmethod
     def between(shape: Shape, source: Side, target: Side) -> Route:
-        return Route(outgoing(shape, source, target), incoming(shape, source, target))
+        return Route(plan_sends(shape, source, target), plan_receives(shape, source, target))
 
     def share(self, i: int, count: int) -> Route:
         """With the i-th of so many shares of each piece."""
@@ -141,7 +141,7 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
     arrivals = {peer: xp.take(out, p.rows, p.cols) if direct[peer] else next(boxes) for peer, p in others.items()}
     pending = comm.alltoall(parts, arrivals)
 
-    _keep(A, route, me, out)
+    _copy_own(A, route, me, out)
 
     def end() -> None:
         for peer in pending:
@@ -165,7 +165,7 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
             copies = grid.size // prod(grid.sizes[axis] for axis in layout.axes)
             return Places.of(comm, route, ceil(size * copies / room))
 
-        _show(A, route, find_or_make(comm, ("places", *between, size, room), places), comm, out)
+        _move_by_shared_memory(A, route, find_or_make(comm, ("places", *between, size, room), places), comm, out)
     else:
         start(A, route, comm, out)()
 
@@ -186,7 +186,7 @@ class Places:
         """Collective."""
         shares = [route.share(i, rounds) for i in range(rounds)]
         begins, words = {}, 0
-        mine = {p.peer: _most(p, rounds) for p in route.sends if p.peer != comm.rank}
+        mine = {p.peer: _count_most(p, rounds) for p in route.sends if p.peer != comm.rank}
         for giver, sizes in enumerate(comm.share(mine)):
             for taker, size in sizes.items():
                 begins[giver, taker], words = words, words + size
@@ -195,12 +195,12 @@ class Places:
         return Places(shares, begins, words)
 
 
-def _most(piece: Piece, rounds: int) -> int:
+def _count_most(piece: Piece, rounds: int) -> int:
     """The most words of it in a round."""
     return max(prod(piece.share(i, rounds).shape) for i in range(rounds))
 
 
-def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
+def _move_by_shared_memory(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
     """Collective: the same by memory that all ranks see, where each puts what others want.
 
     It is copied twice, and there is no message.
@@ -209,7 +209,7 @@ def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: 
     assert shared_buffer is not None
     with held(places.words * A.dtype.itemsize // comm.size):
         for share in places.shares:
-            _show_share(A, share, places, comm, shared_buffer, out)
+            _move_share(A, share, places, comm, shared_buffer, out)
     shared_buffer.trim(KEPT)
     come = [prod(p.shape) for p in route.recvs if p.peer != comm.rank]
     if come:
@@ -218,7 +218,7 @@ def _show(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: 
         A.xp.copy(out, out, conjugate=True)
 
 
-def _show_share(
+def _move_share(
     A: DistMatrix, share: Route, places: Places, comm: Communicator, shared_buffer: SharedBuffer, out: Any
 ) -> None:
     """Collective: one round."""
@@ -226,7 +226,7 @@ def _show_share(
     memory = shared_buffer.open(places.words * itemsize)
 
     def buffer_of(giver: int, taker: int, shape: Shape) -> Any:
-        return xp.look(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
+        return xp.view_at(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
 
     for p in share.sends:
         if p.peer != me:
@@ -238,10 +238,10 @@ def _show_share(
                 xp.put(out, p.rows, p.cols, buffer_of(p.peer, me, p.shape))
     finally:
         shared_buffer.leave()
-    _keep(A, share, me, out)
+    _copy_own(A, share, me, out)
 
 
-def _keep(A: DistMatrix, route: Route, me: int, out: Any) -> None:
+def _copy_own(A: DistMatrix, route: Route, me: int, out: Any) -> None:
     """Copy what this rank has already."""
     here = next((p for p in route.sends if p.peer == me), None)
     there = next((p for p in route.recvs if p.peer == me), None)
@@ -253,7 +253,7 @@ def _keep(A: DistMatrix, route: Route, me: int, out: Any) -> None:
         A.xp.put(out, there.rows, there.cols, take(A.xp, A.stored, here.rows, here.cols))
 
 
-def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
+def sum_partials(A: DistMatrix, wanted: Layout) -> DistMatrix:
     """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis.
 
     It goes along the dimension that the axis cuts in `wanted`. An axis that cuts neither dimension
@@ -262,7 +262,7 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     """
     layout, block = A.layout.summed, A.stored
     by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
-    for axis, by_rows, layout in sums_to(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
+    for axis, by_rows, layout in trace_sums(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
         by_columns = by_columns and not by_rows
         block = scatter(A, block, layout, axis, by_rows, by_columns)
     if block.dtype != A.dtype:
@@ -275,22 +275,22 @@ def cast(X: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: X in this dtype; its partial sums are added up first where casting the addends would change the sum."""
     if X.dtype == dtype:
         return X
-    return (X if sum_alike(X.dtype, dtype) or not X.layout.partial else converted(X, X.layout.summed, X.grid)).astype(dtype)
+    return (X if can_cast_addends(X.dtype, dtype) or not X.layout.partial else convert(X, X.layout.summed, X.grid)).astype(dtype)
 
 
-def sums_to(
+def trace_sums(
     shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[str, bool, Layout]]:
     """`sums`, each with the layout in which it leaves the matrix."""
     partly = layout.summed
-    for axis, by_rows in sums(shape, layout, wanted, sized):
+    for axis, by_rows in order_sums(shape, layout, wanted, sized):
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
         partly = Layout((*partly.rows, cut), partly.cols) if by_rows else Layout(partly.rows, (*partly.cols, cut))
         yield axis, by_rows, partly
 
 
 @lru_cache(maxsize=256)
-def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
+def order_sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
     """The partial axes in the order in which they are summed, each with whether it cuts rows.
 
     First those that do, or first those that cut columns, whichever brings fewer words. sized: the
@@ -302,10 +302,10 @@ def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, i
     rest = [(axis, shape[0] >= shape[1]) for axis in layout.partial if axis not in wanted.axes]
     block = layout.local_shape(shape, sizes, dict.fromkeys(sizes, 0))
     either = [*rows, *cols, *rest], [*cols, *rows, *rest]
-    return tuple(min(either, key=lambda order: addends(block, [(by, sizes[axis]) for axis, by in order])))
+    return tuple(min(either, key=lambda order: count_addends(block, [(by, sizes[axis]) for axis, by in order])))
 
 
-def addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
+def count_addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
     """Words that a rank receives of addends of a block that are summed along one axis after another, at most.
 
     Each cuts rows (True) or columns among so many ranks.
@@ -327,20 +327,20 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool,
     grid, xp = A.grid, A.xp
     comm = grid[axis]
     if comm is None or grid.coords is None:
-        return xp.empty((0, 0), summing(A.dtype))
+        return xp.empty((0, 0), sum_dtype(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
     parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
     parts = [part.T for part in parts] if by_columns else parts
-    total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
+    total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, sum_dtype(A.dtype))).wait()
     return total.T if by_columns else total
 
 
-def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def convert(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
     if layout.partial:  # A has the same ones, in the same cuts: nothing moves
         return A._like(A.base, layout=layout)
     with collective_section(grid.comm, "a redistribution"):
-        A = summed(A, layout) if A.layout.partial else A
+        A = sum_partials(A, layout) if A.layout.partial else A
         out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
         move(A, layout, grid, out)
     return DistMatrix(out, A.shape, grid, layout)
@@ -365,12 +365,12 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
         check_layout("redistribute", layout)
         check_same_communicator(A.grid, target, "the grid")
         layout.check(A.shape, target.sizes)
-        if layout.partial and (target != A.grid or not A.lies_as(layout)):
+        if layout.partial and (target != A.grid or not A.matches_layout(layout)):
             raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
     except PdlaError as raised:
         error = raised
-    agree(A.grid.comm, f"redistribute {A.described} to {layout!r} on {target!r}", error)
-    made = converted(A, layout, target)
+    agree(A.grid.comm, f"redistribute {A.description} to {layout!r} on {target!r}", error)
+    made = convert(A, layout, target)
     return made.copy() if layout.partial else made
 
 
@@ -383,8 +383,8 @@ def check_root(comm: Communicator, root: Any) -> None:
 def gather(A: DistMatrix, root: int | None = None) -> Any:
     """Collective: the whole of A, C-ordered, on every rank or on `root`; None on the others."""
     comm = A.grid.comm
-    with agreed(comm, f"gather {A.described} to root={root}"):
+    with agreed(comm, f"gather {A.description} to root={root}"):
         check_root(comm, root)
     everyone = ProcessGrid.everyone(comm) if root is None else ProcessGrid.trust((1,), comm, [root])
-    whole = converted(A, Layout(), everyone)
+    whole = convert(A, Layout(), everyone)
     return whole.local if everyone.active else None

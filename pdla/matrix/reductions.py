@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import widened
+from pdla.array.composed import widen
 from pdla.array.dtypes import near_one
-from pdla.array.numpy import significant
+from pdla.array.numpy import to_bytes
 from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix.core import DistMatrix
@@ -26,8 +26,8 @@ SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for
 
 def norm(A: DistMatrix) -> float:
     """Collective: see DistMatrix.norm."""
-    with agreed(A.grid.comm, f"norm of {A.described}"):
-        check_summed(A, "norm")
+    with agreed(A.grid.comm, f"norm of {A.description}"):
+        check_no_partial_sums(A, "norm")
     return frobenius(A)
 
 
@@ -47,8 +47,8 @@ def frobenius(*matrices: DistMatrix) -> float:
 
 def trace(A: DistMatrix) -> Any:
     """Collective: see DistMatrix.trace."""
-    with agreed(A.grid.comm, f"trace of {A.described}"):
-        check_summed(A, "trace")
+    with agreed(A.grid.comm, f"trace of {A.description}"):
+        check_no_partial_sums(A, "trace")
         if A.shape[0] != A.shape[1]:
             raise ShapeError(f"the trace of a matrix of shape {A.shape}: it must be square")
     return sum_of(A, "trace", _diagonal(A))
@@ -58,19 +58,19 @@ def check_copies(A: DistMatrix) -> bool:
     """Collective: see DistMatrix.check_copies."""
     if A.xp.name == "meta":
         return True
-    agree(A.grid.comm, f"check_copies of {A.described}")
+    agree(A.grid.comm, f"check_copies of {A.description}")
     coords = A.grid.coords or {}
     place = tuple(coords[axis] for axis in (*A.layout.axes, *A.layout.partial)) if coords else None
     seen: dict[Any, bytes] = {}
     with collective_section(A.grid.comm, "check_copies"):
         digest = hashlib.blake2b()
         for part in parts(A.stored):
-            digest.update(significant(A.xp.host(part)))
+            digest.update(to_bytes(A.xp.host(part)))
         pairs = [pair for pair in A.grid.comm.share((place, digest.digest())) if pair[0] is not None]
     return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
 
 
-def of_columns(A: DistMatrix, op: str) -> np.ndarray:
+def reduce_columns(A: DistMatrix, op: str) -> np.ndarray:
     """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum").
 
     NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All
@@ -79,21 +79,21 @@ def of_columns(A: DistMatrix, op: str) -> np.ndarray:
     mine, comm = np.zeros(A.shape[1]), A.grid.comm
     with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):
         if A.first and A.stored.size and A.xp.name != "meta":
-            mine[A.indices[1].indices()] = _of_columns(A, np.add if op == "add" else np.maximum)
+            mine[A.indices[1].indices()] = _reduce_columns(A, np.add if op == "add" else np.maximum)
         found = comm.xp.asarray(mine)
         for half in comm.halves(found.copy(), found, op) if mine.size else ():
             half.wait()
     return A.xp.host(comm.xp.host_or(found, mine))
 
 
-def _of_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
+def _reduce_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
     wide, x = np.result_type(A.dtype, np.float64), A.stored
     height = max(1, CACHED // x.shape[1])
     strips = (np.abs(x[top : top + height].astype(wide, copy=False)) for top in range(0, x.shape[0], height))
     return functools.reduce(ufunc, (A.xp.host(strip.sum(0) if ufunc is np.add else strip.max(0)) for strip in strips))
 
 
-def check_summed(A: DistMatrix, what: str) -> None:
+def check_no_partial_sums(A: DistMatrix, what: str) -> None:
     """LayoutError where a matrix has partial sums."""
     if A.layout.partial:
         raise LayoutError(f"{what} of partial sums {A.layout!r}: redistribute to {A.layout.summed!r} first")
@@ -108,7 +108,7 @@ def sum_of(A: DistMatrix, call: str, some: Iterable[Any], kind: np.dtype | None 
     """The sum over the ranks of all elements of some parts of each rank's block; kind=None: in the dtype of NumPy's sums."""
     kind = np.empty(0, A.dtype).sum().dtype if kind is None else kind
     with collective_section(A.grid.comm, call):
-        mine = sum(widened(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in some)
+        mine = sum(widen(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in some)
         found = _sum_once(A, mine)
     if kind.kind in "iu":
         found = np.uint64(found % 2**64)  # NumPy's sums wrap around

@@ -9,17 +9,17 @@ from pdla.errors import LayoutError
 from pdla.matrix.core import DistMatrix
 
 
-def shared(X: DistMatrix) -> DistMatrix:
+def copy_to_shared(X: DistMatrix) -> DistMatrix:
     """Collective: see DistMatrix.shared."""
     comm, xp = X.grid.comm, X.xp
-    with agreed(comm, f"shared() of {X.described}"):
+    with agreed(comm, f"shared() of {X.description}"):
         _check(X)
     with collective_section(comm, "shared()"):
         shape = X.shape[::-1] if X.transposed else X.shape
         memory = comm.common(prod(shape) * X.dtype.itemsize)
         if memory is None:
             return X.copy()
-        common = xp.look(memory, 0, shape, X.dtype)
+        common = xp.view_at(memory, 0, shape, X.dtype)
         rows, cols = (held.selection for held in X.indices)
         base = common[cols, rows] if X.transposed else common[rows, cols]
         gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
@@ -34,4 +34,4 @@ def _check(X: DistMatrix) -> None:
     copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
     if layout.partial or copied or not layout.contiguous:
         why = "has partial sums" if layout.partial else f"has copies along {', '.join(copied)}" if copied else "is cyclic"
-        raise LayoutError(f"shared() of {X.described}: its layout {why}; redistribute to blocks first, as Layout('row', 'col')")
+        raise LayoutError(f"shared() of {X.description}: its layout {why}; redistribute to blocks first, as Layout('row', 'col')")

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.cuts import Cuts
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, check_layout, check_same_communicator, find_communicator
 from pdla.layout import Layout, Shape, effective
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted, local_shape, move
+from pdla.matrix.redistribute import convert, local_shape, move
 
 
 def hstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> DistMatrix:
@@ -46,7 +46,7 @@ def hstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> D
     array([[1., 0., 2., 0.],
            [0., 1., 0., 2.]])
     """
-    return _assembled("hstack", matrices, lambda: [_listed(matrices)], layout)
+    return _assemble("hstack", matrices, lambda: [_to_list(matrices)], layout)
 
 
 def vstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> DistMatrix:
@@ -77,7 +77,7 @@ def vstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> D
     >>> pdla.run(2, program)[0]
     (4, 2)
     """
-    return _assembled("vstack", matrices, lambda: [[X] for X in _listed(matrices)], layout)
+    return _assemble("vstack", matrices, lambda: [[X] for X in _to_list(matrices)], layout)
 
 
 def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
@@ -125,50 +125,50 @@ def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
            [0., 3., 0., 1.]])
     """
     alone = isinstance(blocks, (list, tuple)) and all(isinstance(X, DistMatrix) for X in blocks)
-    return _assembled("block", blocks, lambda: [_listed(row) for row in ([blocks] if alone else _listed(blocks))], layout)
+    return _assemble("block", blocks, lambda: [_to_list(row) for row in ([blocks] if alone else _to_list(blocks))], layout)
 
 
-def _listed(given: Any) -> list[Any]:
+def _to_list(given: Any) -> list[Any]:
     if isinstance(given, (list, tuple)):
         return list(given)
     raise ShapeError(f"{given!r} is {kind_of(given)}: give a list of matrices")
 
 
-def _within(given: Any) -> Iterator[Any]:
+def _flatten(given: Any) -> Iterator[Any]:
     """What lists have in them."""
     for X in given if isinstance(given, (list, tuple)) else ():
-        yield from _within(X) if isinstance(X, (list, tuple)) else [X]
+        yield from _flatten(X) if isinstance(X, (list, tuple)) else [X]
 
 
-def _words(given: Any) -> str:
+def _describe(given: Any) -> str:
     if isinstance(given, (list, tuple)):
-        return f"[{', '.join(map(_words, given))}]"
-    return given.described if isinstance(given, DistMatrix) else repr(given)
+        return f"[{', '.join(map(_describe, given))}]"
+    return given.description if isinstance(given, DistMatrix) else repr(given)
 
 
-def _assembled(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], layout: Any) -> DistMatrix:
-    first = next((X for X in _within(given) if isinstance(X, DistMatrix)), None)
+def _assemble(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], layout: Any) -> DistMatrix:
+    first = next((X for X in _flatten(given) if isinstance(X, DistMatrix)), None)
     if first is None:
         raise_everywhere(ShapeError(f"{call} of no matrices, but {kind_of(given)}: give a list of them"))
     grid = first.grid
-    with agreed(find_communicator(_within(given)) or grid.comm, f"{call}({_words(given)}, layout={layout!r})"):
+    with agreed(find_communicator(_flatten(given)) or grid.comm, f"{call}({_describe(given)}, layout={layout!r})"):
         rows = rows_of()
         for X in (X for row in rows for X in row):
             if not isinstance(X, DistMatrix):
                 raise ShapeError(f"{call}: {X!r} is {kind_of(X)}, not a DistMatrix")
             check_same_communicator(grid, X.grid, f"another matrix of {call}", "the first one")
-        shape = _shape(call, rows)
-        wanted = _default(first, shape) if layout is None else layout
+        shape = _find_shape(call, rows)
+        wanted = _choose_layout(first, shape) if layout is None else layout
         check_layout(call, wanted)
         wanted.check(shape, grid.sizes)
         if wanted.partial:
             raise LayoutError(f"{call}(layout={layout!r}): the result cannot be left as partial sums")
-        kind = promoted(*(X.dtype for row in rows for X in row))
+        kind = promote(*(X.dtype for row in rows for X in row))
     with collective_section(grid.comm, call):
-        return _filled(rows, shape, kind, wanted, grid)
+        return _fill(rows, shape, kind, wanted, grid)
 
 
-def _shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
+def _find_shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
     """The shape of the whole; ShapeError where there is a hole in it."""
     sizes = [[X.shape for X in row] for row in rows if row]
     for row in sizes:
@@ -180,7 +180,7 @@ def _shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
     return sum(row[0][0] for row in sizes), widths[0]
 
 
-def _default(X: DistMatrix, shape: Shape) -> Layout:
+def _choose_layout(X: DistMatrix, shape: Shape) -> Layout:
     rows, cols = (
         tuple(cut.axis if isinstance(cut, Cuts) and cut.boundaries[-1] != n else cut for cut in cuts)
         for n, cuts in zip(shape, (X.layout.rows, X.layout.cols), strict=True)
@@ -188,20 +188,20 @@ def _default(X: DistMatrix, shape: Shape) -> Layout:
     return Layout(rows, cols)
 
 
-def _filled(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def _fill(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: the whole. No layout describes a part of a dimension that is cut along several axes."""
     if max(len(effective(cuts, grid.sizes)) for cuts in (layout.rows, layout.cols)) > 1:
         everyone = ProcessGrid.everyone(grid.comm)
-        return converted(_filled(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
+        return convert(_fill(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
     whole = DistMatrix(grid.comm.xp.empty(local_shape(shape, layout, grid), kind), shape, grid, layout)
-    for X, top, left in _places(rows):
+    for X, top, left in _list_places(rows):
         part = whole[top : top + X.shape[0], left : left + X.shape[1]]
-        X = converted(X, X.layout.summed, X.grid) if X.layout.partial else X
+        X = convert(X, X.layout.summed, X.grid) if X.layout.partial else X
         move(X if X.dtype == kind else X.astype(kind), part.layout, grid, part.stored)
     return whole
 
 
-def _places(rows: list[list[DistMatrix]]) -> Iterator[tuple[DistMatrix, int, int]]:
+def _list_places(rows: list[list[DistMatrix]]) -> Iterator[tuple[DistMatrix, int, int]]:
     """Each matrix, and the row and the column of the whole at which it begins."""
     top = 0
     for row in rows:

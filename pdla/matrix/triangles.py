@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.errors import ShapeError, kind_of
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.diagonals import within
+from pdla.matrix.diagonals import clip_offset
 
 BAND = 64  # rows that are cleared at once
 
@@ -43,7 +43,7 @@ def tril(A: DistMatrix, k: int = 0) -> DistMatrix:
     array([[1., 0., 0.],
            [1., 1., 0.]])
     """
-    return _cleared("tril", A, k)
+    return _copy_triangle("tril", A, k)
 
 
 def triu(A: DistMatrix, k: int = 0) -> DistMatrix:
@@ -75,13 +75,13 @@ def triu(A: DistMatrix, k: int = 0) -> DistMatrix:
     array([[0., 1., 1.],
            [0., 0., 1.]])
     """
-    return _cleared("triu", A, k)
+    return _copy_triangle("triu", A, k)
 
 
-def _cleared(call: str, A: Any, k: Any) -> DistMatrix:
+def _copy_triangle(call: str, A: Any, k: Any) -> DistMatrix:
     if not isinstance(A, DistMatrix):
         raise ShapeError(f"{call}(A): A is {kind_of(A)}, not a DistMatrix")
-    k = within(A, call, "k", k)
+    k = clip_offset(A, call, "k", k)
     made = A.copy()
     if A.xp.name != "meta" and A.stored.size:
         i, j = (part.indices() for part in A.indices)

@@ -131,7 +131,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            object.__setattr__(self, one.name, _checked(one.name, str(one.type), getattr(self, one.name)))
+            object.__setattr__(self, one.name, _check(one.name, str(one.type), getattr(self, one.name)))
 
     def __repr__(self) -> str:
         """As it would be written, without figures that are the default's; of a machine that has others, too, these are named."""
@@ -225,7 +225,7 @@ class Machine:
         return given if isinstance(given, Machine) else Machine.load(given)
 
     @staticmethod
-    def chosen() -> Machine:
+    def choose() -> Machine:
         """Give the machine that plans are made for: PDLA_MACHINE's, else one of the defaults.
 
         Returns
@@ -241,7 +241,7 @@ class Machine:
         return _chosen(config.settings.machine)
 
     @staticmethod
-    def chosen_in_words() -> str:
+    def describe_choice() -> str:
         """Describe the chosen machine, or the error in finding it, to be compared between ranks.
 
         Returns
@@ -250,7 +250,7 @@ class Machine:
             Its figures, or the error's text.
         """
         try:
-            return repr(Machine.chosen())
+            return repr(Machine.choose())
         except (OSError, ValueError) as error:
             return str(error)
 
@@ -267,14 +267,14 @@ class Machine:
         return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
     @property
-    def described(self) -> bool:
+    def is_custom(self) -> bool:
         """Whether it is another than the default: then plans are compared by their seconds."""
         return self != Machine()
 
     @property
     def title(self) -> str:
         """Its name or, without one, what to call it."""
-        return self.name or ("a machine without a name" if self.described else "the default machine")
+        return self.name or ("a machine without a name" if self.is_custom else "the default machine")
 
     def text(self) -> str:
         """Write the machine as a TOML file.
@@ -343,7 +343,7 @@ class Machine:
             Seconds.
         """
         kind = np.dtype(dtype)
-        rate = self.most(kind) * self._reached(m * n * k)
+        rate = self.most(kind) * self._find_share(m * n * k)
         moved = ((m * k + k * n) * kind.itemsize + 2 * m * n * np.dtype(out or kind).itemsize) / self.memory
         return self.call + count * max(operations(m, n, k, kind) / rate, moved)
 
@@ -385,7 +385,7 @@ class Machine:
         """
         return self.gemm(m, n, operations / (2 * m * n) + self.narrow, dtype)
 
-    def _reached(self, multiplications: float) -> float:
+    def _find_share(self, multiplications: float) -> float:
         """The share of `flops` that one product of so many multiplications reaches."""
         if not self.reached or multiplications >= self.reached[-1][0] ** 3:
             return 1.0
@@ -526,7 +526,7 @@ _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which 
 _KINDS: dict[str, tuple[Any, Any, str]] = {"int": (Integral, int, "whole"), "float": (Real, float, "finite")}
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
+def _check(name: str, kind: str, value: Any) -> Any:
     """The value as the figure of this name; ArgumentError where it is of another type than this, PlanError for a wrong number."""
     if kind == "str" and not isinstance(value, str):
         raise ArgumentError(f"Machine: {name}={value!r}: a text")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.numpy import apart, at
+from pdla.array.numpy import has_no_overlap, view_address
 from pdla.comm import from_fortran
 from pdla.comm.agreement import agree, agreed, raise_everywhere
 from pdla.cuts import Balanced, Cuts, Cyclic
@@ -19,8 +19,8 @@ from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import check_room, from_local, whole_shape
-from pdla.matrix.redistribute import converted, local_shape
+from pdla.matrix.create import check_room, check_shape, from_local
+from pdla.matrix.redistribute import convert, local_shape
 from pdla.native.number import read_number
 from pdla.scalapack.pblas import DTYPES, TURNS
 
@@ -91,14 +91,14 @@ def make_block(address: int, shape: tuple[int, int], dtype: np.dtype, down: int,
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
     if min(shape) and min(down, across) < 1:
         raise ShapeError(f"down={down}, across={across}: elements from row to row, and from column to column, are at least 1")
-    if min(shape) and not apart(shape, (down, across)):
+    if min(shape) and not has_no_overlap(shape, (down, across)):
         raise ShapeError(
             f"down={down}, across={across}: two elements of a {rows} x {cols} block would be in one place; "
             f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
         )
     if min(shape) and address + ((rows - 1) * down + (cols - 1) * across + 1) * dtype.itemsize > MOST:
         raise ShapeError(f"down={down}, across={across}: a {rows} x {cols} block of {dtype} ends beyond all memory")
-    return at(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
+    return view_address(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
 
 
 class Interface:
@@ -160,7 +160,7 @@ class Interface:
     def local_shape(self, grid: int, m: int, n: int, layout: Any, rows: Any, cols: Any) -> None:
         check_pointers(layout=layout, rows=rows, cols=cols)
         there, how = self.handles.get("grid", grid, ProcessGrid), read_layout(self._read_text(layout))
-        whole_shape("pdla_local_shape", (m, n))
+        check_shape("pdla_local_shape", (m, n))
         how.check((m, n), there.sizes)
         rows[0], cols[0] = local_shape((m, n), how, there)
 
@@ -171,7 +171,7 @@ class Interface:
             check_pointers(layout=layout, matrix=made)
             if kind not in DTYPES:
                 raise ShapeError(f"type={given!r}: s, d, c or z")
-            whole_shape("pdla_matrix", (m, n))
+            check_shape("pdla_matrix", (m, n))
             how, dtype = read_layout(self._read_text(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
             address, shape = int(self.ffi.cast("uintptr_t", local)), local_shape((m, n), how, there)
@@ -198,12 +198,12 @@ class Interface:
         with self._raise_on_all(c, a):
             A, C = self._find_matrix("A", a, "op", op), self._find_matrix("C", c)
             check_one_communicator(A=A, C=C)
-        with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
+        with agreed(C.grid.comm, f"pdla_copy({A.description}; {C.description})"):
             if A.shape != C.shape or A.dtype != C.dtype:
                 raise ShapeError(f"pdla_copy: op(A) is {A.shape} {A.dtype}, C {C.shape} {C.dtype}")
             if C.layout.partial and (C.layout != A.layout or C.grid != A.grid):
                 raise LayoutError(f"pdla_copy: cannot make partial sums {C.layout!r} from {A.layout!r}; give C a layout without")
-        C.xp.copy(C.stored, converted(A, C.layout, C.grid).local)
+        C.xp.copy(C.stored, convert(A, C.layout, C.grid).local)
 
     def free(self, handle: int) -> None:
         self.handles.free(handle)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
@@ -103,7 +103,7 @@ class Parameter:
         value = self.allocated
         if partial not in self._addends:
             layout = Layout(self.gathered_layout.rows, self.gathered_layout.cols, partial)
-            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid), summing(value.dtype)
+            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid), sum_dtype(value.dtype)
             self._summed[partial] = find_sum_axes(layout, value.layout, value.grid.sizes)
         layout, shape, dtype = self._addends[partial]
         return DistMatrix(value.xp.empty(shape, dtype), value.shape, value.grid, layout)

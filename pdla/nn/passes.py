@@ -323,7 +323,7 @@ def describe(x: Any) -> str:
     """Describe an argument in words that differ between ranks if the argument does."""
     if isinstance(x, np.ndarray):  # token numbers, which must be the same on every rank
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
-    return x.described if isinstance(x, DistMatrix) else type(x).__name__
+    return x.description if isinstance(x, DistMatrix) else type(x).__name__
 
 
 def to_python(x: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.comm.communicator import Communicator
 from pdla.errors import VerificationError
 from pdla.matmul.images import VECTORS, Pair, multiply_pieces, strips
@@ -84,7 +84,7 @@ def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
     if not product.size:
         return False
     with np.errstate(all="ignore"):
-        dtype = summing(product.dtype)
+        dtype = sum_dtype(product.dtype)
         signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(dtype)
         x = xp.asarray(signs), xp.asarray(np.ones((n, 1), dtype))
         expected, magnitude = _apply(xp, a, _apply(xp, b, x))

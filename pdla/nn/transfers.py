@@ -62,7 +62,7 @@ def reduce(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: 
         communicator = grid[scattered]
         assert grid.coords is not None and communicator is not None
         places = places_of(addends.shape, layout, addends.layout, scattered, grid.sizes, grid.coords)
-        parts = addends.xp.takes(block, places)
+        parts = addends.xp.take_all(block, places)
         pending = communicator.reduce_scatter(parts, addends.xp.empty(parts[communicator.rank].shape, block.dtype))
         yield
         block = pending.wait()

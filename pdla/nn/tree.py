@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import as_saved
+from pdla.array.dtypes import restore_bfloat16
 from pdla.comm.agreement import agreed
 from pdla.errors import ShapeError, kind_of
 from pdla.matrix.core import DistMatrix
@@ -169,7 +169,7 @@ class Node:
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self.description}"):
             parameters = self.parameters()
             check_state(state, {name: value.shape for name, value in parameters.items()}, repr(self))
-        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in parameters.items()]
+        blocks = [from_global(restore_bfloat16(state[name]), value.grid, value.layout).stored for name, value in parameters.items()]
         for value, block in zip(parameters.values(), blocks, strict=True):
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # NumPy casts no other dtype to bfloat16 implicitly
 
@@ -190,7 +190,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
-        value = as_saved(state[name])  # once, as a file is read each time
+        value = restore_bfloat16(state[name])  # once, as a file is read each time
         if shape != np.shape(value):
             raise ShapeError(f"{name} is {np.shape(value)} in the state, {shape} in {whose}")
         dtype = getattr(value, "dtype", None)

@@ -50,7 +50,7 @@ def make_draw(layer: Layer, value: DistMatrix, scale: float, seed: int, name: st
         layer.drawn = True
         if value.xp.name != "meta":  # it has no numbers, and drawing would count as work of the first pass
             numbers = Draw(value.shape[1], np.dtype(np.float64), derive_seed(seed, layer.place + name), "normal", 0, 1)
-            value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
+            value.xp.copy(value.stored, (value.xp.draw_part(*value.indices, numbers) * scale).astype(value.dtype))
 
     return draw
 

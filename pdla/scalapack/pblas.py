@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.numpy import at
+from pdla.array.numpy import view_address
 from pdla.comm import cache, from_fortran, workspace
 from pdla.comm.agreement import agree
 from pdla.comm.communicator import Communicator
@@ -133,7 +133,7 @@ class Window:
     def at(self, place: Place) -> DistMatrix:
         """Make sub(X) with its local block in the caller's memory; `place` is the whole matrix's local block."""
         x, (address, lld), size = self.like, place, self.like.dtype.itemsize
-        base = at(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
+        base = view_address(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
 
 
@@ -144,7 +144,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _make_plan(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return planner.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
+    return planner.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.choose()))
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

@@ -134,7 +134,7 @@ def test_square_writes_the_lower_triangle_alone(dtype, lying):
     a = {"by rows": whole[:7, :5].copy(), "by columns": whole[:7, :5].T.copy().T, "among others": whole[3:10, 2:7]}[lying]
     around = np.full((9, 11), np.nan, dtype)
     c = around[1:8, 2:9]
-    assert numpy.squares(a, c) and meta.squares(Meta(a.shape, dtype), Meta(c.shape, dtype))
+    assert numpy.can_square(a, c) and meta.can_square(Meta(a.shape, dtype), Meta(c.shape, dtype))
     numpy.square(a, c, 3)
     assert np.array_equal(np.tril(c), np.tril(3 * (a @ a.T)), equal_nan=False)
     assert np.isnan(np.triu(c, 1)[np.triu_indices(7, 1)]).all() and np.isnan(around).sum() == 99 - 28
@@ -145,8 +145,8 @@ def test_what_BLAS_does_not_square():
     pairs = [(a.astype(int), c.astype(int)), (a.astype(np.float32), c), (a, c.astype(">f8")), (a[:, :0], c)]
     pairs += [(np.ones((4, 6))[:, ::2], c), (a, np.ones((4, 8))[:, ::2]), (a, np.asfortranarray(c))]
     for left, into in pairs:
-        assert not numpy.squares(left, into)
-        assert not meta.squares(*(Meta(x.shape, x.dtype, likeness(x)) for x in (left, into)))
+        assert not numpy.can_square(left, into)
+        assert not meta.can_square(*(Meta(x.shape, x.dtype, likeness(x)) for x in (left, into)))
 
 
 @pytest.mark.parametrize("beta", [0, 1, 3])
@@ -185,7 +185,7 @@ def library(tmp_path_factory):
 
 
 def products(library):
-    return ctypes.c_long.in_dll(blas.named(library), "products").value
+    return ctypes.c_long.in_dll(blas.load_library(library), "products").value
 
 
 @needs_cc
@@ -230,7 +230,7 @@ def test_it_multiplies_triangles_and_parts_with_gaps(library):
 @needs_cc
 def test_a_name_is_looked_for_where_packages_put_libraries(tmp_path, monkeypatch):
     with pytest.raises(DeviceError, match=r"PDLA_BLAS='libsmall.so': .* give a BLAS library, by its path, or"):
-        blas.named("libsmall.so")
+        blas.load_library("libsmall.so")
     (tmp_path / "lib").mkdir()
     there = compiled(tmp_path / "lib")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -288,14 +288,14 @@ comm.barrier()
 def test_a_library_that_takes_64_bit_sizes_is_refused(tmp_path):
     wide = compiled(tmp_path, "-DINT=int64_t")
     with pytest.raises(DeviceError, match="it takes 64-bit sizes: give its build for 32-bit integers"):
-        blas.named(wide)
+        blas.load_library(wide)
 
 
 def test_what_is_no_blas_is_refused():
     with pytest.raises(DeviceError, match=r"PDLA_BLAS='libnone.so': libnone.so: .*: give a BLAS library"):
-        blas.named("libnone.so")
+        blas.load_library("libnone.so")
     with pytest.raises(DeviceError, match=r"'libm.so.6' has no dscal_"):
-        blas.named("libm.so.6")
+        blas.load_library("libm.so.6")
 
 
 def test_one_that_is_missing_is_an_error_on_every_rank_when_the_job_begins(tmp_path):

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from pdla.array.dtypes import near_one, promoted
+from pdla.array.dtypes import near_one, promote
 
 BY_NAME = """
 import pdla
@@ -22,7 +22,7 @@ print(pdla.run(1, linear)[0].weight.value.dtype)
 def test_dtypes_of_which_numpy_knows_no_pair_have_a_common_one_in_any_order(names, common):
     """It has none for bfloat16 and int64, nor for bfloat16 and the int16 of the other two: with which it begins decides."""
     for dtypes in permutations(map(np.dtype, names.split())):
-        assert promoted(*dtypes) == np.dtype(common)
+        assert promote(*dtypes) == np.dtype(common)
 
 
 def test_bfloat16_by_name_where_the_program_has_not_imported_ml_dtypes():

@@ -292,7 +292,7 @@ def test_a_block_of_more_columns_than_rows_has_no_reflections_here():
 
 
 def test_a_fault_is_the_first_of_its_kind():
-    assert [lapack.fault(np.array(d)) for d in ([], [1, 2], [1, 0, np.nan], [1j, complex(0, np.inf), 0])] == [0, 0, 2, -2]
+    assert [lapack.find_fault(np.array(d)) for d in ([], [1, 2], [1, 0, np.nan], [1j, complex(0, np.inf), 0])] == [0, 0, 2, -2]
 
 
 def test_arrays_without_data_have_the_same_shapes():
@@ -300,7 +300,7 @@ def test_arrays_without_data_have_the_same_shapes():
     assert meta.potrf(meta.Meta((8, 8))) == (0, 0.0) and meta.trtri(meta.Meta((8, 8))) == 1.2
     pivots, singular = meta.getrf(a, a)
     assert pivots.shape == (8,) and pivots.max() < 40 and singular == 0
-    assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.finite(a)
+    assert meta.host_or(a, np.ones(3)).tolist() == [1, 1, 1] and meta.is_finite(a)
 
 
 def test_only_what_is_needed_of_scipy_is_loaded():

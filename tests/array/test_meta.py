@@ -56,7 +56,7 @@ def test_metas_that_do_not_fit():
     ("kind", "call"),
     [
         (ValueError, lambda xp, x: xp.copy(x(2, 3), x(3, 2))),
-        (ValueError, lambda xp, x: xp.copies([(x(2, 3), x(2, 3)), (x(2, 3), x(3, 2))])),
+        (ValueError, lambda xp, x: xp.copy_all([(x(2, 3), x(2, 3)), (x(2, 3), x(3, 2))])),
         (ValueError, lambda xp, x: xp.land(x(2, 3), x(3, 2))),
         (ValueError, lambda xp, x: xp.add(x(2, 3), x(3, 2))),
         (ValueError, lambda xp, x: xp.maximum(x(2, 3), x(3, 2))),
@@ -82,7 +82,7 @@ def test_metas_that_do_not_fit_are_the_errors_of_numpy(xp, kind, call):
         (lambda: Meta((5, 2, 3)) @ Meta((3, 4), "float32"), [("gemm", 2, 4, 3, "float64", 5, "float64")]),
         (lambda: Meta((2, 3), "float16") @ Meta((3, 4), "float16"), [("gemm", 2, 4, 3, "float16", 1, "float16")]),
         (lambda: Meta((2, 3)).sum(axis=1), [("touch", 48)]),
-        (lambda: meta.copies([(Meta((2, 3)), Meta((2, 3))), (Meta((1, 1)), Meta((1, 1)))]), [("touch", 96), ("touch", 16)]),
+        (lambda: meta.copy_all([(Meta((2, 3)), Meta((2, 3))), (Meta((1, 1)), Meta((1, 1)))]), [("touch", 96), ("touch", 16)]),
         (lambda: meta.land(Meta((2, 3)), Meta((2, 3))), [("touch", 96)]),
         (lambda: meta.gemm(Meta((2, 3)), Meta((3, 4)), Meta((2, 4))), [("gemm", 2, 4, 3, "float64", 1, "float64")]),
         (
@@ -148,4 +148,4 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_a_meta_has_gaps_where_numpy_has(view):
     real, ghost = view(np.zeros((4, 6))), view(Meta((4, 6)))
-    assert ghost.shape == real.shape and meta.contiguous(ghost) == real.flags.c_contiguous
+    assert ghost.shape == real.shape and meta.is_contiguous(ghost) == real.flags.c_contiguous

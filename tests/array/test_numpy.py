@@ -56,4 +56,4 @@ def test_overlap():
 def test_elements_are_apart_where_no_two_have_one_place():
     for rows, cols, down, across in product(range(1, 5), range(2, 5), range(-4, 5), range(-4, 5)):
         places = {i * down + j * across for i in range(rows) for j in range(cols)}
-        assert numpy.apart((rows, cols), (down, across)) == (len(places) == rows * cols), (rows, cols, down, across)
+        assert numpy.has_no_overlap((rows, cols), (down, across)) == (len(places) == rows * cols), (rows, cols, down, across)

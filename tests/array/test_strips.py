@@ -28,7 +28,7 @@ def test_large_parts_in_strips(down, across, how, monkeypatch):
     assert not lists or (strips.find(x, rows, cols) is not None) == all(lists)
     part = numpy.take(x, rows, cols)
     np.testing.assert_array_equal(part, wanted, strict=True)
-    assert numpy.contiguous(part) or not lists  # as a dry run has it: else it would be copied again to travel
+    assert numpy.is_contiguous(part) or not lists  # as a dry run has it: else it would be copied again to travel
     y = laid(np.full((500, 500), -1, "float32"), how)
     numpy.put(y, rows, cols, laid(wanted, how))
     np.testing.assert_array_equal(y[rows][:, cols], wanted)

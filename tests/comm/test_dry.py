@@ -148,7 +148,7 @@ def test_a_block_of_one_s_own_becomes_one_without_data(block):
         return A, A.redistribute(pdla.Layout()).local.shape
 
     (A, whole), ledger = pdla.dry_run(4, program)
-    assert isinstance(A.base, Meta) and meta.contiguous(A.base) and A.local.shape == (2, 3)
+    assert isinstance(A.base, Meta) and meta.is_contiguous(A.base) and A.local.shape == (2, 3)
     assert whole == (4, 6) and ledger.bytes_received == 18 * 8
 
 

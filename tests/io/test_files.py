@@ -114,7 +114,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, endin
     path, new = tmp_path / f"x{ending}", tmp_path / f"new{ending}"
     write(path, numbers((6, 4)))
     write(new, other)
-    true_filled = files.filled
+    true_filled = files.read_blocks
 
     def filled(path, *rest):
         if pdla.world().rank == 0:
@@ -124,7 +124,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, endin
         return true_filled(path, *rest)
 
     for form in (npy, npz, mtx, hdf5):
-        monkeypatch.setattr(form, "filled", filled)
+        monkeypatch.setattr(form, "read_blocks", filled)
     assert str(path) in load_error(path)
     write(path, other)
     assert same(loaded(3, path), other)
@@ -133,7 +133,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, endin
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_file_that_is_written_to_while_it_is_loaded(tmp_path, monkeypatch, ending):
     """It stays the same file, and as long as it was."""
-    path, true_filled = tmp_path / f"x{ending}", files.filled
+    path, true_filled = tmp_path / f"x{ending}", files.read_blocks
     write(path, numbers((6, 4)))
     os.utime(path, ns=(0, 0))
 
@@ -145,5 +145,5 @@ def test_a_file_that_is_written_to_while_it_is_loaded(tmp_path, monkeypatch, end
         return true_filled(path, *rest)
 
     for form in (npy, npz, mtx, hdf5):
-        monkeypatch.setattr(form, "filled", filled)
+        monkeypatch.setattr(form, "read_blocks", filled)
     assert load_error(path) == f"{path}: written to, or replaced, while it was loaded"

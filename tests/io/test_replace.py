@@ -127,7 +127,7 @@ def test_a_file_that_another_replaces_while_it_is_saved_to(tmp_path, monkeypatch
     write(new, x)
     if there:
         write(path, 3 * x)
-    form = pdla.io.known(path)[1]
+    form = pdla.io.find_format(path)[1]
     true_save = form.save
 
     def save(*rest):

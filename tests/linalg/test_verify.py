@@ -715,7 +715,7 @@ def test_what_cannot_be_infinite_is_refused_where_it_is_lost(monkeypatch, name, 
 
 def test_ranks_end_a_refinement_together(monkeypatch):
     """Though one of them hears of a residual that is small enough."""
-    right, left = refinement.of_columns, [3]
+    right, left = refinement.reduce_columns, [3]
 
     def wrong(X, op):
         found = right(X, op)
@@ -724,7 +724,7 @@ def test_ranks_end_a_refinement_together(monkeypatch):
             found = found * 0
         return found
 
-    monkeypatch.setattr(refinement, "of_columns", wrong)
+    monkeypatch.setattr(refinement, "reduce_columns", wrong)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = pdla.run(4, lambda comm: gathered(CALLS["refined"](*factors(comm), verify=True)))[0]

@@ -14,7 +14,7 @@ import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import LayoutError
 from pdla.matrix import redistribute
-from pdla.matrix.redistribute import _nearest
+from pdla.matrix.redistribute import _find_nearest
 
 VIEWS = {"A": lambda A: A, "T": lambda A: A.T, "H": lambda A: A.conj().T}
 
@@ -101,7 +101,7 @@ def test_nothing_travels_that_is_there_already(journey):
 @pytest.mark.parametrize("holders", [[3], [0, 5], [1, 2, 6, 11]])
 def test_of_several_holders_the_nearest_sends(holders):
     nearest = [min(holders, key=lambda holder: (abs(holder - rank), holder)) for rank in range(13)]
-    assert _nearest(np.array(holders), np.arange(13)).tolist() == nearest
+    assert _find_nearest(np.array(holders), np.arange(13)).tolist() == nearest
 
 
 @pytest.mark.parametrize(("shape", "words"), [((3, 60), 300), ((60, 3), 184), ((60, 60), 3480)])
@@ -154,7 +154,7 @@ def test_the_words_of_addends_by_which_their_order_is_chosen_are_those_received(
         return received
 
     most = np.max(pdla.run(ranks, program), axis=0)
-    assert [*most] == [redistribute.addends(block, [(by_rows, ranks)]) for by_rows in (True, False)]
+    assert [*most] == [redistribute.count_addends(block, [(by_rows, ranks)]) for by_rows in (True, False)]
 
 
 def test_addends_go_to_cuts_by_boundaries_along_the_axis_over_which_they_are_summed():

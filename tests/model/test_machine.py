@@ -76,7 +76,7 @@ def test_a_file_without_all_figures_is_no_machine(lost, tmp_path):
     path = tmp_path / "partial.toml"
     path.write_text(without(lost.split()))
     with config.override(machine=str(path)), pytest.raises(ValueError) as told:
-        Machine.chosen()
+        Machine.choose()
     assert str(told.value).startswith(f"PDLA_MACHINE: {path}: lacks {', '.join(lost.split())}; only reached, ")
 
 
@@ -130,7 +130,7 @@ def test_files_that_are_no_toml_are_named(content, tmp_path):
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
     with config.override(machine=str(path)), pytest.raises(ValueError, match=f"PDLA_MACHINE: {path}: "):
-        Machine.chosen()
+        Machine.choose()
 
 
 def test_lapack_takes_its_operations_and_a_narrow_product_more():
@@ -150,4 +150,4 @@ def test_homes_are_whole_nodes_one_after_another():
 
 
 def test_only_another_machine_than_the_default_is_described():
-    assert not Machine().described and Machine(flops=1e9).described and Machine.load("laptop").described
+    assert not Machine().is_custom and Machine(flops=1e9).is_custom and Machine.load("laptop").is_custom

@@ -39,7 +39,7 @@ from pdla.array.cupy.fused import (
 )
 from pdla.array.cupy.launch import cublas
 from pdla.array.cupy.pack import WORDS, Move, kernel_for, pack, rectangle
-from pdla.array.cupy.philox import drawn
+from pdla.array.cupy.philox import draw_part
 from pdla.errors import DeviceError
 from pdla.indices import Selection
 
@@ -60,7 +60,7 @@ def use(number: int) -> None:
     cupy.cuda.Device(number % count).use()
 
 
-def joining() -> Callable[[], Any]:
+def bind_device() -> Callable[[], Any]:
     """A function for another thread to call, so that it uses this thread's device."""
     return cupy.cuda.Device().use
 
@@ -73,16 +73,16 @@ def memory(size: int) -> Any:
     return cupy.empty(size, np.uint8)
 
 
-def over(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def view_memory(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """An array over the beginning of memory. It is the `base` of all views of it, and lives as long as any of them."""
     return cupy.ndarray(shape, dtype, memory.data)
 
 
-def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
+def view_at(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
     return cupy.ndarray(shape, dtype, memory.data + begin)
 
 
-def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def empty_pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array in pinned memory of the host, which the device can read and write, too."""
     memory = cupy.cuda.alloc_pinned_memory(max(1, prod(shape) * np.dtype(dtype).itemsize))
     return np.ndarray(shape, dtype, memory)
@@ -105,15 +105,15 @@ def host_or(x: Any, unknown: np.ndarray) -> np.ndarray:
     return cupy.asnumpy(x)
 
 
-def finite(x: Any) -> bool:
+def is_finite(x: Any) -> bool:
     return bool(cupy.isfinite(x).all())
 
 
-def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
-    return cupy.asarray(numpy.filled(shape, dtype, fill))
+def create(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
+    return cupy.asarray(numpy.create(shape, dtype, fill))
 
 
-def contiguous(x: Any) -> bool:
+def is_contiguous(x: Any) -> bool:
     return x.flags.c_contiguous
 
 
@@ -129,7 +129,7 @@ def copy(target: Any, source: Any, conjugate: bool = False) -> None:
         cupy.copyto(target, cupy.conjugate(source) if conjugate else source, casting="same_kind")
 
 
-def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
+def copy_all(pairs: Iterable[tuple[Any, Any]]) -> None:
     """Copies, also from and to pinned arrays, as many in a launch as fit."""
     by_kernel: dict[str, list[Move]] = {}
     for target, source in pairs:
@@ -154,8 +154,8 @@ def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
     if not isinstance(box, np.ndarray):
         copy(target, box)
         return
-    with beside("landing", after or mark()) as stream:
-        copies([(target, box)])
+    with use_stream("landing", after or mark()) as stream:
+        copy_all([(target, box)])
         if last:
             stream.synchronize()
 
@@ -182,7 +182,7 @@ def mark() -> Mark:
 
 
 @contextmanager
-def beside(use: str, after: Any) -> Iterator[Any]:
+def use_stream(use: str, after: Any) -> Iterator[Any]:
     """A with-block in which the stream of this `use` is the current one; it begins when the event `after` has passed."""
     before, stream = cupy.cuda.get_current_stream(), _stream(use, cupy.cuda.runtime.getDevice())
     stream.use()  # not CuPy's with-block, which would not restore a stream that the program has made current by `use`
@@ -230,14 +230,14 @@ def scale(target: Any, beta: complex) -> None:
 
 
 def take(x: Any, rows: Selection, cols: Selection) -> Any:
-    return takes(x, [(rows, cols)])[0]
+    return take_all(x, [(rows, cols)])[0]
 
 
 def extract(x: Any, rows: Selection, cols: Selection, target: Any) -> None:
     copy(target, take(x, rows, cols))
 
 
-def takes(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
+def take_all(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
     taken, moves = [], []
     for rows, cols in places:
         part, at = _part(x, rows, cols)
@@ -267,12 +267,12 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
     return (x[:, cols], (rows, None)) if isinstance(cols, slice) else (x, (rows, cols))
 
 
-def putting(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
+def bind_put(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
     """A function that does `put` with these arrays, again and again."""
     return partial(put, x, rows, cols, source)
 
 
-def picked(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:
+def pick(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:
     return x[cupy.asarray(rows), cupy.asarray(cols)]
 
 
@@ -301,14 +301,14 @@ def gemm(
         return
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
-    elif not _multiplied(a, b, c, alpha, beta):
+    elif not _multiply(a, b, c, alpha, beta):
         product = allocate(c.shape, c.dtype)
         cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
         scale(product, alpha)
         combine(c, beta, product)
 
 
-def multiplying(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
+def bind_matvec(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
     """A function that does `y += a x`, or a^H x, again and again, for x and y of one column."""
     if not adjoint or a.dtype.kind != "c":
         return partial(gemm, a.T if adjoint else a, x, y, 1, 1)
@@ -321,7 +321,7 @@ def multiplying(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
     return multiply
 
 
-def squares(a: Any, c: Any) -> bool:
+def can_square(a: Any, c: Any) -> bool:
     """Never: gemm, on the triangle halved again and again, is as fast."""
     return False
 
@@ -349,7 +349,7 @@ def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str,
     return kind, kind, scalar, computed
 
 
-def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
+def _multiply(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
     """`c = alpha a b + beta c` by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
     kind, into = a.dtype, blas.orientation(c)
     types = _types(kind, c.dtype, config.settings.tf32)
@@ -357,11 +357,11 @@ def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
         return False
     if into[0] == b"T":
         a, b, c = b.T, a.T, c.T
-    (a, how_a), (b, how_b), (m, n), k = _oriented(a), _oriented(b), c.shape, a.shape[1]
+    (a, how_a), (b, how_b), (m, n), k = _orient(a), _orient(b), c.shape, a.shape[1]
     if max(m, n, k, how_a[1], how_b[1], into[1]) > blas.LIMIT:
         return False
     factors, sums, scalar, computed = types
-    both, at = blas.scalars(alpha, beta, scalar)
+    both, at = blas.box_scalars(alpha, beta, scalar)
     library, handle = cublas(), cupy.cuda.device.get_cublas_handle()
     turn = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T}
     with _wide_sums(library, handle) if c.itemsize == 2 else nullcontext():
@@ -384,7 +384,7 @@ def _wide_sums(library: Any, handle: int) -> Iterator[None]:
         library.setMathMode(handle, mode)
 
 
-def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
+def _orient(x: Any) -> tuple[Any, tuple[bytes, int]]:
     """x, or a copy of it if it has no unit stride, and its `orientation`."""
     how = blas.orientation(x)
     if how is None:

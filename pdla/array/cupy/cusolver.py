@@ -14,7 +14,7 @@ import numpy as np
 from pdla.array import blas, lapack
 from pdla.array.cupy.launch import cublas
 from pdla.array.dtypes import near_one
-from pdla.array.lapack import PREFIXES, in_place, laed4, sterf, turned  # noqa: F401 - laed4, sterf: the host's work
+from pdla.array.lapack import PREFIXES, in_place, laed4, orient_triangle, sterf  # noqa: F401 - laed4, sterf: the host's work
 
 
 @cache
@@ -67,8 +67,8 @@ def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
     with in_place(cupy, a, b"T") as (x, _, ld):
         _solve("getrf", x, a.shape, ld, pivots)
     diagonal = cupy.asnumpy(a.diagonal())
-    if lapack.reciprocal(diagonal):
-        return cupy.asnumpy(pivots) - 1, lapack.fault(diagonal)
+    if lapack.has_reciprocals(diagonal):
+        return cupy.asnumpy(pivots) - 1, lapack.find_fault(diagonal)
     factors = cupy.asnumpy(before).copy()
     found = lapack.getrf(factors, factors.copy())
     a[...] = cupy.asarray(factors)
@@ -111,9 +111,9 @@ def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = Fals
         return
     library = cublas()
     with in_place(cupy, b) as (x, into, ldb):
-        t, ld, side, fill, turn = turned(cupy, t, into, lower, conjugate)
+        t, ld, side, fill, turn = orient_triangle(cupy, t, into, lower, conjugate)
         m, n = b.shape if into == b"T" else b.shape[::-1]
-        (_, one), handle = blas.scalars(1, 0, b.dtype.char), cupy.cuda.device.get_cublas_handle()
+        (_, one), handle = blas.box_scalars(1, 0, b.dtype.char), cupy.cuda.device.get_cublas_handle()
         words = {
             b"L": (library.CUBLAS_SIDE_LEFT, library.CUBLAS_FILL_MODE_LOWER), b"R": (library.CUBLAS_SIDE_RIGHT,),
             b"U": (None, library.CUBLAS_FILL_MODE_UPPER),

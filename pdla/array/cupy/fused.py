@@ -19,7 +19,7 @@ _FLOATS = ("float32", "float64")  # of which there are kernels
 _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row takes a block
 
 
-def _ready(*arrays: Any, into: Any = None) -> list[Any]:
+def _prepare(*arrays: Any, into: Any = None) -> list[Any]:
     """The arrays, copied where they have gaps, and None for None.
 
     An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to
@@ -54,7 +54,7 @@ def erf(x: Any) -> Any:
 
 def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
     """GeLU of each element of x + bias, and its derivative if `slope`, else None. With a bias x is spent."""
-    ready = _ready(x, bias)
+    ready = _prepare(x, bias)
     if not ready:
         return composed.gelu(x, slope, bias, erf)
     x, bias = ready
@@ -72,7 +72,7 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
     if made.size:
         at = [cupy.asarray(np.asarray(x, np.int64)) for x in (rows, cols)]
         grid = blocks(-(-made.size // (2 * THREADS)))
-        launch("uniform.cu", "uniform", grid, (THREADS,), *at, numpy.mixed_key(key), made, np.int64(m), np.int64(n))
+        launch("uniform.cu", "uniform", grid, (THREADS,), *at, numpy.mix_key(key), made, np.int64(m), np.int64(n))
     return made
 
 
@@ -80,24 +80,24 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
 
 
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
-    ready = _ready(x, y)
+    ready = _prepare(x, y)
     if not ready:
         return composed.product_sums(x, y)
     x, y = ready
     product = cupy.empty(x.shape, x.dtype)
-    return product, _summed(x, y, product, False)
+    return product, _sum_columns(x, y, product, False)
 
 
 def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
-    ready = _ready(x, y)
+    ready = _prepare(x, y)
     if not ready:
         return composed.column_sums(x, y)
     (x, y), n = ready, x.shape[1]
-    sums = _summed(x, y, None, True)
+    sums = _sum_columns(x, y, None, True)
     return sums[:, :n], sums[:, n:]
 
 
-def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
+def _sum_columns(x: Any, y: Any, product: Any, both: bool) -> Any:
     """The sums over the rows of x y, and, if `both`, those of x behind them: first within tiles, then of the tiles' sums."""
     m, n = x.shape
     parts = max(1, -(-m // _ROWS))
@@ -106,7 +106,7 @@ def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
         grid, block = blocks(-(-n * x.itemsize // (16 * _WARP)) * parts), (_WARP, THREADS // _WARP)
         args = x, y, product, sums, np.bool_(both), np.int64(m), np.int64(n)
         launch("columns.cu", f"columns_{x.dtype}", grid, block, *args)
-    return sums if len(sums) == 1 else _summed(sums, None, None, False)
+    return sums if len(sums) == 1 else _sum_columns(sums, None, None, False)
 
 
 def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
@@ -131,7 +131,7 @@ def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
 
 
 def moments(x: Any) -> tuple[Any, Any]:
-    ready = _ready(x)
+    ready = _prepare(x)
     if not ready:
         return composed.moments(x)
     sums, squares = (cupy.empty((x.shape[0], 1), x.dtype) for _ in range(2))
@@ -140,7 +140,7 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
-    ready = _ready(own, sums, into=squares)
+    ready = _prepare(own, sums, into=squares)
     if not ready:
         composed.recentre(squares, own, sums, n, count)
     elif n and squares.size:
@@ -150,7 +150,7 @@ def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
 
 
 def normalise(x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool) -> tuple[Any, Any, Any]:
-    ready = _ready(x, sums, squares, gain, offset)
+    ready = _prepare(x, sums, squares, gain, offset)
     if not ready:
         return composed.normalise(x, sums, squares, count, eps, gain, offset, keep)
     x, sums, squares, gain, offset = ready
@@ -161,7 +161,7 @@ def normalise(x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any
 
 
 def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
-    ready = _ready(x, y, gain, into=out)
+    ready = _prepare(x, y, gain, into=out)
     if ready:
         _by_rows("row_sums", x, *ready, out[0] if len(out) == 2 else None, out[-1])
     else:
@@ -169,7 +169,7 @@ def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
 
 
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
-    ready = _ready(dy, normal, scale, gain, sums)
+    ready = _prepare(dy, normal, scale, gain, sums)
     if not ready:
         return composed.norm_gradient(dy, normal, scale, gain, sums, count)
     *ready, sums = ready
@@ -179,7 +179,7 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 
 
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
-    ready = _ready(x, top, into=sums)
+    ready = _prepare(x, top, into=sums)
     if not ready:
         return composed.exponentials(x, top, places, sums)
     powers = cupy.empty(x.shape, x.dtype)
@@ -188,7 +188,7 @@ def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
 
 
 def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.ndarray, count: int) -> None:
-    ready = _ready(sums, into=powers)
+    ready = _prepare(sums, into=powers)
     if ready:
         at = cupy.asarray(places), cupy.asarray(ignored)
         _by_rows("softmax_gradient", powers, powers, *ready, *at, powers.dtype.type(count))

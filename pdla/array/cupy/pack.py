@@ -55,17 +55,17 @@ def kernel_for(to: np.dtype, source: np.dtype, computing: bool) -> str:
 
 def pack(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
     """Copy rectangles between arrays of the kernel's dtypes; with beta, add each to beta times its target."""
-    memory, lists = _uploaded(moves)
+    memory, lists = _upload(moves)
     straight: list[Rectangle] = []
     turned: list[Rectangle] = []
     for number, move in enumerate(moves):
         m, n = _size(move)
         if m and n:
-            rectangle, is_turned = _described(move, m, n, lists[4 * number : 4 * number + 4])
+            rectangle, is_turned = _describe(move, m, n, lists[4 * number : 4 * number + 4])
             if is_turned:
                 turned.append(rectangle)
             else:
-                straight += _folded(move, rectangle)
+                straight += _fold(move, rectangle)
     how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
     for name, rectangles, height, width in (
         (kernel, straight, _TILE, _width(moves)), (f"{kernel}_turned", turned, _side(moves), _side(moves))
@@ -86,7 +86,7 @@ def _size(move: Move) -> tuple[int, int]:
     return m, n
 
 
-def _uploaded(moves: Sequence[Move]) -> tuple[Any, list[int]]:
+def _upload(moves: Sequence[Move]) -> tuple[Any, list[int]]:
     """Bring the moves' lists of positions to the device at once, those that several moves share once.
 
     The memory, and by list its address, 0 for None.
@@ -101,7 +101,7 @@ def _uploaded(moves: Sequence[Move]) -> tuple[Any, list[int]]:
     return memory, [at_address.get(id(at), 0) for at in given]
 
 
-def _described(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
+def _describe(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
     """A move of m rows of n, transposed if need be, and whether neighbours in a column of it are such in the source.
 
     Neighbours in a row of the target are neighbours in memory.
@@ -115,7 +115,7 @@ def _described(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectan
     return (_address(source), _address(target), m, n, *at, *to, *lists), _neighbours(m, at[0]) < _neighbours(n, at[1])
 
 
-def _folded(move: Move, rectangle: Rectangle) -> list[Rectangle]:
+def _fold(move: Move, rectangle: Rectangle) -> list[Rectangle]:
     """The same rectangle, or two instead: where both sides lie without gaps, rows as long as a tile is wide, and what is left."""
     source, target, m, n, from_row, from_col, to_row, to_col, *lists = rectangle
     width = _width([move])

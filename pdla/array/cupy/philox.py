@@ -1,4 +1,4 @@
-"""Random matrices in CuPy's arrays, by the kernels of cuda/philox.cu: bit by bit those of pdla/array/numpy.py's `drawn`."""
+"""Random matrices in CuPy's arrays, by the kernels of cuda/philox.cu: bit by bit those of pdla/array/numpy.py's `draw_part`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _KINDS = "float32", "float64", "complex64", "complex128"
 _DRAWS = {"uniform": 4, "normal": 4, "integers": 8}  # how many numbers one block of Philox's output gives
 
 
-def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
+def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
     """A new array of these rows and columns of a random matrix; where no kernel can draw it, it is drawn on the host."""
     scalars = _scalars(draw)
     if not scalars:
-        return cupy.asarray(numpy.drawn(rows, cols, draw))
+        return cupy.asarray(numpy.draw_part(rows, cols, draw))
     made = cupy.empty((len(rows), len(cols)), draw.dtype)
     if made.size:
-        at = _packed(rows, draw.height, draw.width), _packed(cols, draw.width, 1)
+        at = _pack(rows, draw.height, draw.width), _pack(cols, draw.width, 1)
         grid = blocks(-(-made.size // (_DRAWS[draw.distribution] * THREADS)))
         args = *at, draw.key(0)[0], made, np.int64(made.size), np.int64(len(cols)), *scalars
         launch("philox.cu", f"{draw.distribution}_{draw.dtype}", grid, (THREADS,), *args)
@@ -48,7 +48,7 @@ def _scalars(draw: Draw) -> tuple[Any, ...]:
     return ()
 
 
-def _packed(held: IndexSet, size: int, step: int) -> Any:
+def _pack(held: IndexSet, size: int, step: int) -> Any:
     """For each index (its tile's number) * TILE + its offset in the tile, where `step` is the distance of neighbours."""
     indices = held.indices()
     return cupy.asarray(indices // size * TILE + indices % size * step)

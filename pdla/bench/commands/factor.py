@@ -145,7 +145,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
     table, wrong = Table(screen, columns, arguments.wide), 0
     for n in arguments.n:
         screen.show_progress(f"n = {n}: choosing a grid")
-        system = _choose_system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.chosen())
+        system = _choose_system(arguments, routines, n, comm.size, on if arguments.dry_run and on else Machine.choose())
         found = _count_dry(screen, comm.size, system) if arguments.dry_run else _measure(screen, comm, system, arguments.repeats)
         wrong += not found.right
         if comm.rank == 0:
@@ -163,7 +163,7 @@ def _choose_system(arguments: argparse.Namespace, routines: Routines, n: int, ra
     dtype, m = np.dtype(arguments.dtype), getattr(arguments, "m", None) or n
     any_blocks = System(routines, n, m, dtype, Blocking((1, 1), 1))
     task = any_blocks.tasks(on)[0]
-    best = fastest_on(any_blocks.call, task, ranks).blocking if on.described else price.cheapest(task, ranks)[0]
+    best = fastest_on(any_blocks.call, task, ranks).blocking if on.is_custom else price.cheapest(task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
     check_ranks(grid, ranks)
     return System(routines, n, m, dtype, Blocking(grid, block))

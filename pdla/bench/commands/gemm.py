@@ -15,7 +15,7 @@ from pdla.bench.measure.case import Case, file_case, file_operands, random_opera
 from pdla.bench.measure.product import Bench, Row, plan_case, predict
 from pdla.bench.stop import refuse
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
-from pdla.io import known, save
+from pdla.io import find_format, save
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
@@ -65,7 +65,7 @@ def _run_product(bench: Bench, arguments: argparse.Namespace) -> Iterator[Row]:
     check_path(arguments.out, "--out", comm)
     try:
         if arguments.out:
-            known(arguments.out)
+            find_format(arguments.out)
         if arguments.dry_run:
             yield predict(case, comm.size, bench.machine)
             return

@@ -72,7 +72,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 def _choose_blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
     """The grid and the block of the arguments, or else pdla's choice."""
-    best = cheapest(Task(LU, n, n, np.dtype(float), Machine.chosen()), ranks)[0]
+    best = cheapest(Task(LU, n, n, np.dtype(float), Machine.choose()), ranks)[0]
     check_ranks(grid or (), ranks)
     return Blocking(grid or best.shape, block or best.block)
 

@@ -182,7 +182,7 @@ def predict_split(plan: pdla.Plan) -> Split:
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
     """The row of a case on any number of ranks, by dry runs; times only for a machine."""
-    plan, operands = _plan_dry(case, ranks, Machine.chosen() if machine is None else machine)
+    plan, operands = _plan_dry(case, ranks, Machine.choose() if machine is None else machine)
     row = make_row(case, plan, operands, plan.predicted)
     return replace(row, explained=explain_plan(case, plan), predicted=None if machine is None else predict_split(plan))
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.array.composed import summed_in
+from pdla.array.composed import reduction_dtype
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.ledger import buffer
 
@@ -151,7 +151,7 @@ def reduce_scatter(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op
     here = ring.index(rank)
     mine = [parts[r] for r in (*ring[here:], *ring[:here])]
     begins = [0, *accumulate(part.size for part in mine)]
-    row = buffer(xp, (begins[-1],), summed_in(out.dtype, op))
+    row = buffer(xp, (begins[-1],), reduction_dtype(out.dtype, op))
     for part, (lo, hi) in zip(mine, pairwise(begins), strict=True):
         xp.copy(row[lo:hi].reshape(*part.shape), part)
     steps = sum_steps(ring, here, begins.__getitem__)
@@ -169,7 +169,7 @@ def allreduce(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) 
     def at(place: int) -> int:
         return (rank + place) * x.size // ranks - before
 
-    row = _rotate(xp, buffer(xp, x.shape, summed_in(x.dtype, op)), x, x.size - before)
+    row = _rotate(xp, buffer(xp, x.shape, reduction_dtype(x.dtype, op)), x, x.size - before)
     yield Row(xp, row, sum_steps(range(ranks), rank, at), lambda: None, op)
     whole = row if row.dtype == out.dtype else buffer(xp, x.shape, out.dtype)
     if whole is not row:

@@ -36,7 +36,7 @@ class GatherBuffer:
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Take the next array; all ranks of the node take the same arrays in the same order."""
-        x = xp.look(self.memory, self.taken, shape, dtype)
+        x = xp.view_at(self.memory, self.taken, shape, dtype)
         self.taken += align(x.nbytes)
         return x
 

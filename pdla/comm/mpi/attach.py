@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pdla import config
-from pdla.array import blas, chosen, cores, numpy
+from pdla.array import blas, choose, cores, numpy
 from pdla.comm.agreement import group_ranks, name_ranks
 from pdla.comm.mpi import failures, libmpi
 from pdla.comm.mpi.abort import end_when_interrupted, watch
@@ -63,7 +63,7 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
 
     Ranks would otherwise make different plans, and wait for messages that no rank sends.
     """
-    mine = vars(config.settings) | {"machine": Machine.chosen_in_words()}
+    mine = vars(config.settings) | {"machine": Machine.describe_choice()}
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
     for setting in everyone[0]:
@@ -82,7 +82,7 @@ def _choose_arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
     if not _number:
         _number.append(homes[:rank].count(homes[rank]))
     try:
-        xp = chosen(_number[0])
+        xp = choose(_number[0])
     except DeviceError as error:
         fault = str(error)
     everyone = comm.allgather(fault)
@@ -113,7 +113,7 @@ def _divide_cores(ours: MPIComm) -> None:
         return
     _ranks_counted = ranks
     threads = config.settings.threads or cores.share(ranks)
-    blas.hold(threads)
+    blas.set_threads(threads)
     if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
         warnings.warn(
             f"{here.ranks} ranks x {threads} BLAS threads on a node of {here.cores} cores: set PDLA_THREADS="

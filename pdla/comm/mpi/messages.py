@@ -197,7 +197,8 @@ class Progress:
         self.nap: float = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
-        self.thread: threading.Thread = threading.Thread(target=self._look, args=[xp.joining()], name="pdla progress", daemon=True)
+        args = [xp.bind_device()]
+        self.thread: threading.Thread = threading.Thread(target=self._look, args=args, name="pdla progress", daemon=True)
         self.thread.start()
         atexit.register(self.end)
 

@@ -54,7 +54,7 @@ class NCCLComm(MPIComm):
         self._number()  # number the call among MPI's verbs, as a rank without messages in it does
         landings = [staging.Landing(self.xp, out) for _, out in recvs]
         boxes = {id(x): (staging.make_gapless(self.xp, x), x) for _, x in sends}
-        self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
+        self.xp.copy_all([(box, x) for box, x in boxes.values() if box is not x])
         going = [(to, boxes[id(x)][0]) for to, x in sends]
         coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
         return self._launch(call, groups(going, coming, forwards), landings)
@@ -65,7 +65,7 @@ class NCCLComm(MPIComm):
         self._number()
         landing, mine = staging.Landing(self.xp, x), self.rank == root
         if mine and landing.box is not x:
-            self.xp.copies([(landing.box, x)])
+            self.xp.copy_all([(landing.box, x)])
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
@@ -85,7 +85,7 @@ class NCCLComm(MPIComm):
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
         self._met |= new
         meeting = watch(self._describe(call)) if new else nullcontext()  # the first call with a peer blocks until it makes it, too
-        with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
+        with self.xp.use_stream("messages", self.xp.mark()) as stream, meeting:
             for group in groups:
                 self._make(group.calls, stream)
                 events.append(self.xp.mark())
@@ -111,7 +111,7 @@ class NCCLComm(MPIComm):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> NCCLComm | None:
         self._check_open()
-        with self.xp.beside("messages", self.xp.mark()):
+        with self.xp.use_stream("messages", self.xp.mark()):
             idle = self.xp.mark()
         self._wait_until(f"split({axis!r})", partial(getattr, idle, "done"))  # NCCL splits only idle communicators
         made = super().split(ranks, axis)

@@ -25,7 +25,7 @@ PIECE = 8 << 20  # least bytes of a piece through pinned memory: each is a launc
 
 def make_gapless(xp: ModuleType, x: Array) -> Array:
     """Make an array of x's shape without gaps, contents undefined; return `x` itself if it has none."""
-    return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
+    return x if xp.is_contiguous(x) else buffer(xp, x.shape, x.dtype)
 
 
 # ---------------------------------------------------------------------------------------------- receives
@@ -64,7 +64,7 @@ class Staged(Landing):
     def __init__(self, xp: ModuleType, out: Array, after: Any) -> None:
         """Allocate pinned memory. after: the event after which no work on the device uses `out`."""
         self.xp, self.after = xp, after
-        self.box: Any = self.xp.pinned(out.shape, out.dtype)
+        self.box: Any = self.xp.empty_pinned(out.shape, out.dtype)
         self.parts: list[tuple[Array, Array]] = _cut_in_pieces(out, self.box, whole=False)
         self.come: set[int] = set()
         self.landed: int = 0
@@ -103,7 +103,7 @@ def _cut_in_pieces(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, 
 
     Received rows are complete when the piece has come. Rows to send (`whole`) include all of the piece.
     """
-    if namespace(x).contiguous(x):
+    if namespace(x).is_contiguous(x):
         x, box = x.reshape(-1), box.reshape(-1)
     length = piece_length(box.nbytes, PIECE)
     if not length:
@@ -135,7 +135,7 @@ def pack(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
         if not x.flags.c_contiguous:
             boxes[each] = buffer(xp, x.shape, x.dtype), ()
     if boxes:
-        xp.copies([(box, named[each]) for each, (box, _) in boxes.items()])
+        xp.copy_all([(box, named[each]) for each, (box, _) in boxes.items()])
     if xp is not numpy:
         xp.finish()
     return boxes
@@ -143,13 +143,13 @@ def pack(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
 
 def _pack_through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
     arrays = [*named.values()]
-    boxes = [xp.pinned(x.shape, x.dtype) for x in arrays]
+    boxes = [xp.empty_pinned(x.shape, x.dtype) for x in arrays]
     parts = [_cut_in_pieces(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
-    xp.copies([(box, x) for first, *more in parts if not more for x, box in [first]])
+    xp.copy_all([(box, x) for first, *more in parts if not more for x, box in [first]])
     short = xp.mark()
 
     def event(x: Array, box: np.ndarray) -> Any:
-        xp.copies([(box, x)])
+        xp.copy_all([(box, x)])
         return xp.mark()
 
     events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]

@@ -11,7 +11,7 @@ from pdla.layout import axes_of, effective
 from pdla.linalg.verify import Claim
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import summed
+from pdla.matrix.redistribute import sum_partials
 
 
 def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
@@ -70,7 +70,7 @@ def _numbers(x: Pair, trace: float, squares: float, images: Images, rounding: fl
 
 def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
     """Collective: of A, of which this part is read, in the Frobenius norm; 1 for a norm of 0."""
-    A = summed(A, A.layout.summed) if A.layout.partial else A
+    A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     rows, cols = A.indices
     a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])
     scale = max(float(np.finfo(float).tiny), *A.grid.comm.share(float(np.abs(a).max(initial=0))))

@@ -28,7 +28,7 @@ from pdla.cuts import Cut, Cuts, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import cast, converted, local_shape, move, summed
+from pdla.matrix.redistribute import cast, convert, local_shape, move, sum_partials
 
 NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
 
@@ -201,7 +201,7 @@ def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dty
         X, overwrite = count_workspace(cast(X, dtype)), True
     if not _lies(X, layout, grid):
         with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
-            return count_workspace(converted(X, layout, grid))
+            return count_workspace(convert(X, layout, grid))
     if overwrite:
         return X._like(X.base, layout=layout)
     block = X.xp.empty(X.stored.shape, dtype)
@@ -227,27 +227,27 @@ def part_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
 
 def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: X itself, if it lies so, or a new matrix that does."""
-    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else converted(X, layout, grid)
+    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else convert(X, layout, grid)
 
 
 def fill(out: DistMatrix, X: DistMatrix) -> None:
     """Collective: write X into the block of `out`, which is no view."""
     with collective_section(out.grid.comm, "a redistribution"):
-        X = summed(X, out.layout) if X.layout.partial else X
+        X = sum_partials(X, out.layout) if X.layout.partial else X
         move(X, out.layout, out.grid, out.stored)
 
 
 def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
     if X.grid != grid or X.conjugated or layout.partial:
         return False
-    return X.layout is layout or find_or_make(grid, (_lies, X.shape, X.layout, layout), lambda: X.lies_as(layout))
+    return X.layout is layout or find_or_make(grid, (_lies, X.shape, X.layout, layout), lambda: X.matches_layout(layout))
 
 
 def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
     rows, cols = X.indices
     i, j = rows.find_common(cols)
-    return rows.indices()[i], X.xp.host_or(X.xp.picked(X.stored, i, j), np.ones(len(i)))
+    return rows.indices()[i], X.xp.host_or(X.xp.pick(X.stored, i, j), np.ones(len(i)))
 
 
 def on_all_ranks(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ class Factors:
     pivots  LAPACK's; None: rows stay
     scale   a power of 2, mostly 1; or the factor of B that a caller asks for
     ratio   the least over the largest pivot: 1 without data, NaN where one is infinite; None: not known yet
-    fault   of the pivots, the first (see lapack.fault), which `error` describes
+    fault   of the pivots, the first (see lapack.find_fault), which `error` describes
     """
 
     X: DistMatrix

@@ -26,7 +26,7 @@ def potrf(xp: Any, a: Any) -> tuple[int, float]:
 def pivots(xp: Any, a: Any) -> list[float]:
     """Local: the least and the largest absolute value on the diagonal of a; of arrays without data 1."""
     at = np.arange(min(a.shape))
-    sizes = np.abs(xp.host_or(xp.picked(a, at, at), np.ones(len(at))))
+    sizes = np.abs(xp.host_or(xp.pick(a, at, at), np.ones(len(at))))
     return [float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]
 
 

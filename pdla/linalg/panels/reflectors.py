@@ -40,7 +40,7 @@ def upper(xp: Any, V: Any) -> Any:
     w = V.shape[1]
     R, places = buffer(xp, (w, w), V.dtype), above(w)
     xp.scale(R, 0)
-    xp.place(R, *places, xp.picked(V, *places))
+    xp.place(R, *places, xp.pick(V, *places))
     return R
 
 
@@ -168,7 +168,7 @@ def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) ->
     if rows.here == root:
         # Q1 - S = L U, T = -U S^H L^-H
         top, (L, *found, S) = w, kernels.orhr_col(xp, Q[:w])
-        xp.copies(zip((V[:w], U, T), (L, *found), strict=True))
+        xp.copy_all(zip((V[:w], U, T), (L, *found), strict=True))
         R *= S[:, None]
         xp.copy(sizes, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)))
     rows.bcast(told, root).wait()

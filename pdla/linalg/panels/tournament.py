@@ -29,7 +29,7 @@ class Picked:
     offer     a row each: its number, and what it holds
     factors   L and U of all these rows, in that order
     numbers   the rows' numbers
-    fault     of the pivots, the first: see lapack.fault
+    fault     of the pivots, the first: see lapack.find_fault
     """
 
     offer: Any
@@ -44,13 +44,13 @@ def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarr
     numbers  of the rows x in the matrix;  heights: how many rows each rank has
     root     the last to pick
 
-    Gives 1 + w numbers: of the first fault (see lapack.fault), and of the rows. Then w x w elements.
+    Gives 1 + w numbers: of the first fault (see lapack.find_fault), and of the rows. Then w x w elements.
     """
     w = x.shape[1]
     told = buffer(xp, (1 + w + w * w,), x.dtype)
     won = play(xp, rows, root, x, numbers, heights)
     if won is not None:
-        fine = xp.finite(won.offer)
+        fine = xp.is_finite(won.offer)
         xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
         xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
         if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
@@ -66,7 +66,7 @@ def solve_l(xp: Any, factors: Any, x: Any) -> None:
     magnify.
     """
     at = np.arange(len(factors))
-    zeros = at[xp.host_or(xp.picked(factors, at, at), at + 1) == 0]
+    zeros = at[xp.host_or(xp.pick(factors, at, at), at + 1) == 0]
     if len(zeros):
         xp.place(factors, zeros, zeros, 1)
     kernels.trsm(xp, factors.T, x.T, True)

@@ -32,4 +32,4 @@ def place_for(routine: Routine, A: Any, blocking: Blocking) -> Place:
 
 def best_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:
     """Local: the cheapest."""
-    return place_for(routine, A, blockings(A, Task(routine, *routine.sizes(A, B), dtype, Machine.chosen()))[0])
+    return place_for(routine, A, blockings(A, Task(routine, *routine.sizes(A, B), dtype, Machine.choose()))[0])

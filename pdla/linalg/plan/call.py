@@ -39,7 +39,7 @@ from pdla.matmul.api import plans_of
 from pdla.matmul.dry import imagined
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import whole_array, zeros
+from pdla.matrix.create import check_array, zeros
 from pdla.model.machine import Machine
 
 Routines = tuple[Routine, ...]
@@ -123,7 +123,7 @@ class Call:
         with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
             if error is not None:
                 raise error
-            plan = kept.plan(key, lambda: self._make(operands, out, given, Machine.chosen()))
+            plan = kept.plan(key, lambda: self._make(operands, out, given, Machine.choose()))
             plan.check(operands, out, looks=not prefix)
         kept.keep(key, plan)
         return plan, operands
@@ -133,7 +133,7 @@ class Call:
         if not self.solves or isinstance(operands[-1], DistMatrix):
             return operands, None
         try:
-            return (*operands[:-1], whole_array(self.name, comm, operands[-1])), None
+            return (*operands[:-1], check_array(self.name, comm, operands[-1])), None
         except Exception as error:
             return operands, error
 

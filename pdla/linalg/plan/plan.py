@@ -34,7 +34,7 @@ from pdla.matmul.choose.problem import Operand
 from pdla.matmul.dry import sampled
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import whole_array
+from pdla.matrix.create import check_array
 from pdla.model.cost import Cost, in_words
 from pdla.model.machine import Machine
 
@@ -175,7 +175,7 @@ class FactorPlan:
         home = bool(tasks) and tasks[0].routine.stays(A)
         written = None if out is None else kind_of(out)
         plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look, adjoint)
-        if len(found) > 1 and plan.machine.described:
+        if len(found) > 1 and plan.machine.is_custom:
             found = plan._by_seconds(found)
             plan = replace(plan, candidates=found)._in(found[0])
         if options.memory_limit is None or not tasks:
@@ -313,7 +313,7 @@ class FactorPlan:
         return self.run(operands, out, self.buffers)
 
     def _whole(self, x: Any) -> Any:
-        return whole_array(self.name, self.A.grid.comm, x)
+        return check_array(self.name, self.A.grid.comm, x)
 
     def check(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> None:
         """Check what descriptions of operands do not tell: their memory, and their elements. Local.

@@ -66,7 +66,7 @@ def predict(
         error = misfit(PlanError, m, n, P)
         raise error(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     kind = working_dtype(routine.name, np.dtype(dtype))
-    task = Task(routine, m, n, kind, Machine.chosen() if machine is None else Machine.of(machine))
+    task = Task(routine, m, n, kind, Machine.choose() if machine is None else Machine.of(machine))
     found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])
     shape, block = found.blocking
     tasks = [task, *(Task(each, m, min(m, n), kind, task.machine) for each in then)]

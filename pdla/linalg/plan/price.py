@@ -73,7 +73,7 @@ def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
         return (Blocking((1, 1), max(1, task.m, task.n)),)
     if only := task.routine.blockings(task.m, ranks):
         return tuple(Blocking(*blocking) for blocking in only)
-    tried = BLOCKS + WIDE if task.machine.described else BLOCKS
+    tried = BLOCKS + WIDE if task.machine.is_custom else BLOCKS
     blocks = [block for block in tried if block <= max(BLOCKS[0], -(-task.size // 2))]
     blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
     blockings.sort(key=lambda blocking: seconds(task, *blocking))

@@ -19,7 +19,7 @@ from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_
 from pdla.linalg.verify import Claim, why_lost
 from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 
 def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any) -> np.dtype:
@@ -110,7 +110,7 @@ class RightSide:
             return self.out
         if isinstance(self.B, DistMatrix):
             return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
-        return converted(X, Layout(), ProcessGrid.everyone(X.grid.comm))
+        return convert(X, Layout(), ProcessGrid.everyone(X.grid.comm))
 
     def back(self, X: DistMatrix) -> Any:
         """Local: X in B's form: a matrix, or a vector on every rank."""

@@ -69,7 +69,7 @@ def of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack],
 
 def _check_alike(name: str, first: Stack, other: Stack) -> None:
     if first.grid != other.grid or first.axis != other.axis:
-        raise GridError(f"{name}: one stack is {first.described}, another {other.described}: they must be cut alike")
+        raise GridError(f"{name}: one stack is {first.description}, another {other.description}: they must be cut alike")
     if first.shape[0] != other.shape[0]:
         raise ShapeError(f"{name}: one stack has {first.shape[0]} matrices, another {other.shape[0]}")
 
@@ -93,7 +93,7 @@ def _divisors(ranks: int) -> list[int]:
 
 def _seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, groups: int, ranks: int) -> float:
     """Local: predicted, of the group that has most matrices, which come to it and go."""
-    (m, n), machine = shape, Machine.chosen()
+    (m, n), machine = shape, Machine.choose()
     task = Task(routine, m, n, np.dtype(dtype if dtype.kind in "fc" else float), machine)
     work = -(-batch // groups) * price.seconds(task, *price.cheapest(task, ranks // groups)[0])
     moving = 2 * batch * (machine.latency + m * n * task.dtype.itemsize / ranks / machine.bandwidth)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.comm import workspace
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
@@ -145,7 +145,7 @@ class BlockExchange:
         conjugate  whether what comes is conjugated
         own        whether what the rank itself has of the block is written to target, too
         """
-        dtype = np.dtype(target.dtype if beta == 0 else summing(target.dtype))
+        dtype = np.dtype(target.dtype if beta == 0 else sum_dtype(target.dtype))
         shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
         arrivals = (self._shown if shared else self._sent)(xp, comm, arrays, dtype)
         for i, here, there in self.own if own else ():
@@ -174,7 +174,7 @@ class BlockExchange:
 
                 def buffer_of(giver: int, taker: int, count: int, memory: Any = memory) -> Any:
                     begin = self.begins[giver, taker] * dtype.itemsize
-                    return xp.look(memory, begin, (count,), dtype)
+                    return xp.view_at(memory, begin, (count,), dtype)
 
                 _packed(xp, arrays, sends, partial(buffer_of, comm.rank))
                 try:

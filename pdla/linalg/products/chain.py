@@ -12,7 +12,7 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, overload
 
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.checks import communicator, describe_call, matrix, one_of, same_grid
 from pdla.comm.agreement import agreed, raise_everywhere, to_text
 from pdla.errors import LayoutError, ShapeError, kind_of
@@ -72,7 +72,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
-        kind = promoted(*(X.dtype for X in chain))
+        kind = promote(*(X.dtype for X in chain))
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
         if len(chain) == 1 and layout is not None and not one_of(layout, ("native",)):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
@@ -229,13 +229,13 @@ def _of_diagonal(subscripts: Any) -> str | None:
 def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
     """Collective: a chain of stacks, multiplied from its beginning."""
     comm = communicator(stacks)
-    said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in stacks)
+    said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in stacks)
     with agreed(comm, f"einsum({to_text(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
         for number, S in enumerate(stacks):
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
         chain = parsed(_unstacked(subscripts), len(stacks))
-        kind = promoted(*(S.dtype for S in stacks))
+        kind = promote(*(S.dtype for S in stacks))
         check_algorithm(algorithm)
         if layout is not None and len(stacks) == 1:
             raise LayoutError(f"layout={layout!r}: one stack stays as it lies")

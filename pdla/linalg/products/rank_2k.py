@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.checks import communicator, describe_call, flags, matrix, same_grid, scalars, written_to
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
@@ -137,7 +137,7 @@ def _rank_2k(
         same_grid(matrix(A), B, "B")
         if A.shape != B.shape:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: they must be alike")
-        dtype = promoted(A.dtype, B.dtype).newbyteorder("=")
+        dtype = promote(A.dtype, B.dtype).newbyteorder("=")
         hermitian, shape = dtype.kind == "c" and name == "her2k", (A.shape[0], A.shape[0])
         checks.result(A, shape, dtype, out, layout)
         written_to(out, A, B)
@@ -160,7 +160,7 @@ def _add(W: DistMatrix, C: DistMatrix, beta: complex, hermitian: bool) -> None:
     """Collective: the lower triangle of C = W + W^T + beta C, or with W^H; W is written to."""
     symmetrize(W.T, hermitian, 1)
     diagonal = C.indices[0].find_common(C.indices[1])
-    xp, doubled = C.xp, C.xp.picked(W.stored, *diagonal)
+    xp, doubled = C.xp, C.xp.pick(W.stored, *diagonal)
     xp.combine(doubled, 1, xp.reinterpret(doubled, hermitian))
     xp.place(W.stored, *diagonal, doubled)
     if hermitian and beta != 0:

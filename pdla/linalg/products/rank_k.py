@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.checks import communicator, describe_call, flags, matrix, scalars, written_to
 from pdla.comm import workspace
 from pdla.comm.agreement import agreed, collective_section
@@ -35,7 +35,7 @@ from pdla.matmul.api import default_layout
 from pdla.matmul.images import Images, Pair, Part, add, scale
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import local_shape, summed
+from pdla.matrix.redistribute import local_shape, sum_partials
 
 LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
 ALL = slice(None)
@@ -170,7 +170,7 @@ def _rank_k(
     with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
         C = out if out is not None else _new(A, shape, layout or default_layout(A.layout, A.layout.T))
-        A = summed(A, A.layout.summed) if A.layout.partial else A
+        A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     # The upper triangle of C is the lower one of C^T = conj(A) A^T.
     X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
     fill(X, Y, alpha, 0 if out is None else beta, hermitian, mirror, new=out is None)
@@ -261,7 +261,7 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
     size = 0 if A.common is not None else prod(shape) * A.dtype.itemsize
     with held(size // comm.size):
         memory = shared_buffer.open(size)
-        stored = xp.look(memory, 0, shape, A.dtype) if A.common is None else A.common
+        stored = xp.view_at(memory, 0, shape, A.dtype) if A.common is None else A.common
         everything = stored.T if A.transposed else stored
         if A.common is None and A.first:
             xp.put(everything, *(there.selection for there in A.indices), A.stored)
@@ -283,7 +283,7 @@ def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
     by its own rank, would differ in rounding otherwise.
     """
     own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
-    in_place = own is not None and (not plan.stays or A.xp.contiguous(own))
+    in_place = own is not None and (not plan.stays or A.xp.is_contiguous(own))
     a = own if in_place else buffer(A.xp, plan.shape, A.dtype)
     plan.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
     return a
@@ -293,10 +293,10 @@ def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian:
     """Make this rank's tiles from `a`: the rows of A that it has, as stored (not conjugated)."""
     xp, made = A.xp, []
     for tile in plan.tiles:
-        x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
+        x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), sum_dtype(a.dtype))
         left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
         right = xp.reinterpret(xp.take(a, tile.cols, ALL), A.conjugated != hermitian)
-        if tile.diagonal is None or hermitian or not xp.squares(left, x[:, tile.diagonal :]):
+        if tile.diagonal is None or hermitian or not xp.can_square(left, x[:, tile.diagonal :]):
             below(xp, left, right, x, tile.counts, alpha)
         else:
             _square(xp, left, x[:, tile.diagonal :], alpha)
@@ -343,7 +343,7 @@ def _sums(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
         return tiles
     l, c = layers.rank, layers.size
     turns = [[(x[t::c], trapezoid) for x, trapezoid in zip(tiles, turn, strict=True)] for t, turn in enumerate(plan.turns)]
-    parts = [_packed(A.xp, turn, summing(A.dtype)) for turn in turns]
+    parts = [_packed(A.xp, turn, sum_dtype(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
     for x, trapezoid in turns[l]:
         rest = unpack(A.xp, rest, x, trapezoid)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pdla import checks
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.comm.agreement import agree, agreed, collective_section, raise_everywhere
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of, suggest
@@ -23,8 +23,8 @@ from pdla.layout import Layout
 from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import fingerprint, whole_array
-from pdla.matrix.redistribute import converted
+from pdla.matrix.create import check_array, fingerprint
+from pdla.matrix.redistribute import convert
 
 
 class Stack:
@@ -93,10 +93,10 @@ class Stack:
         raise TypeError("a Stack is neither true nor false: ask for S is not None, or S.shape[0] > 0")
 
     def __repr__(self) -> str:
-        return f"Stack({self.described})"
+        return f"Stack({self.description})"
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The stack in words, the same on every rank."""
         cut = f"cut along {self.axis!r}" if self.axis else "not cut"
         lying = ", by columns" * self.transposed + ", conjugated" * (self.conjugated and self.dtype.kind == "c")
@@ -180,7 +180,7 @@ class Stack:
             For a closed grid, if the batch is cut, on every rank.
         """
         comm = self.grid.comm
-        with agreed(comm, f"gather {self.described}"):
+        with agreed(comm, f"gather {self.description}"):
             _check_open(self.grid, self.axis)
         with collective_section(comm, "a stack's gathering"):
             whole = comm.xp.empty(self.shape, self.dtype)
@@ -222,7 +222,7 @@ class Stack:
         """
         grid = self.grid if grid is None else grid
         comm = self.grid.comm
-        with agreed(comm, f"redistribute {self.described} to {grid!r}, {layout!r}, axis={axis!r}"):
+        with agreed(comm, f"redistribute {self.description} to {grid!r}, {layout!r}, axis={axis!r}"):
             check_same_communicator(self.grid, grid, "grid")
             if layout is None:
                 others = tuple(name for name in grid.axes if name != axis)
@@ -240,7 +240,7 @@ class Stack:
             here = number in self.indices
             block = self.blocks[number - self.indices.start] if here else self.grid.comm.xp.empty((0, 0), self.dtype)
             X = DistMatrix(block, self.shape[1:], before[number], self.layout, self.transposed, self.conjugated)
-            X = converted(X, layout, after[number])
+            X = convert(X, layout, after[number])
             if number in made.indices:
                 made.blocks += (X.stored,)
         return made
@@ -335,7 +335,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
     grid, layout = place("stack", grid, layout)
     comm = grid.comm
     with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
-        whole = whole_array("stack", comm, array)
+        whole = check_array("stack", comm, array)
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
         check_layout("stack", layout, grid)
@@ -399,13 +399,13 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
            [2., 2.]])
     """
     comm = find_communicator((A, B)) or raise_everywhere(_no_stack(A, "A"))
-    said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
+    said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
         wanted = default_layout(A.layout, B.layout) if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
-        dtype = promoted(A.dtype, B.dtype)
+        dtype = promote(A.dtype, B.dtype)
     pairs = list(zip(A.matrices(), B.matrices(), strict=True))
     with agreed(comm, "batched_matmul: its plan"):
         plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
@@ -427,6 +427,6 @@ def _no_stack(S: Any, name: str) -> ShapeError:
 def _check(A: Stack, B: Stack) -> None:
     check_same_communicator(A.grid, B.grid, "B")
     if A.grid != B.grid or A.axis != B.axis:
-        raise GridError(f"A is {A.described}, B is {B.described}: the grid and the axis that cuts the batch must be the same")
+        raise GridError(f"A is {A.description}, B is {B.description}: the grid and the axis that cuts the batch must be the same")
     if A.shape[0] != B.shape[0] or A.shape[2] != B.shape[1]:
         raise ShapeError(f"A is {A.shape}, B is {B.shape}: batches must be equal, and A's columns B's rows")

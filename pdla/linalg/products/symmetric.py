@@ -15,7 +15,7 @@ from pdla.linalg.products.symmetrize import reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import summed
+from pdla.matrix.redistribute import sum_partials
 
 
 def symm(
@@ -144,7 +144,7 @@ def _product(
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix with both triangles, from one triangle of A."""
     with collective_section(A.grid.comm, "a triangle's reflection"):
-        A = summed(A, A.layout.summed) if A.layout.partial else A
+        A = sum_partials(A, A.layout.summed) if A.layout.partial else A
         made = A.copy()
         reflect(made, lower, hermitian)
     return made

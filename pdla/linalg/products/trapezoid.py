@@ -46,12 +46,12 @@ class Piece(NamedTuple):
     def of(self, xp: Any, x: Any) -> Any:
         """These elements of x: a view where slices allow it, else a copy."""
         part = xp.take(x, self.rows, self.cols)
-        return part if self.kept is None else xp.picked(part, *self.kept)
+        return part if self.kept is None else xp.pick(part, *self.kept)
 
     def write(self, xp: Any, x: Any, beta: complex, source: Any) -> None:
         """Set x = beta x + source, for these elements only."""
         part = xp.take(x, self.rows, self.cols)
-        target = part if self.kept is None else xp.picked(part, *self.kept)
+        target = part if self.kept is None else xp.pick(part, *self.kept)
         xp.combine(target, beta, source)
         if self.kept is not None:
             xp.place(part, *self.kept, target)

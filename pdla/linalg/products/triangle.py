@@ -5,7 +5,7 @@ The copy moves nothing; what follows is a product like any other, by matmul's al
 
 from __future__ import annotations
 
-from pdla.array.dtypes import promoted
+from pdla.array.dtypes import promote
 from pdla.checks import SIDES, communicator, describe_call, flags, one_of, same_grid, scalars
 from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import PlanError, ShapeError, suggest
@@ -15,7 +15,7 @@ from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.diagonals import fill_diagonal
-from pdla.matrix.redistribute import summed
+from pdla.matrix.redistribute import sum_partials
 from pdla.matrix.triangles import tril, triu
 
 
@@ -82,7 +82,7 @@ def trmm(
         if B.shape[side == "right"] != A.shape[0]:
             raise ShapeError(f"trmm: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
         checks.result(B, B.shape, B.dtype, None, layout)
-        scalars(promoted(A.dtype, B.dtype), alpha, 0, None)
+        scalars(promote(A.dtype, B.dtype), alpha, 0, None)
     T = triangle(A, lower, unit_diagonal)
     first, second = (T, B) if side == "left" else (B, T)
     return matmul(first, second, alpha=alpha, layout=layout or default_layout(first.layout, second.layout))
@@ -91,7 +91,7 @@ def trmm(
 def triangle(A: DistMatrix, lower: bool, unit: bool = False) -> DistMatrix:
     """Collective: a new matrix of A's elements on and below the diagonal, or above it, m x n; unit: with ones on the diagonal."""
     with collective_section(A.grid.comm, "a triangle's copy"):
-        A = summed(A, A.layout.summed) if A.layout.partial else A
+        A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     made = tril(A) if lower else triu(A)
     if unit:
         fill_diagonal(made, 1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
-from pdla.array.dtypes import promoted, sum_alike
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import can_cast_addends, promote
 from pdla.checks import communicator, describe_call, matrix, same_grid
 from pdla.comm.agreement import agree, collective_section
 from pdla.comm.communicator import Communicator
@@ -17,8 +17,8 @@ from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix, MatrixOrVector
-from pdla.matrix.create import whole_array
-from pdla.matrix.redistribute import converted, summed
+from pdla.matrix.create import check_array
+from pdla.matrix.redistribute import convert, sum_partials
 
 
 def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) -> MatrixOrVector:
@@ -62,16 +62,16 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
     given = _agreed(comm, A, x, distributed, layout)
-    dtype, wanted = promoted(A.dtype, given.dtype), layout or Layout(A.layout.rows)
+    dtype, wanted = promote(A.dtype, given.dtype), layout or Layout(A.layout.rows)
     with collective_section(comm, "matvec"):
-        if A.layout.partial and not sum_alike(A.dtype, dtype):
-            A = summed(A, A.layout.summed)
+        if A.layout.partial and not can_cast_addends(A.dtype, dtype):
+            A = sum_partials(A, A.layout.summed)
         y: Any = _addends(A, _at_columns(A, given) if distributed else given, dtype)
         if distributed:
-            y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
+            y = convert(sum_partials(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
         everyone = ProcessGrid.everyone(comm)
-        whole: Any = converted(y, Layout(), everyone).local
+        whole: Any = convert(y, Layout(), everyone).local
         return whole.astype(dtype, copy=False).reshape(whole.size)
 
 
@@ -80,7 +80,7 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
     call, error = "", None
     try:
         matrix(A)
-        x = x if distributed else whole_array("matvec", comm, x)
+        x = x if distributed else check_array("matvec", comm, x)
         _check(A, x, distributed, layout)
         call = describe_call("matvec", A, x, layout=layout)
     except Exception as raised:
@@ -105,8 +105,8 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
 def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
     """Collective: x in a layout whose rows are cut as A's columns are."""
     wanted = Layout(rows=A.layout.cols)
-    x = summed(x, wanted) if x.layout.partial else x
-    return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else converted(x, wanted, A.grid)
+    x = sum_partials(x, wanted) if x.layout.partial else x
+    return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else convert(x, wanted, A.grid)
 
 
 def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
@@ -120,7 +120,7 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
         part = x.local
     else:
         part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
-    y = xp.empty((A.stored.shape[0], part.shape[1]), summing(dtype))
+    y = xp.empty((A.stored.shape[0], part.shape[1]), sum_dtype(dtype))
     part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
     multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
     return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)

@@ -30,7 +30,7 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
-HEADER = 3  # numbers behind each panel, before its pivot rows: the first fault (see lapack.fault); the least and the largest pivot
+HEADER = 3  # numbers behind each panel, before its pivot rows: the first fault (lapack.find_fault); the least and the largest pivot
 
 
 class RowPlaces:

@@ -39,7 +39,7 @@ from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
+from pdla.matrix.redistribute import convert
 
 WIDTH = 128  # of panels on one rank
 HEADER = 2  # the least and the largest absolute value on R's diagonal
@@ -177,7 +177,7 @@ class FlatQR(Reflectors):
                 # A2 = Q_k^H A2, behind the next panel
                 self.update(panel, self.a.shape[1])
                 at = np.arange(panel.V.shape[1])
-                taus.append(self.xp.host_or(self.xp.picked(panel.T, at, at), np.ones(len(at))).copy())
+                taus.append(self.xp.host_or(self.xp.pick(panel.T, at, at), np.ones(len(at))).copy())
                 sizes.append(self.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
         each = np.array(sizes)
         return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
@@ -196,13 +196,13 @@ class FlatQR(Reflectors):
                 T, sizes, R = factor_whole(self.xp, panel.V)
             else:
                 T, sizes, R = factor_cut(self.xp, self.rows, self.rows.owner[k], panel.V, self.heights(k))
-            self.xp.copies(((panel.T, T), (panel.sizes, sizes)))
+            self.xp.copy_all(((panel.T, T), (panel.sizes, sizes)))
         panel.row.bcast()
         if panel.row.mine:
             self.xp.copy(A1, panel.V)
             if self.rows.here == self.rows.owner[k]:
                 places = above(R.shape[1])
-                self.xp.place(A1, *places, self.xp.picked(R, *places))
+                self.xp.place(A1, *places, self.xp.pick(R, *places))
         return panel
 
     def update(self, panel: QRPanel, end: int) -> None:
@@ -262,7 +262,7 @@ def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, l
     product = Product(X, tau, lower)
     if X.grid.active:
         product.run(c[lower:], adjoint)
-    made = converted(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
+    made = convert(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
     return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
 
 

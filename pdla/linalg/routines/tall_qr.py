@@ -123,7 +123,7 @@ def _cholesky_of_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, 
     """Collective: L of x^H x = L L^H, of all ranks' rows x; L^-1; and L's mean condition, infinite where there is no L."""
     n = x.shape[1]
     G, inverse = buffer(xp, (n, n), x.dtype), buffer(xp, (n, n), x.dtype)
-    if x.dtype.kind != "c" and xp.squares(x.T, G):
+    if x.dtype.kind != "c" and xp.can_square(x.T, G):
         with timed("syrk", flops=len(x) * n * (n + 1)):
             xp.square(x.T, G, 1)
     else:

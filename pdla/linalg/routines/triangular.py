@@ -40,7 +40,7 @@ from pdla.linalg.verify import settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
-from pdla.matrix.redistribute import local_shape, summed
+from pdla.matrix.redistribute import local_shape, sum_partials
 
 ALL = slice(None)
 FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
@@ -116,7 +116,7 @@ def check_diagonal(T: DistMatrix) -> float:
     """
     comm, n = T.grid.comm, T.shape[0]
     with collective_section(comm, "a diagonal"):
-        T = summed(T, T.layout.summed) if T.layout.partial else T
+        T = sum_partials(T, T.layout.summed) if T.layout.partial else T
         numbers, elements = diagonal(T)
         with np.errstate(over="ignore"):
             sizes = np.abs(elements.astype(complex))

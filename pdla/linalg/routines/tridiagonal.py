@@ -224,8 +224,8 @@ class Tridiagonal:
         for first, at in self.blocks(0):
             block, on = self.a[first:, at], np.arange(at.stop - at.start)
             i, j = np.tril_indices(len(on), -1)
-            xp.place(block, j, i, xp.reinterpret(xp.picked(block, i, j), True))
-            xp.place(block, on, on, xp.picked(block, on, on).real)
+            xp.place(block, j, i, xp.reinterpret(xp.pick(block, i, j), True))
+            xp.place(block, on, on, xp.pick(block, on, on).real)
             sizes.append(float(abs(block).max()))
         told = xp.asarray(np.array([np.max(sizes)]))
         for half in () if self.comm is None else self.comm.halves(told.copy(), told, "maximum"):
@@ -243,7 +243,7 @@ class Tridiagonal:
 
         A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
         """
-        multiplying, begins = self.xp.multiplying, []
+        multiplying, begins = self.xp.bind_matvec, []
         calls: list[Callable[[], None]] = []
         for first, at in self.blocks(0):
             begins.append(len(calls))

@@ -21,7 +21,7 @@ from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules import SCHEDULES
-from pdla.matrix.redistribute import addends
+from pdla.matrix.redistribute import count_addends
 from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
@@ -107,8 +107,8 @@ class Table:
         """Words of C's addends, summed along one axis after another in the better of two orders (redistribute.sums)."""
         by_rows, by_cols = self._face_cuts["C"]
         first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
-        words = addends((rows, cols), (*first, *then))
-        return min(words, addends((rows, cols), (*then, *first))) if first and then else words
+        words = count_addends((rows, cols), (*first, *then))
+        return min(words, count_addends((rows, cols), (*then, *first))) if first and then else words
 
     @cached_property
     def _face_cuts(self) -> dict[str, tuple[FaceCut, FaceCut]]:

@@ -17,7 +17,7 @@ from pdla.matmul.choose.mapping import Holding, Side, bound_held, sum_held
 from pdla.matmul.choose.nodes import weigh_far
 from pdla.matmul.choose.problem import Problem, Sizes, simplify_all
 from pdla.matmul.schedules import SCHEDULES
-from pdla.matrix.redistribute import sums_to
+from pdla.matrix.redistribute import trace_sums
 
 Order = Sequence[int] | np.ndarray | None  # the rank at each place of a grid, flat; None: as usual
 
@@ -71,7 +71,7 @@ def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chos
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
-        steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
+        steps = trace_sums(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
         received += hold(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
     return float(received.max())

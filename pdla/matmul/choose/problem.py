@@ -49,7 +49,7 @@ class Operand:
         return replace(self, shape=shape, layout=layout, transposed=not self.transposed, conjugated=conjugated)
 
     def __str__(self) -> str:
-        """In the words of DistMatrix.described, without the dtype, which may be the product's."""
+        """In the words of DistMatrix.description, without the dtype, which may be the product's."""
         stored = ", by columns" * self.transposed + ", shared" * self.shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{stored}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pdla import checks
-from pdla.array.composed import summing
-from pdla.array.dtypes import promoted
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import promote
 from pdla.comm.agreement import collective_section, mark_failed
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
@@ -17,7 +17,7 @@ from pdla.matmul.plan.description import Description
 from pdla.matmul.schedules import shared
 from pdla.matmul.schedules.streams import find_route
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import local_shape, start, summed, sums
+from pdla.matrix.redistribute import local_shape, order_sums, start, sum_partials
 
 
 def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
@@ -27,10 +27,10 @@ def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
     for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
         checks.matrix(X, name)
         check_same_communicator(plan.grid, X.grid, name, "the plan")
-    matches = plan.A.matches(A) and plan.B.matches(B) and promoted(A.dtype, B.dtype) == plan.dtype
+    matches = plan.A.matches(A) and plan.B.matches(B) and promote(A.dtype, B.dtype) == plan.dtype
     if not matches or (out is not None and not plan.C.is_cut_like(out)):
         made_for = f"{plan.A}; {plan.B}; out={plan.C}, in {plan.dtype}"
-        given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
+        given = f"{A.description}; {B.description}; out={None if out is None else out.description}"
         raise PlanError(f"this plan is for {made_for}, not for {given}")
     if out is not None:
         checks.takes(out, (A.shape[0], B.shape[1]), plan.dtype, None, "product")
@@ -139,7 +139,7 @@ def _view_on_grid(plan: Description, X: DistMatrix, layout: Layout) -> DistMatri
 def _prepare(plan: Description, X: DistMatrix) -> DistMatrix:
     """An operand in the product's dtype, with its partial sums added up, and no conjugate view."""
     if X.layout.partial:
-        X = summed(X, X.layout.summed)
+        X = sum_partials(X, X.layout.summed)
     if X.dtype == plan.dtype and not X.conjugated:
         return X
     base = buffer(X.xp, X.base.shape, plan.dtype)
@@ -154,7 +154,7 @@ def _multiply_and_return(
 
     Only then are 16-bit floats rounded.
     """
-    xp, kind = out.xp, plan.dtype if beta == 0 else summing(plan.dtype)
+    xp, kind = out.xp, plan.dtype if beta == 0 else sum_dtype(plan.dtype)
     block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), kind)
     c = DistMatrix(block, out.shape, plan.grid, plan.native[2])
     multiply(plan, a, b, c, alpha, 0)
@@ -182,15 +182,15 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     shape = local_shape(c.shape, layout, plan.grid)
     # By columns where these are cut to be summed: parts of rows would have gaps, and be copied
     # to be sent.
-    by_columns = bool(layout.partial) and not sums(c.shape, layout, c.layout, tuple(plan.grid.sizes.items()))[0][1]
-    base = buffer(xp, shape[::-1] if by_columns else shape, summing(plan.dtype))
+    by_columns = bool(layout.partial) and not order_sums(c.shape, layout, c.layout, tuple(plan.grid.sizes.items()))[0][1]
+    base = buffer(xp, shape[::-1] if by_columns else shape, sum_dtype(plan.dtype))
     addends = DistMatrix(base, c.shape, plan.grid, layout, by_columns)
     inside = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C travel by rows
     plan.how.run(plan, a, b, inside, alpha, 0)
     if addends.layout.partial:
-        addends = summed(addends, c.layout)
+        addends = sum_partials(addends, c.layout)
     if not _can_add_to(plan, addends.dtype, addends.layout, c.layout):
-        moved = buffer(xp, c.stored.shape, summing(plan.dtype))
+        moved = buffer(xp, c.stored.shape, sum_dtype(plan.dtype))
         start(addends, find_route(addends, c.layout, plan.grid, memo), plan.grid.comm, moved)()
         addends = DistMatrix(moved, c.shape, plan.grid, c.layout)
     xp.combine(c.stored, beta, addends.stored)
@@ -198,4 +198,4 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
 
 def _can_add_to(plan: Description, dtype: np.dtype, current: Layout, layout: Layout) -> bool:
     """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
-    return dtype == summing(plan.dtype) and not layout.partial and current.same_cuts(layout, plan.C.shape, plan.grid.sizes)
+    return dtype == sum_dtype(plan.dtype) and not layout.partial and current.same_cuts(layout, plan.C.shape, plan.grid.sizes)

@@ -27,7 +27,7 @@ from pdla.matmul.schedules.base import Planned, Schedule, count_at_once, make_si
 from pdla.matmul.schedules.streams import PlanCache, Sink
 from pdla.matmul.schedules.summa import start_ahead
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import Piece, Route, received, sent, start
+from pdla.matrix.redistribute import Piece, Route, find_receives, find_sends, start
 
 PANEL = "panel"  # an axis for panels: they cut the faces along k as ranks along one more axis would
 
@@ -89,7 +89,7 @@ def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, wi
         coords = None if grid.coords is None else {**grid.coords, PANEL: panel}
         held = [face.indices(X.shape, sizes, coords) for X, face in sides]
         routes = [
-            Route(sends[step], received(X.shape, (X.layout, X.grid), part))
+            Route(sends[step], find_receives(X.shape, (X.layout, X.grid), part))
             for (X, _), sends, part in zip(sides, leaving, held, strict=True)
         ]
         shapes = [(len(rows), len(cols)) for rows, cols in held]
@@ -111,7 +111,7 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
 def _list_sends(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
     """List the pieces of X that this rank sends in each step: those of a panel when the receiver multiplies it."""
     steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
-    for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
+    for piece, where in find_sends(X.shape, (X.layout, X.grid), face, grid, sizes):
         steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
     return steps
 

@@ -28,7 +28,7 @@ from pdla.matmul.roles import Roles
 from pdla.matmul.schedules.base import Planned, Schedule, Traffic
 from pdla.matmul.schedules.streams import PlanCache, make_assembler, multiply, stored_shape
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import incoming
+from pdla.matrix.redistribute import plan_receives
 
 Place = tuple[Selection, Selection]
 Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
@@ -158,7 +158,7 @@ def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -
 
 def _count_read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
     """Count the elements of its face that this rank reads from other ranks' blocks."""
-    others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
+    others = [p for p in plan_receives(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
     return Read(sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes)
@@ -230,14 +230,14 @@ class LocalBlock:
     def _make_write(self, face: Any, piece: Piece) -> Callable[[], None]:
         """A function that writes a piece, again and again."""
         if all(isinstance(selection, slice) for selection in piece.source or ()):
-            return self.xp.putting(face, *piece.target, self._cut(piece))
+            return self.xp.bind_put(face, *piece.target, self._cut(piece))
         return lambda: self.xp.put(face, *piece.target, self._cut(piece))
 
     def _cut(self, piece: Piece) -> Any:
         return self.block if piece.source is None else take(self.xp, self.block, *piece.source)
 
     def _view(self, memory: Any, begin: int, shape: Shape) -> Any:
-        face = self.xp.look(memory, begin, shape, self.block.dtype)
+        face = self.xp.view_at(memory, begin, shape, self.block.dtype)
         return face.T if self.transposed else face
 
 

@@ -27,7 +27,7 @@ from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matmul.search import checks, estimate
 from pdla.matmul.search.estimate import Move, Sizes, block, count_neighbours, divisors, gather, length, scatter
 from pdla.matmul.search.fastest import Candidate, Found, search
-from pdla.matrix.redistribute import local_shape, sums
+from pdla.matrix.redistribute import local_shape, order_sums
 from pdla.model import received_lower_bound
 from pdla.model.cost import Cost
 from pdla.model.machine import Machine, operations
@@ -316,7 +316,7 @@ def list_moves(product: Product, table: Table) -> Iterator[Move]:
     yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
     yield from gather(b, table.B, chosen.B, sizes, product.itemsize, panels=walked in ("k", "n"))
     layout = chosen.C.summed
-    for axis, by_rows in sums(c, chosen.C, table.C, tuple(sizes.items())):
+    for axis, by_rows in order_sums(c, chosen.C, table.C, tuple(sizes.items())):
         rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
         before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
         yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels=walked in ("m", "n"))

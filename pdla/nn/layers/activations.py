@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.errors import ShapeError, suggest
 from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
@@ -254,7 +254,7 @@ class Dropout(Layer):
         return dy if kept is None else self._scale(dy, kept)
 
     def _scale(self, x: DistMatrix, kept: Any) -> DistMatrix:
-        scale = summing(x.dtype).type(1 / (1 - self.probability))  # in 16 bits the scale would be rounded or infinite
+        scale = sum_dtype(x.dtype).type(1 / (1 - self.probability))  # in 16 bits the scale would be rounded or infinite
         return like(x, (x.stored * kept * scale).astype(x.dtype, copy=False))
 
 

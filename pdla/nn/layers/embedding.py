@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import widened
+from pdla.array.composed import widen
 from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, kind_of
@@ -282,7 +282,7 @@ def _make_row_write(places: Any, rows: Any) -> Write:
     def write(block: Any, first: bool) -> None:
         if first:
             block[...] = 0
-        namespace(block).add_at(block, places, widened(rows))
+        namespace(block).add_at(block, places, widen(rows))
 
     return write
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.composed import summing, widened
+from pdla.array.composed import sum_dtype, widen
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -176,7 +176,7 @@ class Linear(Layer):
         layouts = self.find_layouts(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
-                batch.add_gradient(self.bias, dy, widened(dy.stored).sum(axis=0, keepdims=True) if sums is None else sums)
+                batch.add_gradient(self.bias, dy, widen(dy.stored).sum(axis=0, keepdims=True) if sums is None else sums)
         with tagged(f"{self.name} backward"):
             if self.panels:
                 self.weight.gradient = self.panels.compute_dw(x, dy, layouts)
@@ -201,7 +201,7 @@ async def _multiply(a: DistMatrix, b: Any, columns: int, layout: Layout, summed:
     several micro-batches stops halfway, when another's all-reduce is halfway, too: its second half
     travels during the rest of the product.
     """
-    block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
+    block = a.xp.empty((a.stored.shape[0], b.shape[1]), sum_dtype(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
     multiply_blocks = multiply_and_check if config.settings.verify else multiply
     multiply_blocks(a.xp, a.stored[:half], b, block[:half], 1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from pdla.array.composed import widened
+from pdla.array.composed import widen
 from pdla.cuts import Block
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
@@ -70,7 +70,7 @@ class MeanOverSequence(Layer):
         batch.save(self, x.layout)
         rows_cut = tuple(Block(cut.axis, find_sequence(x.layout) // self.sequence) for cut in x.layout.rows)
         rows, cols = x.stored.shape
-        means = widened(x.stored.reshape(rows // self.sequence, self.sequence, cols)).sum(axis=1) / self.sequence
+        means = widen(x.stored.reshape(rows // self.sequence, self.sequence, cols)).sum(axis=1) / self.sequence
         means = means.astype(x.dtype, copy=False)
         return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(rows_cut, x.layout.cols))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.comm.ledger import tagged
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
@@ -100,7 +100,7 @@ class TokenNorm(Norm):
         """
         normal, scale = batch.saved(self)
         self._learn(dy, normal, batch)
-        gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), summing(dy.dtype))
+        gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), sum_dtype(dy.dtype))
         dy.xp.row_sums(dy.stored, normal, gain, sums)
         sums = await self._sum(sums, dy, batch)
         return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self._divisor))
@@ -220,7 +220,7 @@ class RMSNorm(TokenNorm):
         DistMatrix
             The micro-batch's part of y.
         """
-        squares = x.xp.empty((1, x.stored.shape[0], 1), summing(x.dtype))
+        squares = x.xp.empty((1, x.stored.shape[0], 1), sum_dtype(x.dtype))
         x.xp.row_sums(x.stored, x.stored, None, squares)
         squares = await self._sum(squares, x, batch)
         return self._normalise(x, None, squares[0], batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError, kind_of
@@ -83,7 +83,7 @@ class CrossEntropy:
         if not isinstance(logits, DistMatrix):
             message = f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}"
             raise_everywhere(ShapeError(message))
-        with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {describe(targets)}"):
+        with agreed(logits.grid.comm, f"{self!r} of {logits.description} and {describe(targets)}"):
             check_output("CrossEntropy", logits)
             counted = self._count(targets, *logits.shape)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
@@ -115,11 +115,11 @@ class CrossEntropy:
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
         top = Transfer(allreduce(top, grid, across, "maximum")).wait()
-        sums = xp.empty((2, x.shape[0]), summing(x.dtype))
+        sums = xp.empty((2, x.shape[0]), sum_dtype(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
         sums = Transfer(allreduce(sums, grid, across)).wait()
         local = np.flatnonzero(labels >= 0)
-        loss = xp.empty((1,), summing(x.dtype))
+        loss = xp.empty((1,), sum_dtype(x.dtype))
         loss[...] = (np.log(sums[0]) - sums[1])[local].astype(loss.dtype, copy=False).sum() / counted
         loss = Transfer(allreduce(loss, grid, axes_of(logits.layout.rows))).wait()
         self._saved = like(logits, powers), sums[0], places, labels < 0, counted

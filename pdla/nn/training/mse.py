@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.comm.agreement import agreed, collective_section, raise_everywhere
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError, kind_of
@@ -75,17 +75,17 @@ class MeanSquaredError:
         """
         if not isinstance(y, DistMatrix):
             raise_everywhere(ShapeError(f"MeanSquaredError takes y as a DistMatrix (tokens, features), not {kind_of(y)}"))
-        with agreed(y.grid.comm, f"MeanSquaredError of {y.described} and {describe(targets)}"):
+        with agreed(y.grid.comm, f"MeanSquaredError of {y.description} and {describe(targets)}"):
             check_output("MeanSquaredError", y)
             _check_targets(y, targets)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(y.grid.comm, "a loss"):
             matrix = targets if isinstance(targets, DistMatrix) else from_global(targets, y.grid, y.layout)
-            same = matrix.grid == y.grid and matrix.lies_as(y.layout)
+            same = matrix.grid == y.grid and matrix.matches_layout(y.layout)
             return self._compute(to_row_major(y), matrix if same else matrix.redistribute(y.layout, y.grid))
 
     def _compute(self, y: DistMatrix, targets: DistMatrix) -> float:
-        dtype = summing(y.dtype)  # in 16 bits squares would soon overflow
+        dtype = sum_dtype(y.dtype)  # in 16 bits squares would soon overflow
         difference = y.xp.empty(y.stored.shape, dtype)
         difference[...] = y.stored
         difference -= targets.local

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
-from pdla.array.dtypes import as_saved
+from pdla.array.composed import sum_dtype
+from pdla.array.dtypes import restore_bfloat16
 from pdla.comm.agreement import agreed, note, raise_everywhere
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout, Shape
@@ -150,7 +150,7 @@ class Optimizer:
         loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, (parameter, number) in places.items():
             value, (_, layout) = parameter.value, self._lay_out(parameter, number)
-            block = from_global(as_saved(state[key]), value.grid, layout).stored.astype(summing(value.dtype), copy=False)
+            block = from_global(restore_bfloat16(state[key]), value.grid, layout).stored.astype(sum_dtype(value.dtype), copy=False)
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
@@ -170,7 +170,7 @@ class Optimizer:
         """Return the state of a parameter, zeros at its first step."""
         if parameter not in self.state:
             value = parameter.value
-            blocks = tuple(value.xp.empty(value.stored.shape, summing(value.dtype)) for _ in range(self.moments))
+            blocks = tuple(value.xp.empty(value.stored.shape, sum_dtype(value.dtype)) for _ in range(self.moments))
             for block in blocks:
                 block[...] = 0
             self.state[parameter] = blocks
@@ -243,7 +243,7 @@ class SGD(Optimizer):
         return int(bool(steps) and len(state) > 1)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        number = summing(value.dtype).type  # in 16 bits a small rate would be 0
+        number = sum_dtype(value.dtype).type  # in 16 bits a small rate would be 0
         change = gradient + value * number(self.decay) if self.decay else gradient
         if self.momentum:
             (velocity,) = self._get_moments(parameter)
@@ -372,7 +372,7 @@ def clip(layer: Layer, largest: float) -> float:
 
 def _shrink(gradient: DistMatrix, factor: float) -> None:
     """Multiply a gradient by a factor; by its root, twice, if the factor itself would lose digits."""
-    kind = summing(gradient.dtype)  # in float16 the factor may be 0
+    kind = sum_dtype(gradient.dtype)  # in float16 the factor may be 0
     steps = [sqrt(factor)] * 2 if factor < np.finfo(kind).tiny else [factor]
     for step in steps:
         gradient.stored[...] *= kind.type(step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.layout import Layout, Shape
 from pdla.linalg import inverse_root
 from pdla.matmul import matmul
@@ -82,7 +82,7 @@ class Shampoo(Optimizer):
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         own = parameter.value
-        G = DistMatrix(gradient.astype(summing(own.dtype), copy=False), own.shape, own.grid, own.layout)
+        G = DistMatrix(gradient.astype(sum_dtype(own.dtype), copy=False), own.shape, own.grid, own.layout)
         L, R = (self._sum(parameter, number, G) for number in (0, 1))
         # L^(-1/4) G R^(-1/4)
         change = matmul(matmul(inverse_root(L, 4), G), inverse_root(R, 4), layout=own.layout)

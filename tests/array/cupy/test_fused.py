@@ -52,7 +52,7 @@ def test_gelu(shape, dtype, how):
 def test_gelu_where_nothing_is_aligned():
     for n in (1, 2, 3, 5, 257):
         memory, x = xp.memory(4 * n + 16), random((1, n), "float32")
-        odd = xp.look(memory, 4, (1, n), np.float32)
+        odd = xp.view_at(memory, 4, (1, n), np.float32)
         odd[...] = xp.asarray(x)
         np.testing.assert_allclose(xp.gelu(odd, False)[0].get(), host.gelu(x, False)[0], rtol=0, atol=1e-6)
 

@@ -72,7 +72,7 @@ def test_a_broadcast_source():
 def test_many_copies_in_a_launch(count):
     sources = [numbers((number % 7 * 9, 3 + number % 41), "float32" if number % 3 else "int64", number) for number in range(count)]
     targets = [there(np.zeros_like(x), LIE[number % 6]) for number, x in enumerate(sources)]
-    xp.copies([(target, there(x, LIE[number // 6 % 6])) for number, (target, x) in enumerate(zip(targets, sources, strict=True))])
+    xp.copy_all([(target, there(x, LIE[number // 6 % 6])) for number, (target, x) in enumerate(zip(targets, sources, strict=True))])
     for target, x in zip(targets, sources, strict=True):
         same(target, x)
 
@@ -83,21 +83,21 @@ def test_copies_from_and_to_the_host(shape):
     x = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(np.float32)
     for gaps in (False, True)[: 1 + len(shape)]:
         there = xp.empty((*shape[:-1], 2 * shape[-1]), x.dtype)[..., ::2] if gaps else xp.empty(shape, x.dtype)
-        box, back = xp.pinned(shape, x.dtype), xp.pinned(shape, x.dtype)
+        box, back = xp.empty_pinned(shape, x.dtype), xp.empty_pinned(shape, x.dtype)
         box[...] = x
         xp.land(there, box)
         same(there, x)
-        xp.copies([(back, there)])
+        xp.copy_all([(back, there)])
         xp.finish()
         np.testing.assert_array_equal(back, x)
 
 
 def test_an_array_of_the_host_that_is_not_pinned_is_refused():
     """A kernel that touched its memory would end all work on the device."""
-    there, box = xp.empty((3, 4), np.float32), xp.pinned((6, 4), np.float32)[1:4]
+    there, box = xp.empty((3, 4), np.float32), xp.empty_pinned((6, 4), np.float32)[1:4]
     with pytest.raises(ShapeError, match=r"an array of the host \(NumPy's, float32\[3, 4\]\)"):
-        xp.copies([(there, np.ones((6, 4), np.float32)[::2])])
-    xp.copies([(there, box)])
+        xp.copy_all([(there, np.ones((6, 4), np.float32)[::2])])
+    xp.copy_all([(there, box)])
     xp.finish()
 
 
@@ -122,7 +122,7 @@ def test_lists_that_several_parts_share_are_brought_to_the_device_once(monkeypat
     rows, cols = ([np.flatnonzero(np.arange(40) // nb % 4 == r) for r in range(4)] for nb in (2, 3))
     with monkeypatch.context() as patched:
         patched.setattr("cupy.asarray", lambda given, real=xp.cupy.asarray: (brought.append(given.size), real(given))[1])
-        parts = xp.takes(x, product(rows, cols))
+        parts = xp.take_all(x, product(rows, cols))
     assert sum(brought) == 80
     for part, (i, j) in zip(parts, product(rows, cols), strict=True):
         same(part, host.take(xp.host(x), i, j))
@@ -133,7 +133,7 @@ def test_lists_that_several_parts_share_are_brought_to_the_device_once(monkeypat
 def test_take_and_put(lies, dtype):
     x, y = numbers((31, 31), dtype, 1), numbers((31, 31), dtype, 2)
     places = list(product(PICKED, PICKED))
-    for (rows, cols), part in zip(places, xp.takes(there(x, lies), places), strict=True):
+    for (rows, cols), part in zip(places, xp.take_all(there(x, lies), places), strict=True):
         wanted = host.take(x, rows, cols)
         same(part, wanted, f"{rows} {cols}")
         same(xp.take(there(x, lies), rows, cols), wanted)

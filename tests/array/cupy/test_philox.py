@@ -59,9 +59,9 @@ def test_drawn_is_numpys_bit_by_bit(where, distribution, low, high, host_draws):
     for number, (rows, cols, columns) in enumerate(TILED[where]):
         for dtype in FLOATS:
             draw = Draw(columns, np.dtype(dtype), number - 1, distribution, low, high)
-            wanted = host.drawn(rows, cols, draw)
+            wanted = host.draw_part(rows, cols, draw)
             host_draws.clear()
-            bits_same(xp.drawn(rows, cols, draw), wanted)
+            bits_same(xp.draw_part(rows, cols, draw), wanted)
             assert distribution == "integers" or not host_draws
 
 
@@ -70,10 +70,10 @@ def test_tiles_in_which_numpy_passes_over_bits_and_no_others_come_from_the_host(
     seen, passed = 0, 0
     for seed, (rows, cols, columns) in product(range(8), TILED[where]):
         draw = Draw(columns, np.dtype("complex64"), seed, "integers", 0, 3 << 15)  # one draw in 2^16 is passed over
-        wanted = host.drawn(rows, cols, draw)
+        wanted = host.draw_part(rows, cols, draw)
         seen += len(host_draws)
         host_draws.clear()
-        bits_same(xp.drawn(rows, cols, draw), wanted)
+        bits_same(xp.draw_part(rows, cols, draw), wanted)
         passed += len(host_draws)
         host_draws.clear()
     assert 0 < passed < seen
@@ -84,7 +84,7 @@ def test_a_number_passed_over_shifts_what_comes_after_it(tile, row, host_draws):
     """Of seed 0 tile 3649 passes over its fourth number alone, 3022 the last but one."""
     rows, cols = IndexSet.interval(row, row + 1), IndexSet.interval(128 * tile, 128 * tile + 128)
     draw = Draw(10**6, np.dtype("float64"), 0, "integers", 0, 3 << 17)
-    bits_same(xp.drawn(rows, cols, draw), host.drawn(rows, cols, draw))
+    bits_same(xp.draw_part(rows, cols, draw), host.draw_part(rows, cols, draw))
     assert host_draws == 2 * [(0, tile)]
 
 
@@ -100,7 +100,7 @@ def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
         args = rows, cols, np.uint64(3), made, np.int64(3 * n), np.int64(n), low, count
         launch("philox.cu", f"{kernel}_{dtype}", (2,), (64,), *args)
         draw = Draw(128, np.dtype(dtype), 3, kernel, int(low), int(low) + int(count))
-        wanted = host.drawn(IndexSet.interval(0, 3), IndexSet.interval(0, n), draw)
+        wanted = host.draw_part(IndexSet.interval(0, 3), IndexSet.interval(0, n), draw)
         bits_same(made, np.concatenate([wanted, np.full((17, n), 7, dtype)]))
 
 
@@ -128,15 +128,15 @@ def test_a_normal_number_has_the_bits_of_the_processors_wherever_it_is():
 def test_what_no_kernel_draws_comes_from_the_host(dtype, distribution, low, high, host_draws):
     rows, cols, columns = TILED["cyclic"][1]
     draw = Draw(columns, np.dtype(dtype), 3, distribution, low, high)
-    wanted, drawn = host.drawn(rows, cols, draw), list(host_draws)
-    bits_same(xp.drawn(rows, cols, draw), wanted)
+    wanted, drawn = host.draw_part(rows, cols, draw), list(host_draws)
+    bits_same(xp.draw_part(rows, cols, draw), wanted)
     assert host_draws == 2 * drawn
 
 
 def test_what_no_integer_of_64_bits_can_be_is_refused():
     for low, high in ((-(2**63) - 1, 5 - 2**63), (2**63 - 5, 2**63 + 1)):
         with pytest.raises(ValueError, match="out of bounds"):
-            xp.drawn(*TILED["blocks"][0][:2], Draw(264, np.dtype("float64"), 0, "integers", low, high))
+            xp.draw_part(*TILED["blocks"][0][:2], Draw(264, np.dtype("float64"), 0, "integers", low, high))
 
 
 def test_random_is_the_same_matrix_on_devices():

@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import namespace
-from pdla.array.composed import summing, widened
+from pdla.array.composed import sum_dtype, widen
 from pdla.comm.ledger import timed
 from pdla.model.machine import operations
 from pdla.nn.layers.attention.masks import Full
@@ -31,7 +31,7 @@ def attend(qkv: tuple[Any, Any, Any], mask: Full, into: Any) -> Any:
     score plus the logarithm of the sum, would lose digits.
     """
     (q, k, v), xp = qkv, namespace(qkv[0])
-    tops, totals = normal = xp.empty((2, *q.shape[:3], 1), summing(q.dtype))
+    tops, totals = normal = xp.empty((2, *q.shape[:3], 1), sum_dtype(q.dtype))
     for part, pieces in _cut(q, mask):
         for queries, keys in pieces:
             at_q, at_k = (*part, queries), (*part, keys)
@@ -48,12 +48,12 @@ def attend_backward(d: Any, qkv: tuple[Any, Any, Any], normal: Any, mask: Full, 
     """Write the gradients of Q, K and V to the views `into`, given that of the attended values."""
     (q, k, v), (dq, dk, dv), (tops, totals), xp = qkv, into, normal, namespace(d)
     for part, pieces in _cut(q, mask):
-        k_sums, v_sums = sums = xp.empty((2, *k[part].shape), summing(k.dtype))
+        k_sums, v_sums = sums = xp.empty((2, *k[part].shape), sum_dtype(k.dtype))
         sums[...] = 0
         for queries, keys in pieces:
             at_q, at_k = (*part, queries), (*part, keys)
             weights, total = np.exp(score(xp, q[at_q], k[at_k], mask) - tops[at_q]), totals[at_q]
-            share = widened(d[at_q]) / total  # dividing the weights would take longer: they are more
+            share = widen(d[at_q]) / total  # dividing the weights would take longer: they are more
             v_sums[:, :, keys] += _multiply(weights.transpose(0, 1, 3, 2), share)
             slope = _multiply(share, v[at_k].transpose(0, 1, 3, 2))
             slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True) / total) * slope.dtype.type(_find_scale(q))
@@ -64,7 +64,7 @@ def attend_backward(d: Any, qkv: tuple[Any, Any, Any], normal: Any, mask: Full, 
 
 def score(xp: Any, q: Any, k: Any, mask: Full) -> Any:
     """Compute the scores of these queries for these keys."""
-    scores = _multiply(widened(q) * summing(q.dtype).type(_find_scale(q)), k.transpose(0, 1, 3, 2))
+    scores = _multiply(widen(q) * sum_dtype(q.dtype).type(_find_scale(q)), k.transpose(0, 1, 3, 2))
     mask.hide(xp, scores)
     return scores
 
@@ -96,6 +96,6 @@ def _multiply(x: Any, y: Any) -> Any:
 
     Scores and slopes may exceed float16's range, and CuPy does not multiply stacks of bfloat16.
     """
-    x, y = widened(x), widened(y)
+    x, y = widen(x), widen(y)
     with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):
         return compute_and_check(partial(matmul, x, y), x, y) if config.settings.verify else x @ y

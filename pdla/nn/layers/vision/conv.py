@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import summing
+from pdla.array.composed import sum_dtype
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
@@ -179,7 +179,7 @@ class Conv2d(Linear):
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
-        padded, inside = self._pad(addends.xp, samples, channels, summing(addends.dtype))
+        padded, inside = self._pad(addends.xp, samples, channels, sum_dtype(addends.dtype))
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
         for pixels, place in self._pair_views(padded, unfolded):
             pixels[...] += place

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import widened
+from pdla.array.composed import widen
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix.core import DistMatrix
@@ -122,7 +122,7 @@ class GroupNorm(Norm):
             The micro-batch's part of y.
         """
         check_whole_sequences(self, x)
-        samples = widened(self._split_samples(x.stored))
+        samples = widen(self._split_samples(x.stored))
         centered = samples - await self._average(samples, x, batch)
         scale = 1 / np.sqrt(await self._average(centered * centered, x, batch) + self.eps)
         normal = (centered * scale).astype(x.dtype, copy=False)
@@ -145,7 +145,7 @@ class GroupNorm(Norm):
         """
         normal, scale = batch.saved(self)
         self._learn(dy, normal.reshape(*dy.stored.shape), batch)
-        d = self._split_samples(widened(dy.stored) * self.gain.value.stored)
+        d = self._split_samples(widen(dy.stored) * self.gain.value.stored)
         mean = await self._average(d, dy, batch)
         along = await self._average(d * normal, dy, batch)
         dx = ((d - mean - normal * along) * scale).astype(dy.dtype, copy=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from pdla.array.composed import widened
+from pdla.array.composed import widen
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
@@ -127,7 +127,7 @@ class Upsample(Layer):
         """
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
-        block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
+        block = widen(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
         layout = self.scheme.residual(max(find_sequence(dy.layout) // area, self.sequence))
         block = block.reshape(rows, channels).astype(dy.dtype, copy=False)
         return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)

@@ -41,7 +41,7 @@ def laid(xp, how, shape):
 def filled(xp, how, rank, shape):
     """Asked for, and perhaps not done yet."""
     x, values = laid(xp, how, shape), xp.asarray(sequence(rank, shape))
-    xp.copies([(x, values)])
+    xp.copy_all([(x, values)])
     return x
 
 
@@ -74,7 +74,7 @@ def test_only_the_bytes_of_a_message_agree(comm, xp, how, sent, come):
 def test_what_is_asked_for_before_a_verb_comes_first(comm, xp):
     """All but one only receive: nothing that they send makes their devices go on."""
     x, before = filled(xp, "C", comm.rank, (40, 50)), laid(xp, "gaps", (40, 50))
-    xp.copies([(before, x)])
+    xp.copy_all([(before, x)])
     with patch.object(broadcast, "best", lambda *_: "flat"):
         comm.bcast(x, 0).wait()
     np.testing.assert_array_equal(before, sequence(comm.rank, (40, 50)))
