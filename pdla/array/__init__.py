@@ -1,13 +1,13 @@
-"""Local arrays: for each kind of array a module, all with the same functions.
+"""Local arrays: one module for each kind of array, all with the same functions.
 
-`namespace(x)` gives the module that handles x, `choose()` the one that PDLA_ARRAY names. An
-algorithm calls it `xp` and never asks which one it is:
+`namespace(x)` is the module of x, `choose()` the one that PDLA_ARRAY names. An algorithm calls it
+`xp` and never asks which one it is:
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
 host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
 copy_all(pairs)            many copies at once, each of one (target, source)
-land(target, box)          copy what a message has brought from the box in which it has arrived
+land(target, box)          copy a message from the box in which it has arrived
 add, maximum(target, source)   target += source, which may be of a narrower dtype; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 scale(target, beta)        target *= beta; beta = 0 never reads target
@@ -17,20 +17,20 @@ potrf(a), trtri(a), getrf(a, before), trsm(t, b, lower, unit, conjugate)   LAPAC
 geqrt(a), larft(gram, tau), orhr_col(q)    LAPACK's block reflectors
 sytrd(a), syevd(a)         LAPACK's tridiagonal form, and eigenvectors, of a Hermitian a, in its place
 stedc(d, e), sterf(d, e), laed4(d, z, rho, begin, end)     LAPACK's for tridiagonal matrices, given as the host's arrays
-host_or(x, unknown)        x as NumPy's array, to decide by; `unknown` where arrays have no data
+host_or(x, unknown)        x as NumPy's array, for decisions; `unknown` if arrays have no data
 is_finite(x)               whether no element is infinite or NaN
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy
 extract(x, rows, cols, target)   the same, copied to target
 take_all(x, places)        many of these at once, for pairs (rows, cols)
 put(x, rows, cols, source) the reverse of take
 pick(x, rows, cols)        a copy of single elements, by row and column; place(x, rows, cols, source): the reverse
-add_at(x, rows, source)    x[rows] += source, where a row may come many times
+add_at(x, rows, source)    x[rows] += source; rows may repeat
 uniform(rows, cols, key)   random numbers that depend on row, column and key alone
 draw_part(rows, cols, draw) a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
-finish()                   wait until all work that was asked for is done
-lane()                     a number that tells the stream on which work is asked for from others
-AT_ONCE                    elements of a piece where work goes piece by piece: few for a cache, many for few launches
-bind_device()              a function; a thread that calls it then uses the device of the thread that called bind_device()
+finish()                   wait until all work is done
+lane()                     the number of the current stream
+AT_ONCE                    elements of a piece, for work in pieces: few for a cache, many for few launches
+bind_device()              a function for another thread to call, so that it uses this thread's device
 
 and the work of neural networks' layers, each function one pass over memory where there is a kernel
 for it (composed.py has the formulas):
@@ -69,10 +69,10 @@ def namespace(x: Any) -> ModuleType:
 
 
 def choose(number: int = 0) -> ModuleType:
-    """The module that PDLA_ARRAY names. number: of this rank on its node, whose devices its ranks get in turn.
+    """Choose the module that PDLA_ARRAY names, and this thread's device.
 
-    The calling thread uses that device from now on. DeviceError, on this rank, if CuPy or a device
-    is missing, or the library that PDLA_BLAS names.
+    DeviceError, on this rank, if CuPy, a device, or the library that PDLA_BLAS names is missing.
+    number: of this rank on its node. A node's ranks get its devices in turn.
     """
     if config.settings.blas:
         blas.load_library(config.settings.blas)

@@ -1,10 +1,9 @@
 """BLAS by pointer: SciPy's BLAS routines (and LAPACK's, for lapack.py), called on NumPy arrays without a copy.
 
-`numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran
-order. SciPy exports its routines as C pointers, which take leading dimensions and beta and run
-without the interpreter's lock. They are loaded at the first product, without the rest of
-scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another library,
-whose routines are called in the same way; then NumPy multiplies only what BLAS cannot.
+`numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies arrays that are not in
+Fortran order. SciPy exports its routines as C pointers, which take leading dimensions and beta and
+release the interpreter's lock. The first product loads them without the rest of scipy.linalg,
+whose import is slow. If PDLA_BLAS names another library, NumPy multiplies only what BLAS cannot.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ LAPACK = {  # of SciPy's other module
     "stedc": 11, "sterf": 4, "laed4": 8,
 }
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
-_threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
+_threads: int | None = None  # the limit of a library's threads when it is loaded; None: unlimited
 
 
 @cache
 def _routine(name: str, library: str = "") -> Any:
-    """A routine as a C function, from the library of this name, which may lack LAPACK's, or from SciPy."""
+    """Find a routine as a C function, in the library of this name, which may lack LAPACK's, or in SciPy."""
     made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (ARGUMENTS | LAPACK)[name[1:]])
     given = library and (name[1:] not in LAPACK or hasattr(load_library(library), f"{name}_"))
     function = made(_find_symbol(load_library(library), name) if given else _find_in_scipy(name))
@@ -50,7 +49,7 @@ def _routine(name: str, library: str = "") -> Any:
 
 
 def _find_in_scipy(name: str) -> int:
-    """The address of SciPy's routine of this name."""
+    """Find the address of SciPy's routine of this name."""
     capsule = _module("cython_lapack" if name[1:] in LAPACK else "cython_blas").__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -59,11 +58,11 @@ def _find_in_scipy(name: str) -> int:
     return get_pointer(capsule, get_name(capsule))
 
 
-_loading = Lock()  # ranks that are threads come to their first product together
+_loading = Lock()  # ranks that are threads may start their first product at the same time
 
 
 def _module(name: str) -> Any:
-    """A module of scipy.linalg, loaded without the rest of that package, which takes ten times as long."""
+    """Load a module of scipy.linalg without the rest of that package, which takes ten times as long."""
     with _loading:
         return _without_package(name)
 
@@ -80,22 +79,22 @@ def _without_package(name: str) -> Any:
         raise ImportError(f"SciPy {scipy.__version__} has no {full}")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules.pop(full, None)  # so that an import of scipy.linalg, later, takes it in as its own
+    sys.modules.pop(full, None)  # so that a later import of scipy.linalg loads its own
     return module
 
 
 @cache
 def load_library(library: str) -> Any:
-    """A library, loaded by its name.
+    """Load a library by its name, and test it.
 
-    DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now,
-    since later, in a product, only ranks that have something to multiply would notice.
+    DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine. Later, in a product,
+    only ranks with non-empty blocks would notice.
     """
     try:
         loaded = _open_library(library)
     except OSError as error:
         raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path, or a name that is found") from None
-    # n = 1 in 32 bits; read as 64 bits it is negative, so that nothing is scaled.
+    # n = 1 in 32 bits; read as 64 bits n is negative, and dscal does nothing.
     x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)
     scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_find_symbol(loaded, "dscal"))
     scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
@@ -107,7 +106,7 @@ def load_library(library: str) -> Any:
 
 
 def _open_library(library: str) -> Any:
-    """A library as the dynamic linker finds it or, by its name alone, where packages of PyPI and conda put theirs, as mkl does."""
+    """Open a library as the dynamic linker finds it, or where packages of PyPI and conda put theirs, such as mkl."""
     try:
         return ctypes.CDLL(library)
     except OSError:
@@ -125,9 +124,9 @@ def _find_symbol(loaded: Any, name: str) -> int:
 
 
 def orientation(x: Any) -> tuple[bytes, int] | None:
-    """How a BLAS is given x^T in Fortran order, and the leading dimension.
+    """BLAS's flag for x^T in Fortran order, and the leading dimension.
 
-    b"N" where x has unit stride within rows, b"T" within columns. None: x has neither, or its
+    b"N" if x has unit stride within rows, b"T" within columns. None if x has neither, or if its
     leading dimension is too long.
     """
     size = x.itemsize
@@ -143,13 +142,13 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
 def can_take(x: Any, dtype: np.dtype) -> bool:
     """Whether x can be a factor in a product of this dtype without a copy.
 
-    BLAS needs a unit stride; NumPy, which multiplies the dtypes that BLAS lacks, takes any strides.
+    BLAS needs a unit stride. NumPy multiplies the dtypes that BLAS lacks, with any strides.
     """
     return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
 
 
 def are_plain(a: Any, b: Any, c: Any) -> bool:
-    """Whether these are three arrays without gaps, of the same dtype, one of BLAS's, and of sizes that BLAS takes."""
+    """Whether three arrays have no gaps, the same dtype, one of BLAS's, and sizes that BLAS takes."""
     kind = c.dtype
     gapless = a.flags.forc and b.flags.forc and c.flags.forc
     return gapless and kind.char in ROUTINES and a.dtype is kind is b.dtype and 0 < a.size <= LIMIT and 0 < b.size <= LIMIT
@@ -165,7 +164,7 @@ def _fits(a: Any, b: Any, c: Any) -> bool:
 
 
 def needs_extra(c: Any, beta: complex) -> bool:
-    """Whether a product that BLAS cannot add to c is made in extra memory first.
+    """Whether a product that BLAS cannot add to c needs extra memory.
 
     NumPy's matmul cannot add, and for BLAS's dtypes it is a slow loop if c has no unit stride.
     """
@@ -173,9 +172,9 @@ def needs_extra(c: Any, beta: complex) -> bool:
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex, alike: bool = False) -> bool:
-    """`c = alpha a b + beta c` in place, for factors that it `can_take`. False, and nothing done, where BLAS cannot write to c.
+    """`c = alpha a b + beta c` in place, for factors that it `can_take`. False, and nothing done, if BLAS cannot write to c.
 
-    alike: the same bits however the factors lie
+    alike: the same bits for any strides of the factors
     """
     into = orientation(c) if _fits(a, b, c) else None
     if into is None:
@@ -192,7 +191,7 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: comp
 def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, beta: complex) -> None:
     """`y = alpha a x + beta y`, x and y with one column: gemm would take several times as long."""
     if beta == 0:
-        y.fill(0)  # some BLAS would read it
+        y.fill(0)  # some BLAS read y even with beta = 0
     (how, lda), (m, k) = orientation(a), a.shape  # type: ignore[misc]
     steps = (each.strides[0] // each.itemsize if len(each) > 1 else 1 for each in (x, y))
     sizes = (ctypes.c_int * 5)(*((k, m) if how == b"N" else (m, k)), lda, *steps)
@@ -204,9 +203,9 @@ def _times_vector(a: np.ndarray, x: np.ndarray, y: np.ndarray, alpha: complex, b
 
 
 def bind_matvec(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> Callable[[], None]:
-    """A function that does `y += a x`, or a^H x, again and again: a by columns, x and y of one column, without gaps.
+    """Bind `y += a x`, or a^H x, as a function to call many times: a by columns, x and y of one column, without gaps.
 
-    What takes time at each call of a BLAS, the boxing of arguments, is done once.
+    Arguments are boxed once: that takes most of the time of a short call.
     """
     (m, k), (both, scalar) = a.shape, box_scalars(1, 1, y.dtype.char)
     sizes = (ctypes.c_int * 4)(m, k, max(m, a.strides[1] // a.itemsize), 1)
@@ -215,7 +214,7 @@ def bind_matvec(a: np.ndarray, x: np.ndarray, y: np.ndarray, adjoint: bool) -> C
         _routine(VECTORS[y.dtype.char], config.settings.blas), b"C" if adjoint else b"N", size, size + 4, scalar, _address(a),
         size + 8, _address(x), size + 12, scalar, _address(y), size + 12,
     )
-    call.__dict__["kept"] = sizes, both, a, x, y  # whose addresses it has
+    call.__dict__["kept"] = sizes, both, a, x, y  # keep alive: `call` has their addresses
     return call
 
 
@@ -257,7 +256,7 @@ def _address(x: np.ndarray) -> int:
 
 @lru_cache(maxsize=256)
 def box_scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
-    """Both scalars in memory, as a BLAS takes them, and the address of the first."""
+    """Put both scalars into memory for a BLAS; return them, and the address of the first."""
     both = np.array([alpha, beta], char)
     return both, _address(both)
 
@@ -268,9 +267,8 @@ def box_scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, i
 def _limit(loaded: Any, to: Any) -> None:
     """Set the number of threads of the BLAS libraries that are loaded.
 
-    threadpoolctl lets only the first thread that has set OpenBLAS's number set it again, until that
-    thread's claim is cleared: else another thread, such as a rank's that loads SciPy's BLAS, would
-    set nothing.
+    threadpoolctl lets only the first thread that set OpenBLAS's number set it again, until its
+    claim is cleared. Other threads, such as ranks that load SciPy's BLAS, must set it, too.
     """
     from threadpoolctl import OpenBLASController
 
@@ -300,8 +298,8 @@ def set_threads(threads: int) -> None:
 def with_threads(threads: int) -> Iterator[None]:
     """Limit every BLAS to so many threads for a with-block.
 
-    What is loaded is searched for once only: that takes longer than all else in a short run of the
-    threads world.
+    Loaded libraries are searched for once: the search takes most of a short run of the threads
+    world.
     """
     global _threads
     before, loaded = _threads, _find_loaded()
@@ -313,5 +311,5 @@ def with_threads(threads: int) -> Iterator[None]:
     finally:
         _threads = before
         _limit(loaded, had)
-        if _routine.cache_info().currsize > routines:  # SciPy's may have been loaded in the block
+        if _routine.cache_info().currsize > routines:  # the block may have loaded SciPy's BLAS
             _limit_loaded(max((library["num_threads"] for library in had), default=cores.share(1)))

@@ -1,9 +1,8 @@
-"""The work of neural networks' layers, composed of NumPy's functions: for arrays of any kind, and as a reference for kernels.
+"""The work of neural networks' layers in NumPy's functions: for arrays of any kind, and as a reference for kernels.
 
-Arrays are (m, n): m tokens, and this rank's n of the features or of the vocabulary. Sums over a
-row, to which other ranks have addends, are (m, 1). An argument that is said to be spent may be
-written to. Sums have the dtype `sum_dtype`: in bfloat16 256 + 1 is 256, and in float16 squares soon
-overflow.
+Arrays are (m, n): m tokens, and this rank's n features or words of the vocabulary. Sums over a row
+are (m, 1), this rank's addends. A function may write to an argument that is called spent. Sums have
+the dtype `sum_dtype`: in bfloat16 256 + 1 is 256, and in float16 squares soon overflow.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import numpy as np
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in which numbers are added up: float32 for the 16-bit floats, which only store."""
+    """The dtype of sums: float32 for 16-bit floats, else the same."""
     return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
 
 
 @lru_cache(maxsize=64)
 def reduction_dtype(dtype: Any, op: str) -> Any:
-    """The dtype in which numbers are added up (op "add"), or their maximum is found."""
+    """The dtype of sums (op "add"), or of maxima."""
     return sum_dtype(dtype) if op == "add" else dtype
 
 
 def widen(x: Any) -> Any:
-    """`x` as it is added up: a copy where it is of 16-bit floats, else x itself."""
+    """`x` in the dtype of sums: a copy of 16-bit floats, else x itself."""
     return x.astype(sum_dtype(x.dtype), copy=False)
 
 
@@ -78,9 +77,9 @@ def moments(x: Any) -> tuple[Any, Any]:
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
     """Turn sums of squares about the mean of this rank's n features into those about all ranks' mean.
 
-    These are about the mean of `count` features, and can be added over ranks. own, sums: the sum of
-    this rank's features, and of all. Chan, Golub, LeVeque, Algorithms for computing the sample
-    variance, 1983, (2.1).
+    The new sums, about the mean of all `count` features, can be added over ranks. own, sums: the
+    sum of this rank's features, and of all. Chan, Golub, LeVeque, Algorithms for computing the
+    sample variance, 1983, (2.1).
     """
     apart = own / max(n, 1) - sums / count
     apart *= apart
@@ -91,10 +90,13 @@ def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
 def normalise(
     x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool
 ) -> tuple[Any, Any, Any]:
-    """The normalised x, with gain and offset, what its gradient needs, and the scale: (y, normal, scale).
+    """Normalise x: (y, normal, scale), of which the gradient needs the last two.
 
-    scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`,
-    and y = normal gain + offset. sums=None, offset=None: 0.
+        scale  = 1 / sqrt(squares / count + eps)
+        normal = (x - sums / count) scale
+        y      = normal gain + offset
+
+    sums=None, offset=None: 0. normal is None unless `keep`.
     """
     scale = 1 / np.sqrt(squares / count + eps)
     normal = x * scale if sums is None else x - sums / count
@@ -108,7 +110,7 @@ def normalise(
 
 
 def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
-    """The sums over each row of x gain y into out[-1], and, where out is (2, m, 1), of x gain into out[0]. gain=None: 1."""
+    """Sum x gain y over each row into out[-1], and, if out is (2, m, 1), x gain into out[0]. gain=None: 1."""
     part = widen(x) if gain is None else widen(x) * gain
     if len(out) == 2:
         out[0] = part.sum(axis=1, keepdims=True)
@@ -116,10 +118,11 @@ def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
 
 
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
-    """The gradient of normalise's x, given that of its y.
+    """The gradient of normalise's x, from that of its y.
 
-    It is (dy gain - (sums[0] + normal sums[-1]) / count) scale. sums: what `row_sums` gives, added
-    up over ranks; if it has one sum only, the first is 0.
+        (dy gain - (sums[0] + normal sums[-1]) / count) scale
+
+    sums: those of `row_sums`, added up over ranks; if there is only one, the first is 0.
     """
     means = sums / count
     less = normal * means[-1]
@@ -135,10 +138,9 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 
 
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
-    """The exponentials of x - top; their sums over each row are written to sums[0].
+    """The exponentials of x - top; writes their sums over each row to sums[0].
 
-    What is written to sums[1] is each row's x - top at column places[row], or 0 where that is none
-    of 0 ... n - 1.
+    Writes each row's x - top at column places[row] to sums[1], or 0 if there is no such column.
     """
     powers = x - top
     np.exp(powers, out=powers)
@@ -158,15 +160,15 @@ def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.nda
 
 
 def _find_places(places: np.ndarray, x: Any) -> np.ndarray:
-    """The rows whose places are columns of x."""
+    """Find the rows whose places are columns of x."""
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
 
 
-LEADING = 0.6  # of the largest element of a column: the first that is as large tells the column's sign
+LEADING = 0.6  # of the largest element of a column: the first as large decides the column's sign
 
 
 def conjugate_phases(module: Any, x: Any) -> Any:
-    """Of each column the factor of absolute value 1 that makes the first of its large elements positive. module: numpy or cupy."""
+    """Find each column's factor of absolute value 1 that makes its first large element positive. module: numpy or cupy."""
     sizes = module.abs(x)
     first = (sizes >= LEADING * sizes.max(axis=0)).argmax(axis=0)
     leading = x[first, module.arange(x.shape[1])]

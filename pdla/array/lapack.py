@@ -1,8 +1,8 @@
-"""LAPACK by pointer: what factorizations do with one rank's blocks, in place, on NumPy arrays of any strides.
+"""LAPACK by pointer: the local work of factorizations, in place, on NumPy arrays of any strides.
 
-A block in C order is, to LAPACK, its transpose in Fortran order: so triangles, sides and transposes
-are exchanged, and nothing is copied. A block without a unit stride is copied, and copied back.
-NumPy has float32, float64, complex64 and complex128 here.
+A block in C order is, to LAPACK, its transpose in Fortran order: triangles, sides and transposes
+are exchanged, and nothing is copied. A block without a unit stride is copied, and copied back. The
+dtypes are float32, float64, complex64 and complex128.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from pdla.array.dtypes import near_one
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # see has_reciprocals
 WORK = 64  # columns of a work array: at least LAPACK's blocks
-LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; columns for which it is
+LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; the fewest columns for that
 
 
 def potrf(a: np.ndarray) -> tuple[int, float]:
-    """The lower triangle of a Hermitian a becomes its Cholesky factor, in place; what is above the diagonal becomes 0.
+    """Replace the lower triangle of a Hermitian a by its Cholesky factor, and the elements above by 0.
 
-    Gives the order of the first leading minor that is not positive definite, and its last pivot;
+    Return the order of the first leading minor that is not positive definite, and its last pivot;
     (0, 0) if there is none.
     """
     with in_place(np, a) as (x, how, ld):
         info = _lapack("potrf", x, b"U" if how == b"N" else b"L", a.shape[:1], ld)
     diagonal = a.diagonal().real
-    fine = diagonal > 0  # False for NaN, too, at which some LAPACKs do not stop
+    fine = diagonal > 0  # False for NaN, too: some LAPACKs do not stop there
     if info or not fine.all():
         first = info - 1 if info else int(fine.argmin())
         return first + 1, float(diagonal[first])
-    for i in range(len(a)):  # in place: the block may be the whole matrix
+    for i in range(len(a)):  # without a copy: the block may be the whole matrix
         a[i, i + 1 :] = 0
     return 0, 0.0
 
 
 def trtri(a: np.ndarray) -> float:
-    """Invert a lower triangular a without zeros on its diagonal, in place; give its mean condition.
+    """Invert a lower triangular a without zeros on its diagonal, in place; return its mean condition.
 
-    That is |a| |a^-1| / n in Frobenius norms: 1 for the identity. It is infinite or NaN where a
-    norm leaves the dtype's range.
+    The mean condition is |a| |a^-1| / n in Frobenius norms, 1 for the identity; infinite or NaN if
+    a norm leaves the dtype's range.
     """
     size = frobenius(np, a)
     with in_place(np, a) as (x, how, ld):
@@ -56,21 +56,21 @@ def trtri(a: np.ndarray) -> float:
 
 
 def frobenius(module: Any, a: Any) -> float:
-    """The norm of a block; infinite or 0 where squares leave the dtype's range. module: numpy or cupy."""
+    """The Frobenius norm of a block; infinite or 0 if squares leave the dtype's range. module: numpy or cupy."""
     return sqrt(float(module.vdot(a, a).real))
 
 
 def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
-    """`a` (m x n), a copy of `before`, becomes L and U of P a = L U, by partial pivoting; best for columns of unit stride.
+    """Factor P a = L U with partial pivoting, in place; a (m x n) is a copy of `before`, best by columns.
 
-    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the first
-    `find_fault` of the diagonal of U.
+    Return the pivots: row i was exchanged with row pivots[i], one after another; and `find_fault`
+    of U's diagonal.
     """
     pivots = np.zeros(min(a.shape), np.int32)
     with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
     pivots -= 1
-    zero = a.diagonal() == 0  # also where a pivot that counts as 0 was not brought there
+    zero = a.diagonal() == 0  # also where LAPACK counted a pivot as 0, and did not exchange its row
     if not has_reciprocals(a.diagonal()) or (zero & (pivots != np.arange(len(pivots)))).any():
         a[...] = before
         pivots = _eliminate(a)
@@ -78,7 +78,7 @@ def getrf(a: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def find_fault(diagonal: np.ndarray) -> int:
-    """The number of the first pivot that is 0, or minus the number of the first that is not finite, from 1 on; 0: none is."""
+    """Find the first bad pivot, number i from 1 on: i if it is 0, -i if it is not finite; 0 if all are good."""
     fine = np.isfinite(diagonal) & (diagonal != 0)
     if fine.all():
         return 0
@@ -87,7 +87,7 @@ def find_fault(diagonal: np.ndarray) -> int:
 
 
 def _eliminate(a: np.ndarray) -> np.ndarray:
-    """`getrf` column by column, by divisions; gives the pivots."""
+    """`getrf` column by column, by divisions; return the pivots."""
     pivots = np.arange(min(a.shape), dtype=np.int32)
     with np.errstate(all="ignore"):
         for k in range(len(pivots)):
@@ -100,10 +100,10 @@ def _eliminate(a: np.ndarray) -> np.ndarray:
 
 
 def geqrt(a: np.ndarray) -> np.ndarray:
-    """`a` (m x n, n <= m) becomes R and, below its diagonal, V of a = (I - V T V^H) R; best for columns of unit stride.
+    """Factor a = (I - V T V^H) R (m x n, n <= m) in place: R, and V below its diagonal; best by columns.
 
-    V has ones on its diagonal and zeros above. Gives T, upper triangular, with tau on its diagonal.
-    Recursive: Elmroth and Gustavson, IBM J. Res. Dev. 44 (2000), LAPACK's geqrt3.
+    V has ones on its diagonal and zeros above. Return T, upper triangular, with tau on its
+    diagonal. Recursive: Elmroth and Gustavson, IBM J. Res. Dev. 44 (2000), LAPACK's geqrt3.
     """
     (m, n), t = a.shape, np.zeros((a.shape[1], a.shape[1]), a.dtype, order="F")
     assert n <= m, f"geqrt of {m} x {n}: at most as many columns as rows"
@@ -117,7 +117,7 @@ def geqrt(a: np.ndarray) -> np.ndarray:
 
 
 def larft(gram: np.ndarray, tau: np.ndarray) -> np.ndarray:
-    """T of I - V T V^H, from V^H V and tau. A tau of 0 stands for no reflection.
+    """Find T of I - V T V^H, from V^H V and tau. A tau of 0 means no reflection.
 
     T^-1 is V^H V above the diagonal, and 1 / tau on it: Joffrain et al., ACM TOMS 32 (2006).
     """
@@ -133,10 +133,11 @@ def larft(gram: np.ndarray, tau: np.ndarray) -> np.ndarray:
 
 
 def orhr_col(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The block reflector whose first n columns are, but for signs, those of which q is the top n x n square.
+    """Reconstruct the block reflector of orthonormal columns, up to signs S, from their top n x n square q.
 
-    q - S = L U, without pivoting, where each sign of S is chosen as its column is reached: so that no digits cancel. Gives L, U,
-    T = -U S^H L^-H, and S: Ballard et al., UCB/EECS-2013-175, algorithm 5.
+    q - S = L U without pivoting. Each sign of S is chosen when its column is reached, so that no
+    digits cancel. Return L, U, T = -U S^H L^-H, and S: Ballard et al., UCB/EECS-2013-175, algorithm
+    5.
     """
     u, n = q.copy(), len(q)
     signs = np.ones(n, q.dtype)
@@ -153,7 +154,7 @@ def orhr_col(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
 
 
 def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eigenvalues, ascending, and eigenvectors of a tridiagonal matrix, by divide and conquer; NaN where it failed."""
+    """Eigenvalues, ascending, and eigenvectors of a tridiagonal matrix, by divide and conquer; NaN if that fails."""
     n = len(d)
     w, e, z = d.copy(), e.copy(), np.empty((n, n), d.dtype, order="F")
     if not n or not (np.isfinite(d).all() and np.isfinite(e).all()):
@@ -168,7 +169,7 @@ def stedc(d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """The eigenvalues alone, ascending, by QR iteration without roots; NaN where it failed."""
+    """Eigenvalues alone, ascending, by QR iteration without roots; NaN if that fails."""
     w, e = d.copy(), e.copy()
     if not len(d) or not (np.isfinite(d).all() and np.isfinite(e).all()):
         return w * np.nan
@@ -179,10 +180,10 @@ def sterf(d: np.ndarray, e: np.ndarray) -> np.ndarray:
 
 
 def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
-    """Roots number begin to end of the secular equation 1 + rho sum z_i^2 / (d_i - x) = 0, of three or more ascending poles d.
+    """Roots begin to end - 1 of the secular equation 1 + rho sum z_i^2 / (d_i - x) = 0.
 
-    Each is given as its difference to the nearer pole beside it, below (> 0) or above (< 0): NaN
-    where it was not found. z has the length 1.
+    There are three or more poles d, ascending; z has length 1. A root is its difference from the
+    nearer of the poles beside it, > 0 from the lower one, < 0 from the upper; NaN if not found.
     """
     n, dtype = len(d), d.dtype
     delta, scalars, found = np.empty(n, dtype), np.array([rho, 0], dtype), np.empty(end - begin, dtype)
@@ -198,13 +199,13 @@ def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.
 
 
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
-    """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
+    """`b` = t^-1 b, in place, with the lower or the upper triangle of t; the other one is not read. Transposes are views.
 
-    unit       t has ones on its diagonal, whatever is there
+    unit       t has ones on its diagonal, whatever is stored there
     conjugate  b = conj(t)^-1 b
 
-    Large triangles are halved, again and again, for a wide b, as OpenBLAS's trsm has half the speed
-    of its gemm.
+    Large triangles are halved recursively for a wide b: OpenBLAS's trsm has half the speed of its
+    gemm.
     """
     if not b.size:
         return
@@ -232,10 +233,11 @@ def _substitute(t: np.ndarray, b: np.ndarray, lower: bool) -> None:
 
 
 def has_reciprocals(d: np.ndarray) -> bool:
-    """Whether BLAS can divide by each of these numbers: it multiplies by 1 / d, which must be finite, as the sums that lead to it.
+    """Whether BLAS can divide by each of these numbers: it multiplies by 1 / d, which must be finite.
 
-    OpenBLAS's getrf neither divides by a number of which both parts are subnormal nor brings it to
-    the diagonal, where one is left that is at most twice as large. Zero and NaN are the caller's.
+    OpenBLAS's getrf takes a number for 0 if both its parts are subnormal: it neither pivots on it
+    nor divides by it. The number that stays on the diagonal is then at most twice as large. The
+    caller handles zero and NaN.
     """
     sizes = np.maximum(np.abs(d.real), np.abs(d.imag)) if d.dtype.kind == "c" else np.abs(d)
     least, most = DIVISORS[d.dtype.char]
@@ -243,9 +245,9 @@ def has_reciprocals(d: np.ndarray) -> bool:
 
 
 def divide(x: Any, d: Any, asarray: Callable[[Any], Any] = np.asarray) -> Any:
-    """`x` / d, for numbers d of NumPy's; if they are complex, by multiples of both whose reciprocals are finite.
+    """`x` / d, for NumPy's numbers d. Complex ones are scaled to finite reciprocals first.
 
-    asarray: how x's module is given d.
+    asarray: converts d for x's module
     """
     if d.dtype.kind != "c":
         return x / asarray(d)
@@ -265,10 +267,10 @@ def _trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool, conjugate: bool
 
 
 def orient_triangle(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
-    """How a BLAS is given t, to solve for a block that lies as `into` says.
+    """BLAS's arguments for t, to solve for a block stored as `into` says.
 
-    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it
-    is x^T t^T = b^T, where t^T is what BLAS sees if t lies by rows, too.
+    Return t or a copy, its leading dimension, and the flags side, triangle and transpose. A block
+    stored by rows is solved as x^T t^T = b^T; BLAS sees t^T if t is stored by rows, too.
     """
     conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
     if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
@@ -279,9 +281,10 @@ def orient_triangle(module: Any, t: Any, into: bytes, lower: bool, conjugate: bo
 
 
 def larfg(x: np.ndarray) -> tuple[float, complex]:
-    """x, one column, becomes v, v_0 = 1, of H = I - tau v v^H with H^H x = (beta, 0, ...). Gives beta, which is real, and tau.
+    """Replace a column x by v, v_0 = 1, of H = I - tau v v^H with H^H x = (beta, 0, ...); return the real beta, and tau.
 
-    Squares of x must not overflow; those that vanish count as 0. (LAPACK's own takes three times as long for short columns.)
+    Squares of x must not overflow; squares that underflow count as 0. (LAPACK's own takes three
+    times as long for short columns.)
     """
     alpha, rest = x[0, 0].item(), x[1:, 0]
     wide = rest if x.itemsize > 4 * (1 + (x.dtype.kind == "c")) else rest.astype(np.result_type(x.dtype, np.float64))
@@ -295,9 +298,10 @@ def larfg(x: np.ndarray) -> tuple[float, complex]:
 
 
 def sytrd(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A = Q T Q^H, of a Hermitian a, whose lower triangle alone is read, in place. Gives T's diagonal, the one below, and tau.
+    """Reduce a Hermitian a = Q T Q^H in place; return T's diagonal, its subdiagonal, and tau.
 
-    Below the first subdiagonal of a come the vectors of the reflections whose product is Q; best for columns of unit stride.
+    Only the lower triangle is read. The vectors of Q's reflections replace the elements below the
+    subdiagonal. Best by columns.
     """
     n, real = len(a), a.real.dtype
     d, e, tau = np.zeros(n, real), np.zeros(max(1, n), real), np.zeros(max(1, n), a.dtype)
@@ -338,7 +342,7 @@ def syevd(a: np.ndarray) -> np.ndarray:
 
 
 def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:
-    """Call name(flags..., sizes..., x, ld, arrays..., info); gives info."""
+    """Call name(flags..., sizes..., x, ld, arrays..., info); return info."""
     if not x.size:
         return 0
     numbers = (ctypes.c_int * 4)(*shape, *[0] * (2 - len(shape)), ld, 0)
@@ -351,10 +355,10 @@ def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: 
 
 @contextmanager
 def in_place(module: Any, a: Any, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
-    """`a` as LAPACK takes it, its `orientation`, and its leading dimension.
+    """A with-block with `a` as LAPACK takes it, its `orientation`, and its leading dimension.
 
-    A copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the
-    end. module: numpy or cupy.
+    A block without a unit stride, or in another order than `wanted`, is copied, and copied back at
+    the end. module: numpy or cupy.
     """
     how = orientation(a)
     if how is not None and wanted in (b"", how[0]):

@@ -1,4 +1,4 @@
-"""Arrays without data: a shape and a dtype. Dry runs compute with them, at no cost whatever the size."""
+"""Arrays without data, with a shape and a dtype only. Dry runs compute with them, at no cost whatever the size."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pdla.indices import IndexSet, Selection
 name = "meta"
 
 AT_ONCE = numpy.AT_ONCE
-ITERATED = 16  # what a root takes for each pole, and an eigenvalue for each other one, in numbers read or written
+ITERATED = 16  # numbers read or written in the time of a root for each pole, or of an eigenvalue for each other one
 
 
 class Meter(Protocol):
-    """Is told what work would be done on arrays with data; a `Clock` is one."""
+    """A meter of the work that arrays with data would take, such as a `Clock`."""
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None: ...
 
@@ -48,7 +48,7 @@ metered: ContextVar[Meter | None] = ContextVar("pdla_meter", default=None)
 
 
 def _touch(*arrays: Any) -> None:
-    """Tell the meter of elementwise work that reads and writes these arrays."""
+    """Report elementwise work that reads and writes these arrays to the meter."""
     meter = metered.get()
     if meter is not None:
         meter.touch(sum(x.nbytes for x in arrays))
@@ -56,13 +56,13 @@ def _touch(*arrays: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _ghost(shape: tuple[int, ...]) -> np.ndarray:
-    """An array of this shape that is one element of memory, by which NumPy tells the shape of x[key]."""
+    """Make an array of this shape over one element of memory, so that NumPy finds the shape of x[key]."""
     return _seen_as(shape, (0,) * len(shape))
 
 
 @lru_cache(maxsize=1024)
 def _in_order(shape: tuple[int, ...]) -> np.ndarray:
-    """The same with the strides of C order, by which NumPy tells the strides of views. It must not be read."""
+    """Make the same with the strides of C order, so that NumPy finds the strides of views. Never read its elements."""
     return _seen_as(shape, [prod(shape[i + 1 :]) for i in range(len(shape))])
 
 
@@ -79,7 +79,7 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         for shape in shapes:
-            _ghost(shape)  # MemoryError, if it is this shape that NumPy refuses, for its size
+            _ghost(shape)  # MemoryError, if NumPy refuses this shape for its size
         raise
 
 
@@ -87,7 +87,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     """An array with a shape and a dtype, but no elements; NumPy's elementwise functions and operators on it give Metas.
 
     lying  an array (`_in_order`) with the strides that a view would have; None: C order, without gaps
-    base   of a view: the array whose memory it would share, which it keeps alive; else None
+    base   of a view: the array whose memory it would share, and which it keeps alive; else None
     """
 
     __slots__ = ("__weakref__", "base", "dtype", "lying", "shape")
@@ -152,7 +152,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
-        # NumPy tells the dtype of the result from numbers and empty arrays.
+        # NumPy finds the dtype of the result from numbers and empty arrays.
         alike = (x if isinstance(x, (int, float, complex)) else np.empty(0, _dtype(x)) for x in inputs)
         made = Meta(_broadcast(*shapes), ufunc(*alike).dtype)
         (made,) = kwargs.get("out", (made,))  # x += y gives x itself
@@ -195,7 +195,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Meta:
 
 
 def memory(size: int) -> None:
-    """Arrays without data need none."""
+    """Do nothing: arrays without data need no memory."""
 
 
 def view_memory(memory: None, shape: tuple[int, ...], dtype: Any) -> Meta:
@@ -245,7 +245,7 @@ def copy_all(pairs: Iterable[tuple[Meta, Meta]]) -> None:
 
 
 def land(target: Meta, box: Meta) -> None:
-    """Copy what has arrived in a box of its own to where it belongs."""
+    """Copy a message from the box in which it has arrived."""
     copy(target, box)
 
 
@@ -288,7 +288,7 @@ def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
 
 
 def bind_put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> Callable[[], None]:
-    """A function that does `put` with these arrays, again and again."""
+    """Bind `put` with these arrays, as a function to call many times."""
     return partial(put, x, rows, cols, source)
 
 
@@ -313,7 +313,7 @@ def gemm(
 ) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
-    if c.size and a.shape[1]:  # extra memory is taken where pdla/array/numpy.py's gemm takes it
+    if c.size and a.shape[1]:  # as pdla/array/numpy.py's gemm allocates extra memory
         besides = [allocate(x.shape, c.dtype) for x in (a, b) if not blas.can_take(x, c.dtype)]
         if not blas.can_add(a, b, c) and blas.needs_extra(c, beta):
             besides.append(allocate(c.shape, c.dtype))
@@ -327,7 +327,7 @@ def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
 
 
 def can_square(a: Meta, c: Meta) -> bool:
-    """Whether arrays with data would be squared: those that PDLA_ARRAY names."""
+    """Whether the arrays with data that PDLA_ARRAY names could be squared."""
     return config.settings.array == "numpy" and blas.can_square(a, c)
 
 
@@ -338,7 +338,7 @@ def square(a: Meta, c: Meta, alpha: complex) -> None:
 
 
 def _lapack(m: int, n: int, operations: float, dtype: Any) -> None:
-    """So many operations on an m x n block in which each element is used m or n times, as in a product."""
+    """Report operations on an m x n block that use each element m or n times, as in a product."""
     meter = metered.get()
     if meter is not None and m and n:
         meter.lapack(m, n, operations, dtype)
@@ -355,7 +355,7 @@ def trtri(a: Meta) -> float:
 
 
 def getrf(a: Meta, before: Meta) -> tuple[np.ndarray, int]:
-    """Pivots as of random elements, most of which are in rows below the square on top."""
+    """Return pivots as of random elements: most are in rows below the top square."""
     (m, n), k = a.shape, min(a.shape)
     _lapack(m, n, 2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3, a.dtype)
     return np.minimum(np.arange(k) + n, max(0, m - 1)), 0
@@ -395,7 +395,7 @@ def laed4(d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.
 
 
 def _scalar(count: int, dtype: np.dtype) -> None:
-    """Iterations on numbers that stay in a cache, each as long as so many numbers of a large array take."""
+    """Report iterations in cache, as the time of reading `count` numbers of a large array."""
     meter = metered.get()
     if meter is not None:
         meter.touch(count * dtype.itemsize)
@@ -415,7 +415,7 @@ def larfg(x: Meta) -> tuple[float, complex]:
 
 
 def sytrd(a: Meta) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Half of the work is products with vectors: each time a triangle is read."""
+    """Report the work: half of it is products with vectors, each of which reads a triangle."""
     n, real, meter = len(a), a.real.dtype, metered.get()
     _lapack(n, n, 2 * n**3 / 3, a.dtype)
     if meter is not None:
@@ -456,11 +456,11 @@ def make_leading_positive(x: Meta) -> None:
 
 
 def finish() -> None:
-    """Nothing to wait for."""
+    """Return: there is nothing to wait for."""
 
 
 def lane() -> int:
-    """There are no streams."""
+    """Return 0: there are no streams."""
     return 0
 
 

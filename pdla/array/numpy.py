@@ -30,9 +30,9 @@ from pdla.indices import IndexSet, Selection
 
 name = "numpy"
 
-AT_ONCE = 1 << 18  # elements: what is made of one piece is in a cache when it is used
-TURNED, ROWS = 2**12, 32  # elements from which on a matrix is turned round strip by strip, and the rows of a strip
-STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
+AT_ONCE = 1 << 18  # elements: results of a piece are still in a cache when they are used
+TURNED, ROWS = 2**12, 32  # elements of a matrix that is transposed in strips, and the rows of a strip
+STRIP = 2**16  # elements that are converted at a time for sums in another dtype
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -40,12 +40,12 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def memory(size: int) -> np.ndarray:
-    """`size` bytes, for arrays to be laid over: see `view_memory` and `view_at`."""
+    """Allocate `size` bytes, for `view_memory` and `view_at`."""
     return np.empty(size, np.uint8)
 
 
 def give_back() -> None:
-    """Give the system back what the allocator keeps of freed arrays, as glibc's does of those below 32 MB."""
+    """Return freed memory to the system, which the allocator keeps: glibc's keeps arrays below 32 MB."""
     if (trim := getattr(_libc(), "malloc_trim", None)) is not None:
         trim(0)
 
@@ -56,18 +56,18 @@ def _libc() -> Any:
 
 
 def view_memory(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array over the beginning of memory. All views of it have the same `base`, which lives as long as any of them."""
+    """View the start of memory as an array. All views of it have the same `base`, which lives as long as any of them."""
     dtype = np.dtype(dtype)
     return np.frombuffer(memory.data, np.uint8, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def view_at(memory: np.ndarray, begin: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array over memory, from byte `begin` on."""
+    """View memory from byte `begin` on as an array."""
     return np.ndarray(shape, dtype, memory, begin)
 
 
 def view_address(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int, int]) -> np.ndarray:
-    """Memory at an address as an array, which does not own it; strides in bytes, none below 0."""
+    """View memory at an address as an array, which does not own it; strides in bytes, none below 0."""
     if not prod(shape):
         return np.empty(shape, dtype)
     size = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + dtype.itemsize
@@ -76,7 +76,7 @@ def view_address(address: int, shape: tuple[int, int], dtype: np.dtype, strides:
 
 
 def has_no_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether no two elements of a matrix, which is not empty, are at the same place in memory."""
+    """Whether no two elements of a non-empty matrix share an address."""
     (rows, cols), (down, across) = shape, map(abs, strides)
     common = gcd(down, across) or 1
     return rows <= across // common or cols <= down // common
@@ -92,7 +92,7 @@ def host(x: np.ndarray) -> np.ndarray:
 
 
 def host_or(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """`x` as NumPy's array, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
+    """`x` as NumPy's array, for decisions by its elements; for arrays without data `unknown` instead."""
     return x
 
 
@@ -103,14 +103,14 @@ def is_finite(x: np.ndarray) -> bool:
 
 
 def create(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
-    """A new array whose contents `fill` writes."""
+    """Create an array, and let `fill` write its elements."""
     x = np.empty(shape, dtype)
     fill(x)
     return x
 
 
 def is_contiguous(x: np.ndarray) -> bool:
-    """Whether x lies in memory in C order without gaps, as it travels."""
+    """Whether x is in C order without gaps, as messages are."""
     return x.flags.c_contiguous
 
 
@@ -118,7 +118,7 @@ def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> Non
     if conjugate:
         np.conjugate(source, out=target, casting="same_kind")
     elif target.ndim == 2 and target.size > TURNED and _by_columns(target) != _by_columns(source):
-        for lo in range(0, len(target), ROWS):  # else each line of the target leaves the cache before its next element comes
+        for lo in range(0, len(target), ROWS):  # else each line of the target leaves the cache before its next element
             np.copyto(target[lo : lo + ROWS], source[lo : lo + ROWS], casting="same_kind")
     else:
         np.copyto(target, source, casting="same_kind")
@@ -135,7 +135,7 @@ def copy_all(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
 
 
 def land(target: np.ndarray, box: np.ndarray) -> None:
-    """Copy a message from the box in which it has arrived to where it belongs."""
+    """Copy a message from the box in which it has arrived."""
     copy(target, box)
 
 
@@ -148,7 +148,7 @@ def maximum(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
-    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is not read: its NaN vanish."""
     if beta == 0:
         copy(target, source)
     elif target.dtype != source.dtype:
@@ -175,13 +175,13 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
         part = np.empty(found.shape, x.dtype)
         found.extract(part)
         return part
-    if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
+    if x.strides[0] < x.strides[1]:  # a transpose: ndarray.take would copy its whole rows first
         return np.ascontiguousarray(_take_listed(x.T, cols, rows).T)
     return _take_listed(x, rows, cols)
 
 
 def _take_listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
-    """A part by lists, in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order."""
+    """Take a part by lists, in C order, as messages need it: NumPy's x[:, cols] is in Fortran order."""
     return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
 
 
@@ -210,7 +210,7 @@ def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> 
 
 
 def bind_put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> Callable[[], None]:
-    """A function that does `put` with these arrays, again and again."""
+    """Bind `put` with these arrays, as a function to call many times."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return partial(copy, x[rows, cols], source)
     if (found := strips.find(x, rows, cols)) is not None:
@@ -219,12 +219,12 @@ def bind_put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray
 
 
 def pick(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    """A copy of single elements, by row and column, one after another."""
+    """Copy single elements, by row and column, one after another."""
     return x[rows, cols]
 
 
 def place(x: np.ndarray, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
-    """Write single elements, by row and column: from an array of as many, or one number to all."""
+    """Write single elements, by row and column: from an array, or one number to all."""
     x[rows, cols] = source
 
 
@@ -244,9 +244,10 @@ def gemm(
 ) -> None:
     """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
-    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
-    allocate   allocate(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
-    alike  c has the same bits wherever the factors lie: by NumPy a a^T is rounded otherwise than a b^T with a copy b of a
+    a and b have one dtype. c has theirs or, for 16-bit floats, float32.
+
+    allocate  allocates an array (shape, dtype) for the copy of a factor, or a product that cannot be added in place
+    alike     c has the same bits for any addresses of factors: NumPy rounds a a^T differently from a b^T with a copy b of a
     """
     # NumPy has the same BLAS as SciPy, at a fifth of a call's cost.
     numpys = alpha == 1 and beta == 0 and not (alike or config.settings.blas)
@@ -272,7 +273,7 @@ def gemm(
 
 
 def _copy_factor(x: np.ndarray, dtype: np.dtype, allocate: Callable[..., np.ndarray]) -> np.ndarray:
-    """A copy by rows, or by columns where x lies rather so: in the order in which a message brings it, as BLAS adds by order."""
+    """Copy x in its own order, as a message does: BLAS adds in an order that depends on it."""
     made = allocate(x.shape, dtype)
     if abs(x.strides[0]) < abs(x.strides[1]):
         made = made.reshape(x.shape[::-1]).T
@@ -293,13 +294,13 @@ def gelu(x: np.ndarray, slope: bool, bias: np.ndarray | None = None) -> tuple[np
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
-    """A number from [0, 1) for each row and column, which depends on these and the key alone: splitmix64's mixing of counters."""
+    """Draw a number from [0, 1) for each row and column, which depends on these and the key alone: splitmix64's mixing."""
     keyed = _mix(rows.astype(np.uint64) + mix_key(key))
     return (_mix(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 def mix_key(key: int) -> np.uint64:
-    """What `uniform` adds to row numbers for this key."""
+    """Mix the key to the number that `uniform` adds to rows."""
     return _mix(np.array([key % 2**64], np.uint64))[0]
 
 
@@ -315,12 +316,12 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
-    """A new array of these rows and columns of a random matrix."""
+    """Draw these rows and columns of a random matrix."""
     return create((len(rows), len(cols)), draw.dtype, lambda x: draw.fill(x, rows, cols))
 
 
 def to_bytes(x: np.ndarray) -> bytes:
-    """The bytes of x's elements, without those that x86's long doubles leave unused."""
+    """The bytes of x's elements, without the unused ones of x86's long doubles."""
     x = np.ascontiguousarray(x)
     if x.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
         return x.tobytes()
@@ -329,9 +330,10 @@ def to_bytes(x: np.ndarray) -> bytes:
 
 
 def make_leading_positive(x: np.ndarray) -> None:
-    """Turn each column, by a factor of absolute value 1, so that the first of its large elements is positive.
+    """Scale each column by a factor of absolute value 1, so that the first of its large elements is positive.
 
-    Large are those of at least LEADING of the largest: so rounding does not choose between two that are as large.
+    Large elements have at least LEADING of the largest size: rounding cannot choose between two of
+    equal size.
     """
     cols = max(1, AT_ONCE // max(1, len(x)))
     for part in (x[:, lo : lo + cols] for lo in range(0, x.shape[1] if x.size else 0, cols)):
@@ -339,19 +341,19 @@ def make_leading_positive(x: np.ndarray) -> None:
 
 
 def finish() -> None:
-    """Return when all work that was asked for is done; here it always is."""
+    """Return when all work is done, which is always so here."""
 
 
 def lane() -> int:
-    """A number that tells the stream on which work is asked for from others; here there is none."""
+    """The number of the current stream; here 0."""
     return 0
 
 
 def bind_device() -> Callable[[], None]:
-    """A function for another thread to call, so that it uses this thread's device; here it does nothing."""
+    """Bind this thread's device: a function for another thread to call, which then uses it. Here it does nothing."""
     return finish
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two arrays share any element in memory; True, too, where that would take too long to find out."""
+    """Whether two arrays share any element in memory; True, too, if the search would take too long."""
     return np.may_share_memory(x, y, max_work=10_000)  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def load(
 
         A vector is a column. Pairs named real and imag are complex numbers.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut, without partial sums; by default the grid's `default_layout`.
     dataset : str, optional

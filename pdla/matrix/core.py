@@ -37,9 +37,9 @@ class DistMatrix:
     promote as NumPy's do. ``A @ B`` is `matmul`, and collective.
 
     Elementwise operators are local for a number, and for two matrices of the same grid and layout.
-    Otherwise they are collective: `redistribute` brings the right matrix to the left one's layout.
-    A rank receives at most as many elements as it has of the left one, and addends of partial sums
-    besides.
+    Otherwise they are collective, and redistribute the right matrix to the left one's layout. A
+    rank receives at most as many elements as its block of the left one has, and addends of partial
+    sums besides.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class DistMatrix:
     shape : tuple of int
         Rows and columns of the whole matrix.
     grid : ProcessGrid
-        What it is cut over.
+        The grid of its ranks.
     layout : Layout
         How it is cut.
     transposed : bool, optional
@@ -56,19 +56,19 @@ class DistMatrix:
     conjugated : bool, optional
         Whether it is a conjugate view.
     gaps : int, optional
-        Of `base`, the worst on any rank: 0: none; 1: between its rows; 2: within rows, too.
+        The worst gaps of `base` on any rank: 0: none; 1: between its rows; 2: within rows, too.
     common : array, optional
         The whole matrix, stored as `base` is, in memory that all ranks see.
     origin : Origin, optional
-        What it is a part of, for texts.
+        The matrix of which it is a part, for error texts.
 
     Raises
     ------
     OverflowError
         By an operator, for a number too large for the dtype; infinity and NaN are taken.
     ShapeError, GridError, LayoutError
-        By an operator, for matrices that do not go together: of other shapes, over other
-        communicators, or of partial sums that lie otherwise; on this rank.
+        By an operator, on this rank, for matrices of different shapes, over different
+        communicators, or of partial sums in different layouts.
 
     Examples
     --------
@@ -84,15 +84,15 @@ class DistMatrix:
 
     base: Any  # as stored: the transpose of the local block where `transposed`
     common: Any  # the whole matrix, stored as `base` is, in memory that all ranks see; None: there is no such memory
-    # The worst on any rank, so that plans on all ranks foretell what is packed: `base` has 0: no
-    # gaps; 1: gaps between its rows; 2: gaps within rows, too.
+    # Of any rank's `base` the worst, so that plans on all ranks predict the same packing: 0: no
+    # gaps; 1: gaps between rows; 2: gaps within rows, too.
     gaps: int
     shape: Shape
     grid: ProcessGrid
     layout: Layout
     transposed: bool
     conjugated: bool
-    origin: Origin | None  # of a part A[i:j, k:l]: errors tell of A and of these indices, not of the cuts that follow
+    origin: Origin | None  # of a part A[i:j, k:l]: errors name A and these indices, not the part's cuts
     xp: Any
 
     def __init__(
@@ -114,7 +114,7 @@ class DistMatrix:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "local" and value is self.local:
-            return  # A.local += 1 has written to the block, and gives it back
+            return  # A.local += 1 has written to the block, and assigns it again
         raise AttributeError(
             f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
             "A.redistribute(layout) and A.astype(dtype) make another"
@@ -139,12 +139,12 @@ class DistMatrix:
 
     @cached_property
     def stored(self) -> Any:
-        """The local block as it is in memory: that of a conjugate view is not conjugated yet."""
+        """The local block as stored in memory: not conjugated, even for a conjugate view."""
         return self.base.T if self.transposed else self.base
 
     @property
     def local(self) -> np.ndarray:
-        """The block of this rank, 2-D: writing to it writes to the matrix, but for a conjugate view."""
+        """The block of this rank, 2-D. Writing to it writes to the matrix, but for a conjugate view."""
         return self.xp.reinterpret(self.stored, self.conjugated)
 
     @property
@@ -165,7 +165,7 @@ class DistMatrix:
         return f"DistMatrix({self.description}, local {' x '.join(map(str, self.stored.shape))})"
 
     def _repr_html_(self) -> str:
-        """What it is, and who holds what, by the layout alone: no element is looked at, and nothing is sent."""
+        """The description, and a drawing of the layout. Local, and without a look at elements."""
         from pdla import show
 
         return show.heading(repr(self)) + draw_html(self.layout, self.shape, self.grid)
@@ -183,7 +183,7 @@ class DistMatrix:
 
         def __getattr__(self, name: str) -> Any:
             if hasattr(DistMatrix, name):
-                return object.__getattribute__(self, name)  # a property's own AttributeError has led here: raise that
+                return object.__getattribute__(self, name)  # raises the AttributeError of a property
             public = [known for known in (*vars(DistMatrix), *DistMatrix.__annotations__) if not known.startswith("_")]
             raise signposts.make_error("a DistMatrix", name, public, called=True)
 
@@ -272,10 +272,9 @@ class DistMatrix:
     def __getitem__(self, key: Any) -> Any:
         """Give a part: by slices a view, a matrix; by numbers an element, a row or a column.
 
-        Local for slices: nothing moves, and what is written to ``A[i:j, k:l]`` is written to A.
-        Collective for numbers, over the grid's communicator: ``A[i, j]`` is a number, ``A[i]`` and
-        ``A[:, j]`` are vectors, and every rank gets all of it. Numbers and ends of slices count
-        from the end where they are negative.
+        Slices are local: nothing moves, and writing to ``A[i:j, k:l]`` writes to A. Numbers are
+        collective over the grid's communicator: every rank gets the number ``A[i, j]``, or the
+        vector ``A[i]`` or ``A[:, j]``. Negative numbers and ends of slices count from the end.
 
         Parameters
         ----------
@@ -285,8 +284,8 @@ class DistMatrix:
         Returns
         -------
         DistMatrix, number or numpy.ndarray
-            Of slices the part, each element on the rank where it is in A. A number, or a vector in
-            memory of its own, has A's dtype.
+            By slices the part: each element stays on its rank. By numbers a number of A's dtype, or
+            a vector in memory of its own.
 
         Raises
         ------
@@ -295,9 +294,9 @@ class DistMatrix:
         ShapeError
             For any other index, on this rank.
         LayoutError
-            For a number, where A has partial sums, on every rank. For a slice of a dimension that
-            is cut along several axes, unless the cuts are cyclic and it begins with the first index
-            and has no step; for steps that do not divide the length of cyclic blocks; on this rank.
+            For a number, if A has partial sums, on every rank. On this rank for a slice of a
+            dimension that is cut along several axes; slices [:j] of cyclic cuts are allowed. On
+            this rank for steps that do not divide the length of cyclic blocks.
 
         Examples
         --------
@@ -344,8 +343,8 @@ class DistMatrix:
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write to a part, as ``A[i:j, k:l] = B`` or ``A[i, j] = 5``.
 
-        Local, but collective for a matrix that does not lie as the part does, which `redistribute`
-        brings there, as an operator does.
+        Local for a number, and for a matrix in the part's layout. Collective for a matrix in
+        another layout, which is redistributed, as by an operator.
 
         Parameters
         ----------
@@ -357,7 +356,7 @@ class DistMatrix:
         Raises
         ------
         IndexError
-            For a number outside the matrix. This and all others are raised on this rank.
+            For a number outside the matrix. All errors here are raised on this rank.
         ShapeError
             For another index or value.
         LayoutError
@@ -421,8 +420,8 @@ class DistMatrix:
         ShapeError
             For a dtype that is not one of numbers, or of which CuPy has no arrays.
         LayoutError
-            For partial sums whose addends may add up to something else in it (floats cut off to
-            integers, integers of another width).
+            For partial sums whose sum the cast could change: floats cut off to integers, integers
+            of another width.
         """
         dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
@@ -437,11 +436,11 @@ class DistMatrix:
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
     def _elementwise(self, other: Any, operation: Callable[..., Any], in_place: bool = False) -> DistMatrix:
-        """An operation with a number or a matrix, element by element.
+        """Apply an operation with a number or a matrix, element by element. Collective where `_match_layout` is.
 
-        Of partial sums, sums and differences are made with a matrix, addend by addend; products and
-        quotients with a number. in_place: written to this matrix's memory, where its views and the
-        caller of from_local see it.
+        Partial sums of two matrices are added or subtracted addend by addend. Partial sums are
+        multiplied or divided by a number. in_place: write to this matrix's memory, which its views
+        and the caller of from_local see.
         """
         operands = [self]
         if isinstance(other, DistMatrix):
@@ -479,10 +478,9 @@ class DistMatrix:
             raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {kind} has; cast the matrix first")
 
     def _new(self, block: Any) -> DistMatrix:
-        """A matrix like this one, of a new block, which is made C-contiguous.
+        """A matrix like this one, of a new block, which becomes C-contiguous.
 
-        NumPy's results from a transpose are stored by columns, and would be packed for every
-        message.
+        NumPy stores results from a transpose by columns; every message would pack them.
         """
         base = block
         if not self.xp.is_contiguous(block):
@@ -491,7 +489,7 @@ class DistMatrix:
         return self._like(base, transposed=False, conjugated=False)
 
     def _match_layout(self, other: DistMatrix, operation: str) -> DistMatrix:
-        """The other matrix in this one's layout: itself, if it has that; else redistributed, which is collective."""
+        """The other matrix in this one's layout: itself, if it has that layout; else, collectively, redistributed."""
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid == other.grid and self.matches_layout(other.layout):
@@ -508,7 +506,7 @@ class DistMatrix:
         return convert(other, self.layout, self.grid)
 
     def matches_layout(self, layout: Layout) -> bool:
-        """Tell whether ranks would hold the same in another layout, however it is written. Local.
+        """Tell whether ranks hold the same in another layout, however it is written. Local.
 
         Parameters
         ----------
@@ -518,7 +516,7 @@ class DistMatrix:
         Returns
         -------
         bool
-            Whether every rank would hold the same rows and columns, or addends of them.
+            Whether every rank holds the same rows and columns, or addends of them.
         """
         mine = self.layout
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
@@ -567,7 +565,7 @@ class DistMatrix:
         return self._refuse_factor(other)
 
     def _refuse_factor(self, other: Any) -> Any:
-        """Collective, as a product is: on other ranks the factor may be a matrix. What `_refuse_foreign` gives, or raises."""
+        """Collective, as a product: on other ranks the factor may be a matrix. Return or raise as `_refuse_foreign`."""
         with agreed(self.grid.comm, f"a DistMatrix @ {kind_of(other)}, or the other way round"):
             refused = _refuse_foreign(other)
         return refused
@@ -590,12 +588,12 @@ class DistMatrix:
     # ------------------------------------------------------------------ collective
 
     def redistribute(self, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
-        """Bring the matrix into another layout. Collective over the grid's communicator.
+        """Redistribute the matrix to another layout. Collective over the grid's communicator.
 
         Parameters
         ----------
         layout : Layout
-            That of the new matrix: partial sums are added up, unless it has them as this one does.
+            Layout of the new matrix. Partial sums are added up, unless it has the same ones.
         grid : ProcessGrid, optional
             Another grid over the same communicator.
 
@@ -607,7 +605,7 @@ class DistMatrix:
         Raises
         ------
         LayoutError
-            For a layout that does not fit or asks for partial sums that A has not, on every rank.
+            For a layout that does not fit, and for partial sums that A has not, on every rank.
         GridError
             For a grid over another communicator, on every rank.
 
@@ -626,9 +624,9 @@ class DistMatrix:
     def shared(self) -> DistMatrix:
         """Copy the matrix to memory in which each rank of a node sees all of it. Collective.
 
-        Products on that node read it where it lies, and copy nothing. So change it only while no
-        other rank is in a product with it: such a product begins when all ranks have called it, and
-        ends when all have read.
+        Products on that node read this memory directly, and copy nothing. A product starts when all
+        ranks have called it, and ends when all have read. Change the matrix only while no other
+        rank is in a product with it.
 
         Returns
         -------
@@ -638,10 +636,10 @@ class DistMatrix:
         Raises
         ------
         LayoutError
-            Unless each element lies on one rank and each block is one part of the matrix: no
-            copies, no partial sums, nothing cyclic; on every rank.
+            For copies, partial sums and cyclic cuts, on every rank: one rank alone must hold each
+            element, and each block must be one contiguous part.
         PdlaError
-            Where there is not enough memory, on every rank.
+            If there is not enough memory, on every rank.
         """
         from pdla.matrix.sharing import copy_to_shared
 
@@ -652,7 +650,7 @@ class DistMatrix:
     @overload
     def gather(self, root: int) -> np.ndarray | Any: ...  # None on the other ranks, which no checker can tell apart
     def gather(self, root: int | None = None) -> Any:
-        """Bring the whole matrix together. Collective over the grid's communicator.
+        """Gather the whole matrix. Collective over the grid's communicator.
 
         Parameters
         ----------
@@ -705,7 +703,7 @@ class DistMatrix:
         Raises
         ------
         ShapeError
-            Where the matrix is not square, on every rank.
+            If the matrix is not square, on every rank.
         LayoutError
             For partial sums, on every rank.
         """
@@ -714,7 +712,7 @@ class DistMatrix:
         return trace(self)
 
     def diagonal(self, offset: int = 0) -> np.ndarray:
-        """Bring a diagonal together. Collective over the grid's communicator.
+        """Gather a diagonal. Collective over the grid's communicator.
 
         Parameters
         ----------
@@ -866,8 +864,7 @@ class DistMatrix:
         Returns
         -------
         bool
-            Whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a
-            dry run.
+            Whether all copies of each block are equal bit for bit (NaNs, too). True in a dry run.
         """
         from pdla.matrix.reductions import check_copies
 
@@ -875,7 +872,7 @@ class DistMatrix:
 
 
 def reverse_subtract(x: Any, y: Any) -> Any:
-    """`y - x`, in the dtype of both: -x alone would wrap around where x is unsigned."""
+    """`y - x`, in the dtype of both: -x would wrap around for unsigned x."""
     return np.subtract(y, x)
 
 
@@ -884,9 +881,9 @@ def reverse_divide(x: Any, y: Any) -> Any:
 
 
 def power(x: Any, y: Any, out: Any = None) -> Any:
-    """`x ** y`, as the operator: it squares, and takes roots, where the function would ask for powers.
+    """`x ** y` by the operator, which has faster ways to square and to take roots than np.power.
 
-    In NumPy's dtype: arrays of other kinds make longer integers of booleans.
+    The dtype is NumPy's: other array modules make longer integers of booleans.
     """
     if out is None:
         kind = (np.empty(0, x.dtype) ** (np.empty(0, y.dtype) if getattr(y, "shape", ()) else y)).dtype
@@ -901,13 +898,13 @@ def reverse_power(x: Any, y: Any) -> Any:
 
 MatrixOrVector = TypeVar("MatrixOrVector", DistMatrix, np.ndarray)  # a result is what an argument is: a vector on every rank
 
-# What may be done to each addend of partial sums: with another matrix's, and with a number.
+# Operations that act on each addend of partial sums: with another matrix, and with a number.
 ADDING: set[Any] = {np.add, np.subtract, reverse_subtract}
 SCALING: set[Any] = {np.multiply, np.true_divide}
 
 
 def _refuse_foreign(other: Any) -> Any:
-    """NotImplemented, for an operand that is neither a matrix nor a number; for an array, a TypeError that says what would work."""
+    """Return NotImplemented for an operand that is neither matrix nor number; for an array raise a TypeError with advice."""
     if getattr(other, "shape", None) == ():
         raise TypeError(f"a DistMatrix and {kind_of(other)} of no dimensions: A * x.item() multiplies by the number in it")
     if hasattr(other, "__array__") or isinstance(other, (list, tuple)):

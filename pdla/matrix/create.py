@@ -1,4 +1,4 @@
-"""Making distributed matrices: from arrays, from functions, from nothing, and at random."""
+"""Functions that make distributed matrices: from arrays, from functions, and at random."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pdla.matrix.redistribute import check_root, convert, local_shape
 
 DISTRIBUTIONS = ("uniform", "integers", "normal")
 LARGEST = float_info.max
-FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
+FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare, in some 15 ms
 
 
 def _check(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
-    """Collective: a shape, grid, layout and dtype that fit, the same on every rank."""
+    """Collective: check that shape, grid, layout and dtype fit and agree, and return them."""
     grid, layout = place(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={to_text(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         check_layout(call, layout, grid)
@@ -46,7 +46,7 @@ def _check(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[S
 
 
 def check_shape(call: str, shape: Any) -> Shape:
-    """The shape as two Python ints; ShapeError, ArgumentError unless it is two lengths from 0 to 2^63 - 1."""
+    """The shape as two Python ints. ShapeError or ArgumentError unless both are from 0 to 2^63 - 1."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         lengths = shape if isinstance(shape, (tuple, list)) else (shape,)
@@ -57,7 +57,7 @@ def check_shape(call: str, shape: Any) -> Shape:
 
 
 def check_room(call: str, block: Shape, kind: np.dtype) -> None:
-    """ShapeError for a block, perhaps without elements, that is longer than any array."""
+    """ShapeError for a block that is longer than any array, even if it has no elements."""
     if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
         raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 
@@ -68,7 +68,7 @@ def _check_no_mask(call: str, array: Any) -> None:
 
 
 def _to_array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
-    """What was given, as an array; ShapeError for lists that are none, such as rows of different lengths."""
+    """The argument as an array; ShapeError for lists that are none, such as rows of different lengths."""
     try:
         return asarray(given)
     except ValueError as error:
@@ -78,18 +78,18 @@ def _to_array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
 def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout: Layout | None = None) -> DistMatrix:
     """Make a matrix over the caller's own blocks, without a copy.
 
-    Each sees what the other writes. Collective over the grid's communicator.
+    Matrix and caller share the memory. Collective over the grid's communicator.
 
     Parameters
     ----------
     local : 2-D array
-        This rank's block, with any strides: NumPy's, CuPy's, or another library's that has
-        `__dlpack__`, such as PyTorch and JAX; on idle ranks of size 0, or None. In a dry run its
-        shape and dtype alone are kept.
+        The block of this rank, with any strides. From NumPy, CuPy, or a library with `__dlpack__`,
+        such as PyTorch and JAX. Idle ranks give size 0, or None. A dry run keeps its shape and
+        dtype only.
     shape : tuple of int
         Rows and columns of the whole matrix.
     grid : ProcessGrid, optional
-        What it is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
 
@@ -101,19 +101,19 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     Raises
     ------
     ShapeError
-        Where a block has the wrong shape, or dtypes differ, on every rank.
+        If a block has the wrong shape, or dtypes differ, on every rank.
     LayoutError
-        Where the layout does not fit, on every rank.
+        If the layout does not fit, on every rank.
     DeviceError
-        For a block that is not an array of the kind that PDLA_ARRAY names, or lies on another GPU.
+        For a block that is not an array of the kind that PDLA_ARRAY names, or is on another GPU.
 
     Notes
     -----
-    A block that is read-only, as JAX's are, may be multiplied, but not be written to.
+    A read-only block, as JAX's are, may be multiplied, but not be written to.
 
-    A block stored by columns is sent as it is. Where it is stored by rows on some ranks and by
-    columns, or with gaps within rows, on others, copies of its products, and of what is added to it
-    as `out`, may differ in their last bits: BLAS adds in another order.
+    A block stored by columns is sent without a copy. All ranks should store their blocks in the
+    same order and with similar gaps. Otherwise BLAS adds in different orders, and copies of
+    products, or of `out`, may differ in their last bits.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
 
 
 def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: ProcessGrid) -> str:
-    """What to write for blocks that are whole rows, whole columns, or whole, the same words on every rank; "" for others."""
+    """Advice for blocks that are whole rows, whole columns, or whole, the same on every rank; "" for others."""
     whole = [n == most != wanted for n, most, wanted in zip(given, shape, expected, strict=False)]
     if whole == [True, True]:
         return "the local block is the whole matrix: give pdla.from_global(array), or layout=pdla.Layout()"
@@ -171,7 +171,7 @@ def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: P
 
 
 def _find_gaps(block: Any) -> int:
-    """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: the elements of a row are not adjacent in memory."""
+    """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: between elements of a row."""
     if not block.size or namespace(block).is_contiguous(block):
         return 0
     how, _ = blas.orientation(block) or (b"", 0)
@@ -179,9 +179,9 @@ def _find_gaps(block: Any) -> int:
 
 
 def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
-    """DeviceError unless a block is where matrices are.
+    """DeviceError unless a block is in the memory that matrices use.
 
-    No kernel reads other memory, and `block` would be a mere copy of what the caller has on another
+    No kernel reads other memory, and `block` would be a mere copy of the caller's array on another
     device.
     """
     here = namespace(block)
@@ -195,7 +195,7 @@ def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
 
 
 def _find_order(block: Any) -> str:
-    """How a block is stored: "C" by rows, "F" by columns, "" where it is both."""
+    """The order of a block: "C" by rows, "F" by columns, "" if both."""
     down, across = block.strides if min(block.shape) > 1 else (0, 0)
     return "F" if abs(down) < abs(across) else "C" if down else ""
 
@@ -208,13 +208,13 @@ def from_global(
     Parameters
     ----------
     array : 2-D array
-        The same on all ranks (16 MiB of it are compared), or used on `root` only.
+        The same on all ranks (which compare 16 MiB of it), or used on `root` only.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut, without partial sums; by default the grid's `default_layout`.
     root : int, optional
-        The rank that has the array and sends the blocks out; by default every rank has it and
+        The rank that has the array and sends the blocks; by default every rank has the array and
         copies its block.
 
     Returns
@@ -227,9 +227,9 @@ def from_global(
     ShapeError
         For what is no 2-D array of numbers, on every rank.
     LayoutError, GridError
-        Where layout or root do not fit, on every rank.
+        If layout or root do not fit, on every rank.
     AgreementError
-        Where ranks give different arrays.
+        If ranks give different arrays.
 
     Examples
     --------
@@ -266,7 +266,7 @@ def from_global(
 
 
 def check_array(call: str, comm: Communicator, array: Any) -> Any:
-    """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
+    """A user's array, in this machine's byte order; ShapeError unless its elements are numbers."""
     _check_no_mask(call, array)
     whole = array if isinstance(array, np.ndarray) else _to_array(call, array, comm.xp.asarray)
     if isinstance(whole, np.ndarray):
@@ -285,10 +285,10 @@ def _copy_block(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file.
+    """Digest an array, so that ranks can compare theirs: each may have drawn its own, or loaded its own file.
 
-    Of an array of more than FINGERPRINTED bytes about so many are looked at, evenly spread along
-    its longest dimension.
+    The digest reads about FINGERPRINTED bytes of a longer array, spread along its longest
+    dimension.
     """
     xp = namespace(whole)
     if xp.name == "meta":
@@ -301,7 +301,7 @@ def fingerprint(whole: Any) -> str:
 def _fill(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, fill: Callable[[np.ndarray, IndexSet, IndexSet], None]
 ) -> DistMatrix:
-    """Each rank fills its own block, knowing its global rows and columns."""
+    """Local: make a matrix of which each rank fills its own block, from its global rows and columns."""
 
     def make(rows: IndexSet, cols: IndexSet) -> Any:
         return grid.comm.xp.create((len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols))
@@ -312,7 +312,7 @@ def _fill(
 def _make(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
 ) -> DistMatrix:
-    """Each rank makes the block of its global rows and columns; along a partial axis the first rank does, the others have zeros."""
+    """Local: make a matrix of which each rank makes its own block. Along a partial axis all but the first rank have zeros."""
     rows, cols = layout.indices(shape, grid.sizes, grid.coords)
     if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
         block = make(rows, cols)
@@ -329,12 +329,12 @@ def from_function(
     Parameters
     ----------
     f : callable
-        It is called for each tile of a rank's block, with a column of row indices and a row of
-        column indices.
+        Called for each tile of a rank's block, with a column of row indices and a row of column
+        indices.
     shape : tuple of int
         Rows and columns.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
@@ -348,12 +348,12 @@ def from_function(
     Raises
     ------
     ShapeError
-        Where f gives anything but numbers, or numbers that the matrix cannot hold: complex ones for
-        real floats; fractions or too large ones for integers; on every rank.
+        If f returns anything but numbers, or numbers that the matrix cannot hold, on every rank:
+        complex ones for real floats, fractions or too large ones for integers.
     LayoutError
-        Where the layout does not fit, on every rank.
+        If the layout does not fit, on every rank.
     Exception
-        What f raises on one rank, on every rank.
+        On every rank, if f raises one on any rank.
 
     Examples
     --------
@@ -391,10 +391,10 @@ def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
 
 
 def _to_numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """What f has given, as an array.
+    """The result of f as an array. ShapeError if the matrix cannot hold it.
 
-    ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks, imaginary
-    parts and fractions, and wrap integers around.
+    NumPy would make NaN of None, drop masks, imaginary parts and fractions, and wrap integers
+    around.
     """
     _check_no_mask("from_function: f", found)
     numbers = _to_array("from_function: f", found, np.asarray)
@@ -419,7 +419,7 @@ def zeros(
     shape : tuple of int
         Rows and columns.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
@@ -457,7 +457,7 @@ def ones(
     shape : tuple of int
         Rows and columns.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
@@ -497,7 +497,7 @@ def eye(
     shape : tuple of int, or int
         Rows and columns; an int makes a square one.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
@@ -554,17 +554,18 @@ def random(
     shape : tuple of int
         Rows and columns.
     grid : ProcessGrid, optional
-        What the matrix is cut over; by default `ProcessGrid.default`.
+        The grid of the matrix; by default `ProcessGrid.default`.
     layout : Layout, optional
         How it is cut; by default the grid's `default_layout`.
     dtype : dtype, optional
         Of the matrix. Complex numbers have both parts drawn.
     seed : int, optional
-        Any integer; seeds that differ by a multiple of 2^64 give one matrix.
+        Any integer. Seeds that differ by a multiple of 2^64 give the same matrix.
     distribution : {"uniform", "integers", "normal"}, optional
-        "uniform": on [low, high), then rounded to dtype, so that `high` may occur; "integers": from
-        `low` to high - 1, in any dtype that has all of them (small ones make every product exact);
-        "normal": with mean 0 and standard deviation 1.
+        * "uniform": on [low, high), then rounded to dtype, so that `high` may occur.
+        * "integers": from `low` to high - 1, in any dtype that has all of them. Small ones make
+          every product exact.
+        * "normal": with mean 0 and standard deviation 1.
     low, high : float, optional
         Ends of "uniform" and "integers".
 
@@ -582,8 +583,8 @@ def random(
 
     Notes
     -----
-    Philox (Salmon, Moraes, Dror and Shaw 2011, SC), its counters keyed by the global position of
-    cache-sized tiles; normal numbers by the inverse of their distribution function.
+    Philox (Salmon, Moraes, Dror and Shaw 2011, SC). The counter of a cache-sized tile is its global
+    position. Normal numbers are the quantiles of uniform ones.
 
     Examples
     --------
@@ -639,7 +640,7 @@ def _check_range(low: float, high: float, kind: np.dtype) -> None:
 
 
 def _has_all_integers(low: int, last: int, kind: np.dtype) -> bool:
-    """Whether a dtype of floats has every integer from low to last: it has if it has the largest in size and its neighbour."""
+    """Whether a dtype of floats has every integer from low to last. The largest in size and its neighbour decide."""
     largest = max(low, last, key=abs)
     numbers = [low, last, largest + (1 if largest < 0 else -1)]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Diagonals of a matrix: brought together, and written to."""
+"""Diagonals of a matrix: gathered, and written to."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def _length(shape: tuple[int, int], offset: int) -> int:
 
 
 def _holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
-    """The rows and columns of each block, by the first rank that holds it."""
+    """Map the first rank that holds each block to the block's rows and columns."""
     grid, first = A.grid, dict.fromkeys(A.grid.axes, 0)
     return {grid.rank_of(at): A.layout.indices(A.shape, grid.sizes, at) for at in points(grid.sizes, A.layout.axes, first)}
 
 
 def find_crossing(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where a diagonal crosses a block: the positions of its elements' rows and columns there, and their rows in the matrix."""
+    """Find the elements of a diagonal in a block: positions of their rows and columns there, and their rows in the matrix."""
     rows, cols = held
     i, j = rows.find_common(IndexSet(cols.starts - offset, cols.stops - offset))
     return i, j, rows.indices()[i]
 
 
 def clip_offset(A: DistMatrix, call: str, name: str, offset: Any) -> int:
-    """The offset of a diagonal, or of one of those just outside the matrix; ArgumentError unless it is an integer."""
+    """Clip the offset of a diagonal to those just outside the matrix; ArgumentError unless it is an integer."""
     if not isinstance(offset, (int, np.integer)):
         raise ArgumentError(f"{call}({name}={offset!r}): a whole number, {kind_of(offset)} is none")
     return min(max(int(offset), -A.shape[0]), A.shape[1])
@@ -68,14 +68,14 @@ def fill_diagonal(A: DistMatrix, val: Any) -> None:
     Parameters
     ----------
     A : DistMatrix
-        It is written to.
+        The matrix, which changes.
     val : number or array
-        For all elements; or a vector of one for each, the same on all ranks.
+        A number for all elements; or a vector of one for each, the same on all ranks.
 
     Raises
     ------
     ShapeError
-        For an A that is no matrix, a vector of another length, and what is neither.
+        For an A that is no matrix, a vector of another length, and a `val` of another kind.
     LayoutError
         For numbers that A's dtype does not have, and partial sums.
 
@@ -100,7 +100,7 @@ def fill_diagonal(A: DistMatrix, val: Any) -> None:
 
 
 def _values(A: DistMatrix, val: Any) -> Any:
-    """A number, or one for each element of the diagonal, in A's dtype."""
+    """Check `val`, and cast it to A's dtype: a number, or a vector of one for each element of the diagonal."""
     try:
         values = np.asarray(A.xp.host(val) if hasattr(val, "dtype") else val)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Single elements, rows and columns of a matrix, which every rank gets."""
+"""Single elements, rows and columns of a matrix, gathered on every rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pdla.matrix.reductions import check_no_partial_sums
 
 
 def gather_elements(A: DistMatrix, index: tuple[Index, Index]) -> Any:
-    """Collective: an element, or those of a row or column as a vector; without data 0. One of `index` at least is a number."""
+    """Collective: gather an element, or a row or column as a vector; without data 0. At least one of `index` is a number."""
     comm = A.grid.comm
     with agreed(comm, f"A[{in_words(index)}] of A={A.description}"):
         check_no_partial_sums(A, "an element")
@@ -30,7 +30,7 @@ def gather_elements(A: DistMatrix, index: tuple[Index, Index]) -> Any:
 
 
 def _select(A: DistMatrix, index: tuple[Index, Index]) -> DistMatrix:
-    """Local: the row, column or element that holds what is asked for, on the first ranks that have it."""
+    """Local: the row, column or element of this index, as a matrix on the first ranks that hold it."""
     grid, where, here = A.grid, dict.fromkeys(A.grid.axes, 0), []
     shape, cuts = [*A.shape], [A.layout.rows, A.layout.cols]
     for axis, (part, held) in enumerate(zip(index, A.indices, strict=True)):

@@ -1,4 +1,4 @@
-"""What stands in the brackets of A[...]: rows and columns, each a number or a range; and what a part is a part of."""
+"""Keys of A[...]: rows and columns, each a number or a range; and the origin of a part."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_slice(some: range) -> slice:
 
 
 def index_of(key: Any, shape: Shape) -> tuple[Index, Index]:
-    """The rows and the columns that a key of A[key] means, counted from 0 on; of a range stop >= start.
+    """The rows and the columns of A[key], counted from 0; ranges have stop >= start.
 
     IndexError, in NumPy's words, for a number outside the matrix. ShapeError for another key.
     """
@@ -73,7 +73,7 @@ def _to_index(part: Any, axis: int, n: int) -> Index:
 
 
 def in_words(key: Any) -> str:
-    """A key as a user writes it."""
+    """Write a key as a user does."""
     if isinstance(key, tuple):
         return ", ".join(map(in_words, key))
     if isinstance(key, range):

@@ -1,9 +1,9 @@
-"""Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
+"""Redistribution from any layout to any other: one packed message to each peer, receives posted first, unpacked on arrival.
 
-Ranks of one node read large matrices in memory that they share instead, some of them in each round.
+Ranks of one node read pieces of large matrices in shared memory instead, in rounds.
 
-Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of
-it, the nearest in rank number sends; a rank that holds a copy itself receives nothing.
+Volume: a rank receives the elements of its new block that it does not hold yet. Of several copies
+the one of the nearest rank number is sent. A rank that holds a copy itself receives nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pdla.indices import IndexSet, Selection, search_sorted, slice_selection
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
 
-SHOWN = 2**20  # bytes of a matrix from which on ranks of one node read pieces in memory that they share
-ROUND = KEPT // 2  # bytes a rank of that memory, so that it is kept: new one takes longer
+SHOWN = 2**20  # bytes: ranks of one node read pieces of larger matrices in shared memory
+ROUND = KEPT // 2  # bytes of that memory a rank, so that it is kept: new memory takes longer
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a block that travels: its rows and columns there, its shape, and the rank at the other end, which may be this one."""
+    """A message: a part of a block, its shape, and the peer, which may be this rank."""
 
     peer: int
     rows: Selection
@@ -46,10 +46,7 @@ class Piece:
     shape: Shape
 
     def share(self, i: int, count: int) -> Piece:
-        """The i-th of so many shares of its rows, or of its columns where there are few rows.
-
-        It may be empty.
-        """
+        """The i-th of `count` shares of its rows, or of its columns if there are few rows; perhaps empty."""
         m, n = self.shape
         if m >= min(n, count):
             lo, hi = m * i // count, m * (i + 1) // count
@@ -62,7 +59,7 @@ Side = tuple[Layout, ProcessGrid]
 
 
 def _find_nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """For each rank the holder nearest in rank number, the lower one of two equally near."""
+    """Find the holder nearest to each rank in rank number, the lower one of two equally near."""
     after = np.minimum(search_sorted(holders, ranks, "left"), len(holders) - 1)
     before = np.maximum(after - 1, 0)
     closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
@@ -70,13 +67,13 @@ def _find_nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 
 
 def plan_receives(shape: Shape, source: Side, target: Side) -> list[Piece]:
-    """What this rank will receive, itself included as a sender, and where each piece goes in its new block."""
+    """List the pieces that this rank receives, also from itself, by their places in its new block."""
     layout, grid = target
     return find_receives(shape, source, layout.indices(shape, grid.sizes, grid.coords))
 
 
 def find_receives(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
-    """What this rank will receive of the rows and columns `held`, itself included as a sender, and where each piece goes there."""
+    """List the pieces of the rows and columns `held` that this rank receives, also from itself, by their places there."""
     layout, grid = source
     me = np.array([grid.comm.rank])
     return [
@@ -86,16 +83,16 @@ def find_receives(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -
 
 
 def plan_sends(shape: Shape, source: Side, target: Side) -> list[Piece]:
-    """What this rank will send, itself included as a receiver, and where each piece lies in its present block."""
+    """List the pieces that this rank sends, also to itself, by their places in its present block."""
     return [piece for piece, _ in find_sends(shape, source, *target, target[1].sizes)]
 
 
 def find_sends(
     shape: Shape, source: Side, layout: Layout, to: ProcessGrid, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Piece, Mapping[str, int]]]:
-    """The same, each piece with the coordinates of the target's share that it is part of.
+    """The same, each piece with the coordinates of the target's share that contains it.
 
-    sizes  of the axes of the grid `to`, and of what else cuts the target's layout
+    sizes  of the axes of the grid `to`, and of others that cut the target's layout
     """
     lying, grid = source
     if grid.coords is None:
@@ -112,7 +109,7 @@ def find_sends(
 
 @dataclass(frozen=True)
 class Route:
-    """What this rank sends and receives on the way of a matrix from one layout to another."""
+    """The messages of this rank in the redistribution of a matrix."""
 
     sends: list[Piece]
     recvs: list[Piece]
@@ -122,19 +119,18 @@ class Route:
         return Route(plan_sends(shape, source, target), plan_receives(shape, source, target))
 
     def share(self, i: int, count: int) -> Route:
-        """With the i-th of so many shares of each piece."""
+        """The route of the i-th of `count` shares of each piece."""
         sends, recvs = ([p.share(i, count) for p in pieces] for pieces in (self.sends, self.recvs))
         return Route([p for p in sends if prod(p.shape)], [p for p in recvs if prod(p.shape)])
 
 
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
-    """Collective: start moving A along its route into `out`, this rank's new block; gives a function that completes the move."""
+    """Collective: start to move A along its route into `out`, this rank's new block; return a function that ends the move."""
     xp, me = A.xp, comm.rank
     sends = [p for p in route.sends if p.peer != me]
     parts = dict(zip([p.peer for p in sends], takes(xp, A.stored, [(p.rows, p.cols) for p in sends]), strict=True))
     places = {p.peer: p for p in route.recvs}
-    # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a
-    # buffer of its own.
+    # A piece that is one rectangle of `out` is received there; others are unpacked from a buffer.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
     others = {peer: p for peer, p in places.items() if peer != me}
     boxes = iter(buffers(xp, [p.shape for peer, p in others.items() if not direct[peer]], A.dtype))
@@ -172,9 +168,11 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the pieces that go between ranks lie, one after another, a share of each in a round.
+    """Places of pieces in shared memory, one after another, a share of each in a round.
 
-    shares  the routes of the rounds;  begins: (giver, taker) -> the first word;  words: in all
+    shares  the routes of the rounds
+    begins  (sender, receiver) -> the first word of their piece
+    words   the sum of all
     """
 
     shares: Sequence[Route]
@@ -191,19 +189,19 @@ class Places:
             for taker, size in sizes.items():
                 begins[giver, taker], words = words, words + size
         for p in route.recvs:
-            begins.setdefault((p.peer, comm.rank), 0)  # a dry rank hears of its own pieces alone
+            begins.setdefault((p.peer, comm.rank), 0)  # a dry rank knows its own pieces only
         return Places(shares, begins, words)
 
 
 def _count_most(piece: Piece, rounds: int) -> int:
-    """The most words of it in a round."""
+    """Count the words of its largest share."""
     return max(prod(piece.share(i, rounds).shape) for i in range(rounds))
 
 
 def _move_by_shared_memory(A: DistMatrix, route: Route, places: Places, comm: Communicator, out: Any) -> None:
-    """Collective: the same by memory that all ranks see, where each puts what others want.
+    """Collective: move A by shared memory, to which each rank writes the pieces of others.
 
-    It is copied twice, and there is no message.
+    Two copies of each piece replace its message.
     """
     shared_buffer = comm.shared_buffer()
     assert shared_buffer is not None
@@ -221,7 +219,7 @@ def _move_by_shared_memory(A: DistMatrix, route: Route, places: Places, comm: Co
 def _move_share(
     A: DistMatrix, share: Route, places: Places, comm: Communicator, shared_buffer: SharedBuffer, out: Any
 ) -> None:
-    """Collective: one round."""
+    """Collective: move one share of each piece, in one round."""
     xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
     memory = shared_buffer.open(places.words * itemsize)
 
@@ -242,7 +240,7 @@ def _move_share(
 
 
 def _copy_own(A: DistMatrix, route: Route, me: int, out: Any) -> None:
-    """Copy what this rank has already."""
+    """Copy the piece that this rank has already."""
     here = next((p for p in route.sends if p.peer == me), None)
     there = next((p for p in route.recvs if p.peer == me), None)
     if here is None or there is None:
@@ -254,11 +252,11 @@ def _copy_own(A: DistMatrix, route: Route, me: int, out: Any) -> None:
 
 
 def sum_partials(A: DistMatrix, wanted: Layout) -> DistMatrix:
-    """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis.
+    """Collective: add up A's partial sums, by a reduce-scatter over each partial axis.
 
-    It goes along the dimension that the axis cuts in `wanted`. An axis that cuts neither dimension
-    there cuts A's longer one afterwards, innermost; redistributing from there to `wanted` makes it
-    an all-reduce. 16-bit floats are rounded once, when all axes have been added up.
+    Each scatters the dimension that its axis cuts in `wanted`. An axis that cuts neither scatters
+    A's longer dimension, innermost. (A redistribution to `wanted` then completes an all-reduce.)
+    The last step rounds 16-bit floats, once.
     """
     layout, block = A.layout.summed, A.stored
     by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
@@ -272,7 +270,7 @@ def sum_partials(A: DistMatrix, wanted: Layout) -> DistMatrix:
 
 
 def cast(X: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: X in this dtype; its partial sums are added up first where casting the addends would change the sum."""
+    """Collective: cast X to this dtype, after a sum of its partial sums if casting addends would change the sum."""
     if X.dtype == dtype:
         return X
     return (X if can_cast_addends(X.dtype, dtype) or not X.layout.partial else convert(X, X.layout.summed, X.grid)).astype(dtype)
@@ -281,7 +279,7 @@ def cast(X: DistMatrix, dtype: np.dtype) -> DistMatrix:
 def trace_sums(
     shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[str, bool, Layout]]:
-    """`sums`, each with the layout in which it leaves the matrix."""
+    """The steps of `order_sums`, each with the layout of its result."""
     partly = layout.summed
     for axis, by_rows in order_sums(shape, layout, wanted, sized):
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
@@ -291,10 +289,9 @@ def trace_sums(
 
 @lru_cache(maxsize=256)
 def order_sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
-    """The partial axes in the order in which they are summed, each with whether it cuts rows.
+    """Order the partial axes, each with whether it cuts rows: rows first or columns first, whichever moves fewer words.
 
-    First those that do, or first those that cut columns, whichever brings fewer words. sized: the
-    grid's axes and their sizes.
+    sized  the grid's axes and their sizes
     """
     sizes = dict(sized)
     nests = (wanted.rows, True), (wanted.cols, False)
@@ -306,9 +303,9 @@ def order_sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[
 
 
 def count_addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
-    """Words that a rank receives of addends of a block that are summed along one axis after another, at most.
+    """Count the most words that a rank receives when addends of a block are summed along axes in turn.
 
-    Each cuts rows (True) or columns among so many ranks.
+    cuts  of each axis whether it cuts rows, and its ranks
     """
     words, share = 0, [*block]
     for by_rows, ranks in cuts:
@@ -320,9 +317,9 @@ def count_addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
 
 
 def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool, by_columns: bool) -> Any:
-    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`, not yet rounded.
+    """Collective: reduce-scatter the addends in `block` along an axis, to each rank's share in `layout`, not yet rounded.
 
-    by_columns  on all ranks `block` is stored by columns, some of which are summed: the transposes of its parts have no gaps
+    by_columns  all ranks store `block` by columns, and the axis cuts columns: the transposes of parts have no gaps
     """
     grid, xp = A.grid, A.xp
     comm = grid[axis]
@@ -336,8 +333,8 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool,
 
 
 def convert(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
-    if layout.partial:  # A has the same ones, in the same cuts: nothing moves
+    """Collective, unchecked: redistribute A, to new memory unless the layout has partial sums."""
+    if layout.partial:  # the same as A's, in the same cuts: nothing moves
         return A._like(A.base, layout=layout)
     with collective_section(grid.comm, "a redistribution"):
         A = sum_partials(A, layout) if A.layout.partial else A
@@ -347,17 +344,12 @@ def convert(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
 
 def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
-    """Shape of this rank's block; (0, 0) on an idle rank."""
+    """Find the shape of this rank's block; (0, 0) on an idle rank."""
     return find_or_make(grid, (local_shape, shape, layout), lambda: layout.local_shape(shape, grid.sizes, grid.coords))
 
 
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
-    """Collective over the communicator: A in another layout, on its grid or on another one over the same communicator.
-
-    Partial sums are added up. Always gives new memory. Raises, on every rank, LayoutError for a
-    layout that does not fit or asks for partial sums that A has not, GridError for a grid over
-    another communicator.
-    """
+    """Collective: see DistMatrix.redistribute."""
     target = A.grid if grid is None else grid
     error: PdlaError | None = None
     try:
@@ -381,7 +373,7 @@ def check_root(comm: Communicator, root: Any) -> None:
 
 
 def gather(A: DistMatrix, root: int | None = None) -> Any:
-    """Collective: the whole of A, C-ordered, on every rank or on `root`; None on the others."""
+    """Collective: gather A, C-ordered, on every rank or on `root`; None on the others."""
     comm = A.grid.comm
     with agreed(comm, f"gather {A.description} to root={root}"):
         check_root(comm, root)

@@ -1,4 +1,4 @@
-"""Numbers of a matrix that all ranks get: its norm and trace, and whether its copies are alike."""
+"""Reductions of a whole matrix to numbers on all ranks: its norm and trace, and whether its copies are equal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix.core import DistMatrix
 
-CACHED = 1 << 18  # elements whose absolute values are still in the cache as they are added up
-STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
-TINY = 1e-280  # in a sum of squares above this, the squares that underflow are too small to count
-SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for each batch a square of this side is copied
+CACHED = 1 << 18  # elements of a strip: its absolute values are still in the cache when they are summed
+STRIP = 1 << 20  # elements that are squared, or copied to the host, at once
+TINY = 1e-280  # in a sum of squares above this, squares that underflow are negligible
+SCATTERED = 256  # elements of a scattered diagonal in a batch, for which a square of this side is copied
 
 
 def norm(A: DistMatrix) -> float:
@@ -32,7 +32,7 @@ def norm(A: DistMatrix) -> float:
 
 
 def frobenius(*matrices: DistMatrix) -> float:
-    """Collective: the same, unchecked; of matrices over one communicator that of all their elements."""
+    """Collective, unchecked: the Frobenius norm of all elements of some matrices over one communicator."""
     comm, xp = matrices[0].grid.comm, matrices[0].xp
     with collective_section(comm, "norm"), np.errstate(over="ignore", under="ignore"):
         squares = _squares(matrices)
@@ -71,10 +71,10 @@ def check_copies(A: DistMatrix) -> bool:
 
 
 def reduce_columns(A: DistMatrix, op: str) -> np.ndarray:
-    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum").
+    """Collective: sum the absolute values of each column (op="add"), or find the largest ("maximum"), on every rank.
 
-    NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All
-    columns' numbers are all-reduced: 2 n words a rank.
+    A column with NaN gives NaN; without data 0. The matrix has no partial sums. An all-reduce of n
+    numbers: 2 n words a rank.
     """
     mine, comm = np.zeros(A.shape[1]), A.grid.comm
     with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):
@@ -94,18 +94,18 @@ def _reduce_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
 
 
 def check_no_partial_sums(A: DistMatrix, what: str) -> None:
-    """LayoutError where a matrix has partial sums."""
+    """LayoutError for a matrix with partial sums."""
     if A.layout.partial:
         raise LayoutError(f"{what} of partial sums {A.layout!r}: redistribute to {A.layout.summed!r} first")
 
 
 def _sum_once(A: DistMatrix, mine: Any) -> Any:
-    """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""
+    """Collective: sum a number over the ranks that hold the first copy of a block."""
     return sum(A.grid.comm.share(mine if A.first else 0))
 
 
 def sum_of(A: DistMatrix, call: str, some: Iterable[Any], kind: np.dtype | None = None) -> Any:
-    """The sum over the ranks of all elements of some parts of each rank's block; kind=None: in the dtype of NumPy's sums."""
+    """Collective: sum all elements of some parts of each rank's block; kind=None: in the dtype of NumPy's sums."""
     kind = np.empty(0, A.dtype).sum().dtype if kind is None else kind
     with collective_section(A.grid.comm, call):
         mine = sum(widen(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in some)
@@ -116,7 +116,7 @@ def sum_of(A: DistMatrix, call: str, some: Iterable[Any], kind: np.dtype | None 
 
 
 def _diagonal(A: DistMatrix) -> Iterator[Any]:
-    """The elements of the diagonal that lie in this block, as vectors: where they are scattered, of at most SCATTERED each."""
+    """Yield the diagonal's elements in this block as vectors, of at most SCATTERED each if they are scattered."""
     if A.xp.name == "meta":
         return
     rows, cols = A.indices
@@ -130,22 +130,21 @@ def _diagonal(A: DistMatrix) -> Iterator[Any]:
 
 
 def _squares(matrices: tuple[DistMatrix, ...], factor: float = 1) -> float:
-    """Collective: the sum of the squares of all elements, each multiplied by `factor` before it is squared; copies count once."""
+    """Collective: sum the squares of all elements times `factor`; copies count once."""
     scaled = (part if factor == 1 else part * factor for A in matrices if A.first for part in _reals(A))
     mine = sum((np.vdot(part, part) for part in scaled), 0.0)  # BLAS reads each element once, and nothing is written
     return sum(matrices[0].grid.comm.share(float(mine)))
 
 
 def _largest(A: DistMatrix) -> float:
-    """The largest absolute value of this block's elements, of the real and the imaginary parts where they are complex."""
+    """Find the largest absolute value in this block, of real and imaginary parts."""
     return max((float(np.abs(part).max()) for part in _reals(A)), default=0.0)
 
 
 def _reals(A: DistMatrix) -> Iterator[Any]:
-    """The elements of this rank's block in double precision or better, complex ones as two real numbers.
+    """Yield this block in double precision or better, part by part, complex elements as two real ones.
 
-    Part by part: beside a large block there may be no room for another. (BLAS's complex dot makes
-    NaN of infinity.)
+    A whole copy of a large block may not fit. (BLAS's complex dot makes NaN of infinity.)
     """
     wide = np.result_type(A.dtype, np.float64)
     real = np.empty(0, wide).real.dtype
@@ -153,7 +152,7 @@ def _reals(A: DistMatrix) -> Iterator[Any]:
 
 
 def parts(block: Any) -> Iterator[Any]:
-    """All of a block, STRIP elements or fewer at a time; of one without data, nothing."""
+    """Yield all of a block, at most STRIP elements at a time; nothing of a block without data."""
     if namespace(block).name == "meta":
         return
     m, n = block.shape

@@ -1,4 +1,4 @@
-"""Matrices in memory that the ranks of a node have in common: one array, of which each rank's block is a part."""
+"""Matrices in memory that the ranks of a node share: one array, of which each rank's block is a part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def copy_to_shared(X: DistMatrix) -> DistMatrix:
 
 
 def _check(X: DistMatrix) -> None:
-    """LayoutError unless each element lies on one rank only, and each block is one contiguous part of the matrix."""
+    """LayoutError unless one rank alone holds each element, and each block is one contiguous part of the matrix."""
     layout, grid = X.layout, X.grid
     copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
     if layout.partial or copied or not layout.contiguous:

@@ -1,4 +1,4 @@
-"""Matrices put together beside and above each other: each is brought straight to its place in the whole."""
+"""Matrices of matrices, beside and above each other: each is redistributed directly to its part of the result."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def hstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> D
     Parameters
     ----------
     matrices : sequence of DistMatrix
-        Of equally many rows, in any layouts on any grids over one communicator.
+        Matrices of equally many rows, in any layouts on any grids over one communicator.
     layout : Layout, optional
-        Of the result, as for `block`.
+        Layout of the result, as for `block`.
 
     Returns
     -------
@@ -55,9 +55,9 @@ def vstack(matrices: Sequence[DistMatrix], *, layout: Layout | None = None) -> D
     Parameters
     ----------
     matrices : sequence of DistMatrix
-        Of equally many columns, in any layouts on any grids over one communicator.
+        Matrices of equally many columns, in any layouts on any grids over one communicator.
     layout : Layout, optional
-        Of the result, as for `block`.
+        Layout of the result, as for `block`.
 
     Returns
     -------
@@ -86,11 +86,11 @@ def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
     Parameters
     ----------
     blocks : sequence of sequences of DistMatrix
-        Rows of matrices: those of a row have equally many rows, and all rows are equally wide. Or
-        one row alone. In any layouts on any grids over one communicator.
+        Rows of matrices, or one row alone. Matrices of a row have equally many rows, and all rows
+        are equally wide. In any layouts on any grids over one communicator.
     layout : Layout, optional
-        Of the result, on the first matrix's grid; by default that matrix's, where `Cuts` are of
-        another length in balanced blocks along the same axis.
+        Layout of the result, on the first matrix's grid. By default the first matrix's, with
+        balanced blocks in place of `Cuts` of another length.
 
     Returns
     -------
@@ -106,12 +106,12 @@ def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
     GridError
         For grids over different communicators.
     AgreementError
-        Where ranks give different arguments. All of these are raised on every rank.
+        If ranks give different arguments. All of these are raised on every rank.
 
     Notes
     -----
-    Where the layout cuts a dimension along several axes, elements travel twice: first to whole rows
-    of the result, which all ranks share evenly.
+    A layout that cuts a dimension along several axes takes two redistributions, the first one to
+    whole rows of the result. All ranks share these evenly.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def _to_list(given: Any) -> list[Any]:
 
 
 def _flatten(given: Any) -> Iterator[Any]:
-    """What lists have in them."""
+    """Yield the entries of nested lists."""
     for X in given if isinstance(given, (list, tuple)) else ():
         yield from _flatten(X) if isinstance(X, (list, tuple)) else [X]
 
@@ -169,7 +169,7 @@ def _assemble(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], lay
 
 
 def _find_shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
-    """The shape of the whole; ShapeError where there is a hole in it."""
+    """Find the shape of the whole; ShapeError if it has a hole."""
     sizes = [[X.shape for X in row] for row in rows if row]
     for row in sizes:
         if len({m for m, _ in row}) != 1:
@@ -189,7 +189,7 @@ def _choose_layout(X: DistMatrix, shape: Shape) -> Layout:
 
 
 def _fill(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective: the whole. No layout describes a part of a dimension that is cut along several axes."""
+    """Collective: make the whole, by way of whole rows if a dimension is cut along several axes: no layout describes parts then."""
     if max(len(effective(cuts, grid.sizes)) for cuts in (layout.rows, layout.cols)) > 1:
         everyone = ProcessGrid.everyone(grid.comm)
         return convert(_fill(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
@@ -202,7 +202,7 @@ def _fill(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: La
 
 
 def _list_places(rows: list[list[DistMatrix]]) -> Iterator[tuple[DistMatrix, int, int]]:
-    """Each matrix, and the row and the column of the whole at which it begins."""
+    """Yield each matrix with its first row and column in the whole."""
     top = 0
     for row in rows:
         left = 0

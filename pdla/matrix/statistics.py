@@ -1,8 +1,8 @@
 """Sums, means and extremes of a matrix, of all its elements or of each row or column; every rank gets the same.
 
-Along a dimension each rank first reduces its own block to a vector. Where the dimension is cut
-these are all-reduced along the axes that cut it, on the first copies alone, as the order of a long
-sum may depend on where ranks are; then each part is sent to whoever lacks it.
+Along a dimension each rank reduces its own block to a vector. If the dimension is cut, ranks with
+the first copies all-reduce these along the axes that cut it; other copies could be rounded
+differently. Then every rank gathers all parts.
 """
 
 from __future__ import annotations
@@ -82,12 +82,13 @@ def _check_order(A: DistMatrix, name: str, axis: int | None) -> None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """What becomes of the elements along a dimension, in the dtype `kind`.
+    """A reduction of the elements along a dimension, in the dtype `kind`.
 
-    of       of an array along an axis
-    join     of two vectors, into the first one
-    nothing  what it gives of no elements
-    op       the verbs' name for it; flip: for those that have none, a function to call before and after another one
+    of       reduces an array along an axis
+    join     reduces two vectors, into `out`
+    nothing  the result for no elements
+    op       its name for verbs
+    flip     a function to call before and after `op`, if verbs have only the opposite one; else None
     """
 
     kind: np.dtype
@@ -121,7 +122,7 @@ def _to_native(dtype: np.dtype) -> np.dtype:
 
 
 def _reduce_along(A: DistMatrix, axis: int, how: Reduction, call: str) -> np.ndarray:
-    """Collective: the reduction along rows (axis 1) or columns (0) as a vector on every rank; without data 0."""
+    """Collective: reduce along rows (axis 1) or columns (0) to a vector on every rank; without data 0."""
     comm, cuts = A.grid.comm, (A.layout.rows, A.layout.cols)
     turned = A if axis == 0 else A.T
     with collective_section(comm, call):
@@ -136,14 +137,14 @@ def _reduce_along(A: DistMatrix, axis: int, how: Reduction, call: str) -> np.nda
 
 
 def _find_first_copies(A: DistMatrix) -> ProcessGrid:
-    """The ranks that hold the first copy of each block, in a grid with A's axes."""
+    """Make a grid, with A's axes, of the ranks that hold the first copy of each block."""
     place = tuple(slice(None) if axis in A.layout.axes else slice(0, 1) for axis in A.grid.axes)
     ranks = A.grid.ranks[place]
     return ProcessGrid.trust(ranks.shape, A.grid.comm, ranks.ravel(), A.grid.axes)
 
 
 def _reduce_block(A: DistMatrix, how: Reduction, active: bool) -> Any:
-    """Of each column of this rank's block, as 1 x n; a block of this rank's that others have better is none."""
+    """Reduce each column of this rank's block, to 1 x n; to 1 x 0 on a rank that is not active."""
     xp, n = A.xp, A.stored.shape[1] if active else 0
     vector = xp.create((1, n), how.kind, lambda x: x.fill(how.nothing))
     axis = 1 if A.transposed else 0
@@ -155,7 +156,7 @@ def _reduce_block(A: DistMatrix, how: Reduction, active: bool) -> Any:
 
 
 def _pieces(base: Any) -> Iterator[tuple[tuple[slice, slice], Any]]:
-    """`parts` in order, each with its rows and columns."""
+    """Yield `parts` in order, each with its rows and columns."""
     top = left = 0
     for part in parts(base):
         height, width = part.shape
@@ -166,7 +167,7 @@ def _pieces(base: Any) -> Iterator[tuple[tuple[slice, slice], Any]]:
 
 
 def _allreduce(vector: Any, how: Reduction, comm: Any) -> Any:
-    """Collective: what vectors of several ranks give together."""
+    """Collective: all-reduce the vectors of several ranks."""
     if not vector.size:
         return vector
     flipped = vector if how.flip is None else how.flip(vector)

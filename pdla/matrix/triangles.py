@@ -20,7 +20,7 @@ def tril(A: DistMatrix, k: int = 0) -> DistMatrix:
     Parameters
     ----------
     A : DistMatrix
-        Of any dtype and layout, partial sums too.
+        A matrix of any dtype and layout, partial sums too.
     k : int, optional
         How far above the main diagonal it is; below it where negative.
 
@@ -52,7 +52,7 @@ def triu(A: DistMatrix, k: int = 0) -> DistMatrix:
     Parameters
     ----------
     A : DistMatrix
-        Of any dtype and layout, partial sums too.
+        A matrix of any dtype and layout, partial sums too.
     k : int, optional
         How far above the main diagonal it is; below it where negative.
 
@@ -85,7 +85,7 @@ def _copy_triangle(call: str, A: Any, k: Any) -> DistMatrix:
     made = A.copy()
     if A.xp.name != "meta" and A.stored.size:
         i, j = (part.indices() for part in A.indices)
-        # How many columns of each row are at most on the diagonal; for triu: are before it.
+        # For tril the columns of each row up to the diagonal; for triu those before it.
         counts = np.searchsorted(j, i + k, "right" if call == "tril" else "left")
         for top, (rows, cols), crossing in _bands(counts, call == "tril", len(j)):
             A.xp.scale(made.stored[rows, cols], 0)
@@ -96,7 +96,7 @@ def _copy_triangle(call: str, A: Any, k: Any) -> DistMatrix:
 def _bands(
     counts: np.ndarray, lower: bool, n: int
 ) -> Iterator[tuple[int, tuple[slice, slice], tuple[np.ndarray, np.ndarray]]]:
-    """What is to be zero, BAND rows at a time: the first row, a rectangle, and single elements beside it, by row and column."""
+    """Yield the zeros, BAND rows at a time: the first row, a rectangle, and single elements beside it, by row and column."""
     for top in range(0, len(counts), BAND):
         some = counts[top : top + BAND, None]
         least, most = int(some[0, 0]), int(some[-1, 0])
