@@ -245,10 +245,10 @@ def mark_failed(comm: Communicator, what: str, error: BaseException, verb: int =
     """
     if comm.failed is None:
         told = PdlaError(
-            f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
-            f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
+            f"went on after an error in {what} that not all ranks had at the same place "
+            f"({type(error).__name__}: {error}): the messages since then are lost, so let an exception end the job"
         )
-        place = f"going on after an error amid {what}, in verb {verb} after {meeting} of all ranks"
+        place = f"going on after an error in {what}, in verb {verb} after {meeting} of all ranks"
         comm.failed = partial(_check_all_failed, comm, place, told)
 
 
@@ -268,7 +268,7 @@ def raise_out_of_step(comm: Communicator, fault: str) -> NoReturn:
 
 def mark_out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
     """Local: let every further call raise this error. Return the function that raises it."""
-    comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
+    comm.failed = raises = partial(_raise, f"{fault}; they stay out of step, so let an exception end the job")
     return raises
 
 

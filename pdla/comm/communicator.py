@@ -469,7 +469,7 @@ class Communicator(Group):
         """
         self._check_arrays("shift", x, out)
         if namespace(out).overlap(out, x):
-            raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: what comes would overwrite x")
+            raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: receiving would overwrite x")
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
         if ahead == self.rank:
             namespace(out).copy(out, x)

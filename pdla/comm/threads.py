@@ -484,7 +484,7 @@ def together(world: World, main: Callable[[int], Any]) -> list[Any]:
         raise world.failure
     if world.mail:
         calls = sorted({message.call for letters in world.mail.values() for message in letters})
-        raise PdlaError(f"the program ended with messages nobody received: {', '.join(calls)}")
+        raise PdlaError(f"the program ended with messages that no rank received: {', '.join(calls)}")
     return results
 
 

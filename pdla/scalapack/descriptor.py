@@ -250,14 +250,14 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     if len(A.grid.axes) != 2:
         raise LayoutError(f"{A!r}: a descriptor's grid has two axes, rows and columns")
     if A.layout.partial or A.conjugated:
-        raise LayoutError(f"{A!r}: a descriptor can say neither partial sums nor conjugates")
+        raise LayoutError(f"{A!r}: a descriptor can describe neither partial sums nor conjugates")
     row, col = (_find_cyclic(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
     rows, cols = A.stored.shape
     down, across = A.stored.strides
     size, apart = A.dtype.itemsize, cols > 1
     if A.stored.size and ((rows > 1 and down != size) or (apart and (across % size or across < rows * size))):
         instead = "give from_local(np.asfortranarray(A.local), A.shape, A.grid, A.layout)"
-        raise LayoutError(f"{A!r}: its block must lie column by column, not by strides {A.stored.strides}: {instead}")
+        raise LayoutError(f"{A!r}: its block must be stored by columns, not by strides {A.stored.strides}: {instead}")
     lld = max(1, across // A.dtype.itemsize if rows and cols > 1 else rows)
     imb, inb = row.first or row.block, col.first or col.block
     return Descriptor(context, *A.shape, imb, inb, row.block, col.block, row.source, col.source, lld).words
@@ -275,4 +275,4 @@ def _find_cyclic(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyc
         if Layout(cuts[0]).same_cuts(Layout(same), (n, 1), A.grid.sizes):
             return same
     instead = f"redistribute to Cyclic({axis!r}, block) first"
-    raise LayoutError(f"{A!r}: {n} indices cut by {cuts!r} are not dealt out in equal blocks along {axis!r}; {instead}")
+    raise LayoutError(f"{A!r}: {n} indices cut by {cuts!r} are not distributed in equal blocks along {axis!r}; {instead}")

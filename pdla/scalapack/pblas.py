@@ -61,7 +61,7 @@ class Call:
         alike = [d.words[2:-1].tolist() for d in self.descriptors]
         return (
             f"{ROUTINES[self.routine]} {self.words} of {self.dtype}: sub(A), sub(B) and sub(C) have shapes {self.shapes} "
-            f"and begin at {self.corners} of {alike}, which are descriptors without context and lld"
+            f"and start at {self.corners} of {alike}, which are descriptors without context and lld"
         )
 
 

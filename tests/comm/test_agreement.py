@@ -346,7 +346,7 @@ def test_a_rank_that_goes_on_after_an_error_amid_messages_is_an_error_on_all(ver
     def program(comm):
         failing(comm, verbs[comm.rank])
         for _ in range(2):
-            with pytest.raises(PdlaError, match=rf"^{who}: went on after an error amid a call .* \(MemoryError: no room\)"):
+            with pytest.raises(PdlaError, match=rf"^{who}: went on after an error in a call .* \(MemoryError: no room\)"):
                 agree(comm, "the next")
 
     pdla.run(3, program)
@@ -365,7 +365,7 @@ def test_a_rank_that_goes_on_after_a_redistribution_failed_on_it_says_so(monkeyp
         return whole(shape, layout, grid)
 
     monkeypatch.setattr(redistribute, "local_shape", short)
-    with pytest.raises(DeadlockError, match="rank 1 waits in going on after an error amid a redistribution, in verb 0"):
+    with pytest.raises(DeadlockError, match="rank 1 waits in going on after an error in a redistribution, in verb 0"):
         pdla.run(2, program)
 
 
@@ -377,7 +377,7 @@ def test_a_rank_that_goes_on_after_an_error_asks_first(verb):
         with suppress(MemoryError), collective_section(comm, "a call"):
             if comm.rank == 1:
                 raise MemoryError("no room")
-        with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"):
+        with pytest.raises(PdlaError, match=r"^rank 1: went on after an error in a call"):
             verb(comm) if comm.rank == 1 else agree(comm, "the next")
 
     pdla.run(3, program)
@@ -393,7 +393,7 @@ def test_messages_of_a_call_within_a_call_count_for_both():
                 with collective_section(comm, "a part of it"):
                     ring.alltoall({}, {}).wait()
             raise MemoryError
-        with pytest.raises(PdlaError, match=r"^ranks 0, 1, 2: went on after an error amid a call"):
+        with pytest.raises(PdlaError, match=r"^ranks 0, 1, 2: went on after an error in a call"):
             agree(comm, "the next")
 
     pdla.run(3, program)
@@ -451,13 +451,13 @@ def test_an_error_behind_another_meeting_than_the_others_is_one_that_they_do_not
             raise ArithmeticError("singular")
         agree(comm, "the next")
 
-    with pytest.raises(DeadlockError, match=f"rank {odd} waits in going on after an error amid a call, .* after 1 of all ranks"):
+    with pytest.raises(DeadlockError, match=f"rank {odd} waits in going on after an error in a call, .* after 1 of all ranks"):
         pdla.run(3, program)
 
 
 def test_ranks_that_are_lost_are_told_so_at_every_further_call():
     def program(comm):
-        told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")
+        told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they stay out of step, so let an")
         with told, collective_section(comm, "a call"):
             raise_out_of_step(comm, "rank 1 went elsewhere")
         for call in (comm.barrier, lambda: comm.shift(np.ones(3), np.empty(3)), comm.barrier):
@@ -489,7 +489,7 @@ def test_a_plan_that_fails_on_one_rank_takes_no_panels_of_the_next_product():
             plan(A, odd_one_out(comm, A, A[:2, :]))
         plan(A, A)
 
-    with pytest.raises(DeadlockError, match="rank 2 waits in going on after an error amid a plan's call, in verb 0"):
+    with pytest.raises(DeadlockError, match="rank 2 waits in going on after an error in a plan's call, in verb 0"):
         pdla.run(4, program)
 
 
@@ -521,7 +521,7 @@ def test_own_messages_of_a_rank_that_failed_are_not_taken_for_those_of_the_call(
     if failed == 3:
         assert pdla.run(3, program) == [0, 1, 2]
     else:
-        with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid a call, in verb 0 "):
+        with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error in a call, in verb 0 "):
             pdla.run(3, program)
 
 
@@ -537,7 +537,7 @@ def test_who_goes_on_after_an_error_of_its_own_amid_a_save_asks_first(tmp_path, 
         comm.barrier()
 
     monkeypatch.setattr("pdla.io.files.buffer", fails_on_rank_0)
-    with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid save, in verb 0 "):
+    with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error in save, in verb 0 "):
         pdla.run(3, program)
 
 

@@ -324,7 +324,7 @@ def test_messages_that_nobody_received():
         if comm.rank == 0:
             comm.send(np.zeros(3), 1, tag=3)
 
-    with pytest.raises(PdlaError, match=r"messages nobody received: send\(tag=3\)"):
+    with pytest.raises(PdlaError, match=r"messages that no rank received: send\(tag=3\)"):
         run(2, program)
 
 

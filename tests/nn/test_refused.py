@@ -321,5 +321,5 @@ def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what, monkeypa
             nn.CrossEntropy().forward(logits, targets) if what == "a loss" else nn.clip(layer, 1)
         layer.forward(layer.scheme.shard(np.ones((1, 2))))
 
-    with pytest.raises(DeadlockError, match=f"rank 1 waits in going on after an error amid {what}, in verb"):
+    with pytest.raises(DeadlockError, match=f"rank 1 waits in going on after an error in {what}, in verb"):
         pdla.run(2, program)

@@ -84,7 +84,7 @@ def test_layouts_that_a_descriptor_can_say(layout, shape, words):
 def test_columns_that_do_not_follow_each_other(step):
     def program(comm):
         x = np.lib.stride_tricks.as_strided(np.zeros((9, 3), order="F")[:, 2:], (3, 3), (8, step * 24))
-        with pytest.raises(LayoutError, match=r"must lie column by column, not by strides .*asfortranarray"):
+        with pytest.raises(LayoutError, match=r"must be stored by columns, not by strides .*asfortranarray"):
             to_descriptor(pdla.from_local(x, (3, 3), ProcessGrid((1, 1)), Layout(Cyclic("row", 2), Cyclic("col", 2))))
 
     pdla.run(1, program)
@@ -94,10 +94,10 @@ def test_columns_that_do_not_follow_each_other(step):
     ("layout", "order", "message"),
     [
         (Layout("row"), "F", r"cut by .* in equal blocks along 'col'; redistribute to Cyclic\('col', block\) first"),
-        (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not dealt out in equal blocks along 'col'"),
-        (Layout("col", "row"), "F", "are not dealt out in equal blocks along 'row'"),
-        (Layout(Cyclic("col", 2), Cyclic("row", 2)), "F", "are not dealt out in equal blocks along 'row'"),
-        (Layout(Cyclic("row", 2), Cyclic("col", 2)), "C", "must lie column by column"),
+        (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not distributed in equal blocks along 'col'"),
+        (Layout("col", "row"), "F", "are not distributed in equal blocks along 'row'"),
+        (Layout(Cyclic("col", 2), Cyclic("row", 2)), "F", "are not distributed in equal blocks along 'row'"),
+        (Layout(Cyclic("row", 2), Cyclic("col", 2)), "C", "must be stored by columns"),
     ],
 )
 def test_layouts_that_it_cannot(layout, order, message):

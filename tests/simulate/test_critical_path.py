@@ -412,7 +412,7 @@ def test_ranks_that_do_not_fit():
         pdla.dry_run_all(2, verbs, machine=PLAIN)
     with pytest.raises(AgreementError, match=r"rank 0 sends float64 \(3,\), rank 1 expects float64 \(4,\)"):
         pdla.dry_run_all(2, sizes, machine=PLAIN)
-    with pytest.raises(PdlaError, match="messages nobody received: send"):
+    with pytest.raises(PdlaError, match="messages that no rank received: send"):
         pdla.dry_run_all(2, unread, machine=PLAIN)
     with pytest.raises(PdlaError, match="dry_run_all needs at least one rank, not 0"):
         pdla.dry_run_all(0, unread, machine=PLAIN)

@@ -54,7 +54,7 @@ def report_once(error: str, key: str, report: Callable[[str], None]) -> None:
             report(error)
             reported = True
             if failure and (others := failure.announce()):
-                report(f"{name_spans(others)} failed alike")
+                report(f"{name_spans(others)} failed with the same error")
             if failure:
                 failure.await_others()
     finally:

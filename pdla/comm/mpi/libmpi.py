@@ -20,7 +20,7 @@ try:
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a libmpi
     raise NoMPIError(
-        f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
+        f"no MPI here ({error}): `pip install pdla[mpich]` installs one; pdla.run(P, program) needs none"
     ) from error
 finally:
     if _starts_mpi:

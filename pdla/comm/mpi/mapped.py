@@ -68,7 +68,7 @@ def _run_on_all(comm: Communicator, size: int, step: Callable[[], T]) -> T:
         fault = f"{error.strerror} (rank {comm.rank}){kept}"
     if faults := [said for said in comm.share(fault) if said]:
         raise PdlaError(
-            f"{size} bytes of memory in common: {faults[0]}; it comes from {SHARED}: make that larger, leave out .shared(), or "
+            f"{size} bytes of shared memory: {faults[0]}; enlarge {SHARED}, leave out .shared(), or "
             "set PDLA_SHARED=0"
         )
     return made  # type: ignore[return-value]

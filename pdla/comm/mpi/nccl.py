@@ -208,5 +208,5 @@ def _find_lack() -> str:
     try:
         found = _core().get_version().libnccl
     except Exception as error:  # not only ImportError: without CUDA the import raises others
-        return f"nccl4py is not there ({error})"
+        return f"nccl4py is missing ({error})"
     return "" if found else "nccl4py finds no libnccl"

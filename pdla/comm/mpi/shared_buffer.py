@@ -45,7 +45,7 @@ class WindowBuffer(Turns):
             wanted = 2 * apart + size
             if free < wanted and os.path.isdir(SHARED):
                 raise PdlaError(
-                    f"sharing memory: {wanted} bytes are wanted, {free} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                    f"sharing memory: {wanted} bytes are needed, {free} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )
             window = self._window(wanted)
             window.Lock_all(MPI.MODE_NOCHECK)

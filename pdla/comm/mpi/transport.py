@@ -88,7 +88,7 @@ def connect(comm: Any) -> Any:
         if chosen in ("auto", transport.name):
             made, note = transport.use(comm, chosen == transport.name)
             if made is None and chosen == transport.name:
-                raise DeviceError(f"PDLA_GPU_MPI={chosen}, but {note}: auto goes without it where it must")
+                raise DeviceError(f"PDLA_GPU_MPI={chosen}, but {note}: auto takes another transport then")
             if note and comm.rank == 0:
                 logging.getLogger("pdla").info("%s", note if made is not None else f"{transport.absence} ({note})")
             if made is not None:

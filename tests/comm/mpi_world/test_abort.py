@@ -32,15 +32,15 @@ stuck()
 
 
 FAILS_ALIKE = {  # a program, who prints the traceback, what it ends with, and what is said of the others
-    "in a call": ("A.redistribute(pdla.Layout('rwo'))", 0, "the grid has row; did you mean 'row'?", "ranks 1-2 failed alike"),
-    "by a name": ("matrix = A; matirx", 0, "'matirx' is not defined. Did you mean: 'matrix'?", "ranks 1-2 failed alike"),
-    "on some": ("comm.rank and undefined; comm.barrier()", 1, "NameError: name 'undefined' is not defined", "rank 2 failed alike"),
+    "in a call": ("A.redistribute(pdla.Layout('rwo'))", 0, "the grid has row; did you mean 'row'?", "ranks 1-2"),
+    "by a name": ("matrix = A; matirx", 0, "'matirx' is not defined. Did you mean: 'matrix'?", "ranks 1-2"),
+    "on some": ("comm.rank and undefined; comm.barrier()", 1, "NameError: name 'undefined' is not defined", "rank 2"),
 }
 
 
 @pytest.mark.parametrize("case", FAILS_ALIKE)
 def test_ranks_that_fail_alike_print_one_traceback(case):
-    fault, speaks, ends, alike = FAILS_ALIKE[case]
+    fault, speaks, ends, others = FAILS_ALIKE[case]
     job = run_job(
         f"""
 import pdla
@@ -51,7 +51,7 @@ A = pdla.ones((4, 4), pdla.ProcessGrid(3), pdla.Layout("row"))
         PDLA_TIMEOUT="120",
     )
     assert job.returncode != 0 and job.stdout.count("Traceback") == 1, job.stdout
-    assert f"[rank {speaks} of 3] Traceback" in job.stdout and f"{ends}\n[rank {speaks} of 3] {alike}\n" in job.stdout, job.stdout
+    assert f"[rank {speaks} of 3] Traceback" in job.stdout and f"{ends}\n[rank {speaks} of 3] {others} failed with the same error\n" in job.stdout, job.stdout
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -59,13 +59,14 @@ def test_ranks_that_fail_alike_before_there_is_a_communicator_print_one_tracebac
     program = "import pdla\npdla.abort_on_exception()\nmatrix = 1\nmatirx"
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     job = subprocess.run([*mpirun(), "-n", str(ranks), sys.executable, "-c", program], timeout=LONGEST, **joined)
-    told = "Did you mean: 'matrix'?\n[rank 0 of " + f"{ranks}] {'rank 1' if ranks == 2 else 'ranks 1-2'} failed alike\n"
+    others = "rank 1" if ranks == 2 else "ranks 1-2"
+    told = f"Did you mean: 'matrix'?\n[rank 0 of {ranks}] {others} failed with the same error\n"
     assert (job.returncode != 0, job.stdout.count("Traceback"), told in job.stdout) == (True, 1, True), job.stdout
 
 
 def test_ranks_that_fail_differently_print_a_traceback_each():
     job = run_job("abort.abort_on_exception()\nraise ValueError(f'lost by {comm.rank}')", PDLA_TIMEOUT="120")
-    assert job.stdout.count("Traceback") == 3 and "alike" not in job.stdout, job.stdout
+    assert job.stdout.count("Traceback") == 3 and "same error" not in job.stdout, job.stdout
     assert all(f"ValueError: lost by {rank}" in job.stdout for rank in range(3)), job.stdout
 
 
@@ -393,7 +394,7 @@ except pdla.errors.PdlaError as error:
 """,
         ranks=2, PDLA_SHARED=shared,
     )
-    told = "rank 0: went on after an error amid the agreement on gather 40 x 40, "
+    told = "rank 0: went on after an error in the agreement on gather 40 x 40, "
     assert (job.returncode, job.stdout.count("interrupted"), job.stdout.count(told)) == (0, 1, 2), job.stdout
 
 
@@ -408,7 +409,7 @@ print("gone on")
 """,
         ranks=2, PDLA_TIMEOUT="120",
     )
-    told = "AgreementError: rank 0 left a share on 'all' that others are in (Alarm: time is up); they cannot find together again"
+    told = "AgreementError: rank 0 left a share on 'all' that others are in (Alarm: time is up); they stay out of step"
     assert job.returncode != 0 and told in job.stdout and "gone on" not in job.stdout, job.stdout
 
 

@@ -107,7 +107,7 @@ except pdla.errors.DeviceError as error:
 @pytest.mark.skipif(GPU, reason="what is played here is another machine than the one at hand")
 @pytest.mark.parametrize(("has", "why"), [
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "2"}, "ranks 0 and 2 share a GPU"),
-    ({"STANDIN_NCCL": "0", "STANDIN_DEVICES": "3"}, "nccl4py is not there (STANDIN_NCCL does not ask for it)"),
+    ({"STANDIN_NCCL": "0", "STANDIN_DEVICES": "3"}, "nccl4py is missing (STANDIN_NCCL does not ask for it)"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "1"}, "NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "name"}, "NCCL on rank 0: NCCL_ERROR_SYSTEM_ERROR"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "send"}, "NCCL on rank 0: NCCL_ERROR_UNHANDLED"),
@@ -116,7 +116,7 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     """Neither where it is looked for nor, on a second communicator, where it is asked for."""
     done = job(3, ("-c", NCCL_OR_NOT), TMPDIR=str(tmp_path), **has)
     assert done.returncode == 0 and done.stderr.count(f"no NCCL here ({why})") == 1, done.stderr
-    refused = f"PDLA_GPU_MPI=nccl, but {why}: auto goes without it where it must"
+    refused = f"PDLA_GPU_MPI=nccl, but {why}: auto takes another transport then"
     assert sorted(done.stdout.splitlines()) == sorted(3 * ["MPIComm", refused]), done.stderr
 
 

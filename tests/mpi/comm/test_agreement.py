@@ -48,7 +48,7 @@ def test_an_error_behind_a_meeting_of_all_ranks_is_one_that_all_have(comm, alike
     if alike or comm.size == 1:
         assert kept.allreduce(np.ones(1)).wait() == comm.size
     else:
-        with pytest.raises(PdlaError, match=f"^ranks {', '.join(map(str, range(comm.size)))}: went on after an error amid a call"):
+        with pytest.raises(PdlaError, match=f"^ranks {', '.join(map(str, range(comm.size)))}: went on after an error in a call"):
             agree(kept, "the next")
 
 

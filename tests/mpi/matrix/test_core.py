@@ -164,7 +164,7 @@ def test_what_a_rank_was_dealt_when_it_failed_is_not_taken_for_the_next(comm, mo
         if comm.rank == 1:
             patch.setattr(group.xp, "empty", full)
         deal(1.0)
-    with pytest.raises(PdlaError, match="rank 1: went on after an error amid from_global") if comm.size > 1 else nullcontext():
+    with pytest.raises(PdlaError, match="rank 1: went on after an error in from_global") if comm.size > 1 else nullcontext():
         deal(2.0)
 
 

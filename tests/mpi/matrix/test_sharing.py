@@ -181,7 +181,7 @@ def test_memory_goes_with_the_last_array_over_it(comm):
 def test_more_than_there_is_is_refused_before_any_is_taken(comm):
     before = taken(comm)[0]
     size = 2 * os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    with pytest.raises(PdlaError, match=rf"{size} bytes of memory in common: No space left"):
+    with pytest.raises(PdlaError, match=rf"{size} bytes of shared memory: No space left"):
         comm.common(size)
     comm.barrier()
     after, named = taken(comm)

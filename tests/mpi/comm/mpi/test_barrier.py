@@ -157,7 +157,7 @@ def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
     with suppress(MemoryError), collective_section(own, "a call"):
         if comm.rank == 1:
             raise MemoryError("no room")
-    told = r"^rank 1: went on after an error amid a call"
+    told = r"^rank 1: went on after an error in a call"
     with pytest.raises(PdlaError, match=told), patch.object(broadcast, "best", lambda *_: "mpi"):
         verb(own) if comm.rank == 1 else agree(own, "the next")
 

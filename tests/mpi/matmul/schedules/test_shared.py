@@ -43,7 +43,7 @@ def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(co
             plan(A, B, out=C)
     else:
         plan(A, B, out=C)
-    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a product"):
+    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error in a product"):
         A.norm()
 
 
@@ -73,7 +73,7 @@ def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypat
     plan = pdla.plan_matmul(A, B, schedule="shared")
     with monkeypatch.context() as full:
         full.setattr(shared_buffer, "least_free_bytes", lambda _: 1000)
-        with pytest.raises(pdla.errors.PdlaError, match="bytes are wanted, 1000 are free in /dev/shm"):
+        with pytest.raises(pdla.errors.PdlaError, match="bytes are needed, 1000 are free in /dev/shm"):
             grid.comm.shared_buffer().open(2**24)
         full.setattr(shared_buffer, "SHARED", "/nowhere")  # then nobody knows how much is free where MPI's memory lies
         own = grid.comm.shared_buffer()
