@@ -34,7 +34,7 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
         raise ShapeError(f"dy is {dy.shape} {dy.dtype}, the layer's output {y.shape} {y.dtype}")
     check_same_communicator(dy.grid, y.grid, "the layer's output", "dy")
     if dy.grid != y.grid or dy.layout != y.layout:
-        raise LayoutError(f"dy lies as {dy.layout!r} on {dy.grid!r}, the layer's output as {y.layout!r} on {y.grid!r}")
+        raise LayoutError(f"dy has {dy.layout!r} on {dy.grid!r}, the layer's output {y.layout!r} on {y.grid!r}")
     if dy.transposed or dy.conjugated:
         raise LayoutError("dy is a transposed or conjugated view; give its copy()")
 
@@ -70,7 +70,7 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
         raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
     if x.layout != expected:
         raise LayoutError(
-            f"x lies as {x.layout!r}, {layer!r} takes {expected!r}: scheme.shard(x, sequence={layer.sequence}) deals out so"
+            f"x has {x.layout!r}, {layer!r} takes {expected!r}: scheme.shard(x, sequence={layer.sequence}) distributes x so"
         )
     if x.transposed or x.conjugated:
         raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
@@ -79,7 +79,7 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
 def check_output(loss: str, y: DistMatrix) -> None:
     """Raise unless a loss takes y: real floats, no partial sums, on a grid without idle ranks."""
     if y.grid.size < y.grid.comm.size:
-        raise GridError(f"{loss} on {y.grid!r}, which leaves ranks idle, as no scheme does")
+        raise GridError(f"{loss} on {y.grid!r}, which leaves ranks idle: y must be on a grid of all ranks")
     if y.layout.partial:
         raise LayoutError(f"{loss} of partial sums {y.layout!r}: redistribute to {y.layout.summed!r} first")
     check_floats(loss, y.dtype)
@@ -92,7 +92,7 @@ def check_floats(what: object, dtype: np.dtype) -> None:
     of long doubles.
     """
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
-        hint = ": of bfloat16 in NumPy's files it needs ml_dtypes" if dtype == np.dtype("V2") else ""
+        hint = ": bfloat16 in NumPy's files needs ml_dtypes" if dtype == np.dtype("V2") else ""
         raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}{hint}")
 
 
@@ -124,14 +124,14 @@ def check_sequence(kind: str, sequence: int) -> None:
 def check_sequences(layer: Declared, x: Any) -> None:
     """Raise unless x has whole sequences, and cuts keep them whole wherever the scheme's cuts do."""
     if x.shape[0] % layer.sequence:
-        raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
+        raise ShapeError(f"{layer!r} takes whole sequences of {layer.sequence} tokens, not {x.shape[0]} tokens")
     if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
         return
     expected = layer.scheme.activation(layer.takes, layer.sequence)
     if any(cut.unit % own.unit for cut, own in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
         raise LayoutError(
-            f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
-            f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"
+            f"{layer!r} takes whole sequences of {layer.sequence} tokens, but the cuts of {x.layout!r} divide x's sequences: "
+            f"scheme.shard(x, sequence={layer.sequence}) keeps them whole"
         )
 
 
@@ -139,7 +139,7 @@ def check_whole_sequences(layer: Declared, x: DistMatrix) -> None:
     """LayoutError unless each rank has whole sequences of x: a scheme may cut them within a pair."""
     if any(tokens % layer.sequence for tokens in count_tokens(x.shape[0], x.layout, x.grid)):
         raise LayoutError(
-            f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
+            f"{layer!r} takes whole sequences of {layer.sequence} tokens on each rank, but {x.layout!r} divides x's sequences"
         )
 
 
@@ -154,11 +154,11 @@ def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignor
         given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
         raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
     if np.ma.is_masked(ids):
-        where = "" if ignore is None else f", with x={ignore} where they do not count"
+        where = "" if ignore is None else f", with x={ignore} to ignore them"
         raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){where}")
     known = ids if ignore is None else ids[ids != ignore]
     if known.size and (int(known.min()) < 0 or int(known.max()) >= vocabulary):
-        besides = "" if ignore is None else f"; {ignore} does not count, another number is given as CrossEntropy(ignore=-100)"
-        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{besides}")
+        ignored = "" if ignore is None else f"; {ignore} is ignored, CrossEntropy(ignore=-100) would ignore -100"
+        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{ignored}")
     if len(ids) % sequence:
         raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")

@@ -47,7 +47,7 @@ class Runner(Node):
         super().__init_subclass__(**named)
         for way, instead in OVERRIDDEN.items():
             if way in vars(cls):
-                raise PdlaError(f"{cls.__name__}.{way} begins a pass on all ranks: {instead}")
+                raise PdlaError(f"{cls.__name__}.{way} starts a pass on all ranks: {instead}")
             for name, coroutine in ((f"{way}_local", False), (f"{way}_async", True)):
                 if name in vars(cls) and iscoroutinefunction(vars(cls)[name]) != coroutine:
                     raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {instead}")
@@ -240,7 +240,7 @@ class Runner(Node):
         context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.description} on {describe(dy)}"):
             if context is None:
-                raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
+                raise PdlaError(f"backward of {self!r} without a forward pass in training before it: each serves one backward")
             check_gradient(dy, context.y)
         self._forget()
         context.forget_gradients()
@@ -282,12 +282,12 @@ class Runner(Node):
         for name, parameter in named:
             if uses[parameter] < parameter.layers:
                 raise PdlaError(
-                    f"{name} of {self!r} is used by {parameter.layers} layers, of which {uses[parameter]} make this pass: "
+                    f"{name} of {self!r} is used by {parameter.layers} layers, of which {uses[parameter]} are in this pass: "
                     "put all into one Sequential, or give training=False; "
-                    "a TiedHead that is not used counts, too: then make the Embedding anew"
+                    "an unused TiedHead counts, too: make the Embedding again without it"
                 )
             if uses[parameter] > parameter.layers:
-                raise PdlaError(f"{name} of {self!r} is used by {uses[parameter]} layers; TiedHead is the layer that shares one")
+                raise PdlaError(f"{name} of {self!r} is used by {uses[parameter]} layers; only TiedHead shares a parameter")
 
 
 def _describe_numbers(layers: Iterable[Any]) -> str:

@@ -216,7 +216,7 @@ class Scheme:
             if (missing or unknown) and named:
                 required = [axis for axis in named if axis not in self.optional]
                 optional = [*self.optional, "data"]
-                fault = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides"
+                fault = f"lacks {', '.join(missing)}" if missing else f"also has {', '.join(unknown)}"
                 hint = suggest(unknown[0], [*missing, *optional]) if unknown else ""
                 axes = f"the axes {', '.join(required)} (optional: {', '.join(optional)})"
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}{hint}")
@@ -228,10 +228,10 @@ class Scheme:
                 raise misfit(ShapeError, shards)(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not is_count(panel) or keep or shards > 1):
                 raise ShapeError(
-                    f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
+                    f"panel={panel}, keep={keep}, shards={shards}: panel is a whole number, at least 1; keep=False and shards=1"
                 )
             if shards > 1 and any(split_axes(table.X)[0] != split_axes(table.Y)[0] for table in (self.first, self.second)):
-                raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
+                raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens differently in a pair's two layers; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.restrict(grid.axes, data) for table in (self.first, self.second))

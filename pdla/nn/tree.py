@@ -185,10 +185,10 @@ def name_parameters(layers: Mapping[Any, str]) -> Iterator[tuple[str, Parameter]
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
     """ShapeError unless a state has exactly arrays of real numbers of these names and shapes."""
     if not isinstance(state, Mapping):
-        raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not {kind_of(state)}")
+        raise ShapeError(f"a state of {whose} is a dict of arrays by name, on every rank, not {kind_of(state)}")
     if set(shapes) != set(state):
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
-        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
+        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and also has {has}")
     for name, shape in shapes.items():
         value = restore_bfloat16(state[name])  # once, as a file is read each time
         if shape != np.shape(value):

@@ -151,9 +151,9 @@ def test_examples_of_docstrings(thing):
 
 
 def test_the_wrong_method_is_refused_when_the_class_is_made():
-    with pytest.raises(PdlaError, match=r"Mine.forward begins a pass on all ranks: override forward_local\(x, batch\), or async"):
+    with pytest.raises(PdlaError, match=r"Mine.forward starts a pass on all ranks: override forward_local\(x, batch\), or async"):
         type("Mine", (nn.Layer,), {"forward": lambda self, x: x})
-    with pytest.raises(PdlaError, match=r"Mine.backward begins .* override backward_local\(dy, batch\)"):
+    with pytest.raises(PdlaError, match=r"Mine.backward starts .* override backward_local\(dy, batch\)"):
         type("Mine", (nn.GeLU,), {"backward": lambda self, dy: dy})
     with pytest.raises(PdlaError, match=r"Mine.forward_async is no async def: override"):
         type("Mine", (nn.Layer,), {"forward_async": lambda self, x, batch: x})

@@ -40,9 +40,9 @@ def resumed(comm, optimizer, state):
 
 MAKING = {
     "an axis lacks": (lambda c: nn.Summa2D(grid(c, (4,))), GridError, r"axes row, col \(optional: data\); .* lacks col"),
-    "an axis too many": (lambda c: nn.Summa2D(grid(c, (2, 2, 1))), GridError, "has depth besides"),
-    "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, r"depth, data\); .* has time besides"),
-    "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "has col besides"),
+    "an axis too many": (lambda c: nn.Summa2D(grid(c, (2, 2, 1))), GridError, "also has depth"),
+    "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, r"depth, data\); .* also has time"),
+    "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "also has col"),
     "cube without depth": (lambda c: nn.Cube3D(grid(c, (2, 2))), GridError, "lacks depth"),
     "idle ranks": (
         lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, r"leaves ranks idle; make it over comm.split\(range\(2\) if comm.rank < 2"
@@ -50,7 +50,7 @@ MAKING = {
     "shards=0": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=0), ShapeError, "shards=0: a whole number, at least 1"),
     "shards=1.5": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1.5), ArgumentError, "shards=1.5: a whole number"),
     "panel=1.5": (lambda c: nn.Summa2D(grid(c, (2, 2)), panel=1.5), ShapeError, "panel=1.5, .* a whole number"),
-    "shards on a cube": (lambda c: nn.Cube3D(grid(c, (2, 2, 1)), shards=2), ShapeError, "shards=2: Cube3D cuts tokens otherwise"),
+    "shards on a cube": (lambda c: nn.Cube3D(grid(c, (2, 2, 1)), shards=2), ShapeError, "shards=2: Cube3D cuts tokens differently"),
     "shards of cut sequences": (
         lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=True, shards=2), ShapeError, "shards=2: Megatron1D cuts tokens"
     ),
@@ -78,7 +78,7 @@ MAKING = {
         lambda c: nn.Conv2d(SUMMA.make(c), 4, 4, (3, 3), height=4, width=4), ShapeError, r"a kernel of \(3, 3\) x .* whole numbers"
     ),
     "half a padding": (
-        lambda c: nn.Conv2d(SUMMA.make(c), 4, 4, 3, height=4, width=4, padding=0.5), ShapeError, "with 0.5 around: whole numbers"
+        lambda c: nn.Conv2d(SUMMA.make(c), 4, 4, 3, height=4, width=4, padding=0.5), ShapeError, "with padding 0.5: give whole"
     ),
     "half a factor": (lambda c: nn.Upsample(SUMMA.make(c), height=2, width=2, factor=1.5), ShapeError, "2 x 2 by 1.5: .* whole"),
     "groups": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=3, pixels=4), ShapeError, "20 channels are not 3 equal groups"),
@@ -98,13 +98,13 @@ MAKING = {
         lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=np.longdouble), ShapeError, "or bfloat16, not of f.*128"
     ),
     "a head of a linear": (lambda c: nn.TiedHead(nn.Linear(SUMMA.make(c), 4, 4)), PdlaError, "TiedHead of a Linear: give the Emb"),
-    "one beta": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=0.9), PdlaError, "betas=0.9, .*: two betas below 1"),
+    "one beta": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=0.9), PdlaError, "betas=0.9, .*: betas must be two"),
     "rates that differ": (
         lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), 0.5 + c.rank), AgreementError, r"rank 0: SGD\(rate=0.5.*SGD\(rate=1.5",
     ),
-    "a rate that is none": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), "a"), PdlaError, "rate='a', .*numbers of at least 0"),
-    "a rate below 0": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), -0.1), PdlaError, "rate=-0.1, .*numbers of at least 0"),
-    "a beta of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(0.9, 1)), PdlaError, "two betas below 1"),
+    "a rate that is none": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), "a"), PdlaError, "rate='a', .*must be at least 0"),
+    "a rate below 0": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), -0.1), PdlaError, "rate=-0.1, .*must be at least 0"),
+    "a beta of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(0.9, 1)), PdlaError, "betas must be two numbers"),
     "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
     "layers that differ": (
         lambda c: chain(c, nn.GeLU, nn.ReLU if c.rank else nn.GeLU), AgreementError, r"rank 0: Sequential.*; ranks 1, 2, 3: "
@@ -186,11 +186,11 @@ MAKING = {
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
-        r"it lacks \['bias'\], and has \['b'\] besides",
+        r"it lacks \['bias'\], and also has \['b'\]",
     ),
     "a state of other keys": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weights": X, 0: 1}), ShapeError,
-        r"it lacks \['weight'\], and has \[0, 'weights'\] besides",
+        r"it lacks \['weight'\], and also has \[0, 'weights'\]",
     ),
     "a state of another shape": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": X}), ShapeError,
@@ -214,17 +214,17 @@ MAKING = {
     ),
     "no state on some ranks": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict(None if c.rank else {"weight": X}), ShapeError,
-        r"ranks 1, 2, 3: a state of Linear.* is a dict of arrays by name, which every rank has, not a NoneType",
+        r"ranks 1, 2, 3: a state of Linear.* is a dict of arrays by name, on every rank, not a NoneType",
     ),
     "an optimizer's state that lacks steps": (lambda c: resumed(c, nn.AdamW, {}), ShapeError, r"it lacks \['steps'\]"),
     "an optimizer's state that lacks an array": (
         lambda c: resumed(c, nn.AdamW, {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
-        r"the state is not AdamW of Linear.*: it lacks \['weight.1'\], and has \[\]",
+        r"the state is not AdamW of Linear.*: it lacks \['weight.1'\], and also has \[\]",
     ),
     "an optimizer's state for another": (
         lambda c: resumed(
             c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5)), "weight.1": np.ones((20, 5))}
-        ), ShapeError, r"it lacks \[\], and has \['weight.1'\]",
+        ), ShapeError, r"it lacks \[\], and also has \['weight.1'\]",
     ),
     "an optimizer's state of steps that differ": (
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1 + c.rank // 3}), AgreementError, "rank 3: .* at step 2"
@@ -236,7 +236,7 @@ MAKING = {
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": -1}), ShapeError, "steps=-1 in the state: a whole number"
     ),
     "an optimizer's state of nobody": (
-        lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"and has \['nobody.0'\]"
+        lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"and also has \['nobody.0'\]"
     ),
     "an optimizer's state of another shape": (
         lambda c: resumed(c, nn.AdamW, {"steps": 1, "weight.0": np.ones((20, 5)), "weight.1": X}), ShapeError,

@@ -38,11 +38,11 @@ INPUTS = {
     ),
     "width": (lambda s: forward(s, s.shard(X[:, :18], sequence=5)), ShapeError, r"\(tokens, 20\) of float64, not \(15, 18\)"),
     "dtype": (lambda s: forward(s, s.shard(X.astype("f"), sequence=5)), ShapeError, "of float64, not .* of float32"),
-    "layout": (lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout())), LayoutError, r"x lies as Layout\(\), .* takes"),
+    "layout": (lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout())), LayoutError, r"x has Layout\(\), .* takes"),
     "grid": (lambda s: forward(s, other_grid(s)), LayoutError, r"x is on ProcessGrid\(row=1, col=4\), .* works on"),
-    "sequences cut": (lambda s: forward(s, s.shard(X)), LayoutError, r"scheme\.shard\(x, sequence=5\) deals out so"),
+    "sequences cut": (lambda s: forward(s, s.shard(X)), LayoutError, r"scheme\.shard\(x, sequence=5\) distributes x so"),
     "sequences cut otherwise": (lambda s: forward(s, s.shard(X, sequence=3)), LayoutError, r"scheme\.shard\(x, sequence=5\)"),
-    "sequences not whole": (lambda s: forward(s, s.shard(X[:13], sequence=5)), ShapeError, "13 tokens are not whole sequences"),
+    "sequences not whole": (lambda s: forward(s, s.shard(X[:13], sequence=5)), ShapeError, "whole sequences of 5 tokens, not 13"),
     "a view": (
         lambda s: nn.Linear(s, 20, 3).forward(pdla.from_global(X.T, s.grid, s.residual().T).T), LayoutError, r"takes its copy\(\)"
     ),
@@ -76,11 +76,11 @@ INPUTS = {
     "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
     "another layout behind a pointwise layer": (
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
-        LayoutError, r"x lies as Layout\(\), Linear\(20, 5\) .* takes",
+        LayoutError, r"x has Layout\(\), Linear\(20, 5\) .* takes",
     ),
     "another layout, of a layer that takes any width": (
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.MeanOverSequence(s, sequence=5)), LayoutError,
-        r"x lies as Layout\(\), MeanOverSequence .* takes",
+        r"x has Layout\(\), MeanOverSequence .* takes",
     ),
     "width, of a layer behind one that takes any": (
         lambda s: forward(s, s.shard(X, sequence=5), nn.Sequential(s, [nn.MeanOverSequence(s, sequence=5), nn.Linear(s, 9, 9)])),
@@ -92,17 +92,17 @@ INPUTS = {
     ),
     "a layer in two places": (
         lambda s: forward(s, s.shard(X), nn.Sequential(s, [gelu := nn.GeLU(s), nn.Linear(s, 20, 20), gelu])), PdlaError,
-        "GeLU on .* comes 2 times in a Sequential: make a layer for each place",
+        "GeLU on .* is in a Sequential 2 times: make a layer for each place",
     ),
     "a layer in two parts": (
-        lambda s: nn.Sequential(s, [nn.Sequential(s, [gelu := nn.GeLU(s)]), nn.MLP(s, 4), gelu]), PdlaError, "comes 2 times"
+        lambda s: nn.Sequential(s, [nn.Sequential(s, [gelu := nn.GeLU(s)]), nn.MLP(s, 4), gelu]), PdlaError, "in a Sequential 2 t"
     ),
     "a parameter in two places": (
-        lambda s: forward(s, s.shard(X), sharing(s)), PdlaError, "layers.0.weight of .* is used by 2 layers; TiedHead"
+        lambda s: forward(s, s.shard(X), sharing(s)), PdlaError, "layers.0.weight of .* is used by 2 layers; only TiedHead"
     ),
     "a head alone": (
         lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError,
-        "is used by 2 layers, of which 1 make .* a TiedHead that is not used counts, too"
+        "is used by 2 layers, of which 1 are in .* an unused TiedHead counts, too"
     ),
 }
 
@@ -123,7 +123,7 @@ def test_samples_that_are_cut_are_refused(place):
         nn.GroupNorm(scheme, 20, groups=5, pixels=5).forward(scheme.shard(X, sequence=5))
 
     kind, text = refusal(place.ranks, program)
-    assert kind is LayoutError and "does not leave sequences of 5 tokens whole" in text
+    assert kind is LayoutError and "takes whole sequences of 5 tokens on each rank, but" in text
 
 
 @pytest.mark.parametrize("pairs", [0, 1])
@@ -136,7 +136,7 @@ def test_upsampled_tokens_that_lie_otherwise_are_refused(pairs):
         nn.Sequential(scheme, [*before, nn.Upsample(scheme, height=1, width=1)]).forward(scheme.shard(np.ones((5, 4))))
 
     kind, text = refusal(3, program)
-    assert kind is LayoutError and "makes 4 tokens of one, where they lie: of the 5 tokens of x" in text
+    assert kind is LayoutError and "so ranks must hold equally many of x's 5 tokens" in text
 
 
 BEHIND = {
@@ -155,7 +155,7 @@ def test_samples_that_are_cut_are_refused_behind_other_layers(place, layer):
         nn.Sequential(scheme, [*pair, layer(scheme)]).forward(scheme.shard(np.ones((6, 4)), sequence=2))
 
     kind, text = refusal(place.ranks, program)
-    assert kind is LayoutError and "does not leave sequences of 2 tokens whole" in text
+    assert kind is LayoutError and "takes whole sequences of 2 tokens on each rank, but" in text
 
 
 # ---------------------------------------------------------------------------------------------- losses and passes back
@@ -183,7 +183,7 @@ LOSSES = {
         lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -100)), r"from -100 to -100; .* CrossEntropy\(ignore=-100\)"
     ),
     "-1 beside ignore": (
-        lambda s: nn.CrossEntropy(ignore=0).forward(logits(s), np.arange(15) % 3 - 1), "from -1 to 1; .* 0 does not count"
+        lambda s: nn.CrossEntropy(ignore=0).forward(logits(s), np.arange(15) % 3 - 1), "from -1 to 1; .* 0 is ignored"
     ),
     "half a number": (lambda s: nn.CrossEntropy(ignore=0.5).forward(logits(s), np.zeros(15, int)), "ignore=0.5.*: a whole number"),
     "numbers to ignore that differ": (
@@ -220,13 +220,13 @@ def test_backward_passes_that_are_refused():
     def program(comm):
         scheme = SUMMA.make(comm)
         layer, criterion = layer_of(scheme), nn.CrossEntropy()
-        dy, none = scheme.shard(X, sequence=5), "without a forward pass before it"
+        dy, none = scheme.shard(X, sequence=5), "without a forward pass in training"
         wrong = [
             (X, ShapeError, "dy is an ndarray, not a DistMatrix laid out as the layer's output"),
             (scheme.shard(X[:10], sequence=5), ShapeError, r"dy is \(10, 20\) float64, the layer's output \(15, 20\) float64"),
             (scheme.shard(X.astype("f"), sequence=5), ShapeError, r"dy is \(15, 20\) float32"),
-            (scheme.shard(X), LayoutError, "dy lies as .* the layer's output as"),
-            (other_grid(scheme), LayoutError, r"dy lies as .* on ProcessGrid\(row=1, col=4\)"),
+            (scheme.shard(X), LayoutError, "dy has .* the layer's output Layout"),
+            (other_grid(scheme), LayoutError, r"dy has .* on ProcessGrid\(row=1, col=4\)"),
             (pdla.from_global(X.T, scheme.grid, dy.layout.T).T, LayoutError, r"dy is a transposed or conjugated view; .* copy\(\)"),
         ]
 

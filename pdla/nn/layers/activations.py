@@ -264,5 +264,5 @@ def check_kind(kind: str, activation: Any) -> None:
         signature(activation).bind(None)
     except (TypeError, ValueError) as error:
         meant = suggest(activation, ("ReLU", "GeLU"))
-        taken = "a kind of layer, nn.ReLU or nn.GeLU, which is made of a scheme alone"
-        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}{meant}") from None
+        expected = "a class of layer that is made of a scheme alone, as nn.ReLU or nn.GeLU"
+        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {expected}{meant}") from None

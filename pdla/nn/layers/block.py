@@ -147,5 +147,5 @@ class Block(Layer):
 def _check_branch(kind: str, branch: Sequence[Layer]) -> None:
     """ShapeError or LayoutError unless a branch gives what it takes, so that it could follow itself."""
     if (scale := chain(branch).scale) != 1:
-        raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes, to which they are to be added")
+        raise ShapeError(f"{kind}: {branch} gives {scale} tokens for each that it takes; a branch must give as many as it takes")
     chain([*branch, *branch])

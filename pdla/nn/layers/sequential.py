@@ -153,7 +153,7 @@ class Ends:
         if layer.takes is not None and self.gives is not None and split_axes(layer.takes) != split_axes(self.gives):
             raise LayoutError(
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
-                f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
+                f"{self.gives!r}: alternate linears of kind='first' and kind='second'"
             )
         pairs = {}
         for name, words in HANDED_ON.items():
@@ -176,10 +176,10 @@ def declare(whole: Layer, layers: Sequence[Layer]) -> None:
         raise GridError(f"{kind} on {whole.scheme!r}: {others[0]!r} was made in another scheme")
     ((layer, count),) = Counter(layer for part in layers for layer in part.all_layers()).most_common(1)
     if count > 1:
-        raise PdlaError(f"{layer!r} comes {count} times in a {kind}: make a layer for each place, as each keeps its own x")
+        raise PdlaError(f"{layer!r} is in a {kind} {count} times: make a layer for each place, as each saves its own x")
     late = [layer for layer in layers[1:] if layer.gives and not layer.takes]
     if late:
-        raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a {kind}")
+        raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: put it first in a {kind}")
     dtypes = {parameter.allocated.dtype for layer in layers for parameter in layer.all_parameters()}
     if len(dtypes) > 1:
         raise ShapeError(f"{kind} of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")

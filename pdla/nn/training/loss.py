@@ -103,7 +103,7 @@ class CrossEntropy:
         counted = int((targets != self.ignore).sum())
         if counted == 0:
             none = f"no token counts: all {tokens} targets are {self.ignore}" if tokens else "CrossEntropy of no tokens"
-            raise ShapeError(f"{none}: there is no mean loss; leave out this step, on every rank")
+            raise ShapeError(f"{none}: there is no mean loss; skip this step, on every rank")
         return counted
 
     def _compute(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
@@ -139,7 +139,7 @@ class CrossEntropy:
             Without a forward before it, on this rank.
         """
         if self._saved is None:
-            raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
+            raise PdlaError("backward of CrossEntropy without a forward before it: each serves one backward")
         powers, *saved = self._saved
         self._saved = None
         powers.xp.softmax_gradient(powers.stored, *saved)

@@ -110,7 +110,7 @@ class MeanSquaredError:
             Without a forward before it, on this rank.
         """
         if self._saved is None:
-            raise PdlaError("backward of MeanSquaredError without a forward before it: each serves once")
+            raise PdlaError("backward of MeanSquaredError without a forward before it: each serves one backward")
         gradient, self._saved = self._saved, None
         return gradient
 
@@ -125,4 +125,4 @@ def _check_targets(y: DistMatrix, targets: Any) -> None:
     if isinstance(targets, DistMatrix):
         check_same_communicator(targets.grid, y.grid, "y", "targets")
     if not y.size:
-        raise ShapeError(f"MeanSquaredError of no elements, {y.shape}: there is no mean; leave out this step, on every rank")
+        raise ShapeError(f"MeanSquaredError of no elements, {y.shape}: there is no mean; skip this step, on every rank")

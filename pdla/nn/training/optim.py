@@ -47,7 +47,7 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
-            message = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped"
+            message = f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters steps change"
             raise_everywhere(PdlaError(message))
         self.layer: Layer = layer
         self.steps: int = 0
@@ -67,9 +67,9 @@ class Optimizer:
         betas = getattr(self, "betas", (0, 0))
         betas = betas if np.shape(betas) == (2,) else (1, 1)
         if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *betas)):
-            raise PdlaError(f"{self!r}: numbers of at least 0")
+            raise PdlaError(f"{self!r}: numbers must be at least 0")
         if max(betas) >= 1:
-            raise PdlaError(f"{self!r}: two betas below 1")
+            raise PdlaError(f"{self!r}: betas must be two numbers below 1")
 
     def step(self) -> None:
         """Change every parameter by its gradient. Local, for Shampoo collective; all ranks step.
@@ -87,7 +87,7 @@ class Optimizer:
         stepped = []
         for name, parameter in self.layer.named_parameters():
             if parameter.gradient is None:
-                raise PdlaError(f"{name} of {self.layer!r} has no gradient: backward comes before step")
+                raise PdlaError(f"{name} of {self.layer!r} has no gradient: call backward before step")
             stepped.append((parameter, parameter.value.stored, parameter.gradient.stored))
         self.steps += 1
         note(self.layer.scheme.grid.comm, f"step {self.steps} of {self!r}")
@@ -146,7 +146,7 @@ class Optimizer:
             shapes: dict[str, tuple[int, ...]] = {key: self._lay_out(*place)[0] for key, place in places.items()}
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
             if not (float(steps) >= 0 and float(steps).is_integer()):
-                raise ShapeError(f"steps={steps} in the state: a whole number of them")
+                raise ShapeError(f"steps={steps} in the state: a whole number, at least 0")
         loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, (parameter, number) in places.items():
             value, (_, layout) = parameter.value, self._lay_out(parameter, number)
@@ -358,10 +358,10 @@ def clip(layer: Layer, largest: float) -> float:
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {_to_plain(largest)!r})"):
         if not (isinstance(largest, Real) and float(largest) >= 0):
-            raise PdlaError(f"clip to a norm of {largest!r}: at least 0; inf leaves the gradients as they are")
+            raise PdlaError(f"clip to a norm of {largest!r}: at least 0; inf leaves the gradients unchanged")
         gradients = list(layer.gradients().values())
         if not gradients:
-            raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
+            raise PdlaError(f"clip: {layer!r} has no gradients; call backward before")
     norm = frobenius(*gradients)
     largest = float(largest)  # a comparison in a short float would round the norm, or make it infinite
     if largest < inf and not norm <= largest:

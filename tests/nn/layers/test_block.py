@@ -114,7 +114,7 @@ REFUSED = {
     "an empty branch": (lambda s: [[nn.GeLU(s)], []], ShapeError, "Block of no layers"),
     "no branches": (lambda s: [], PdlaError, r"branches=\[\]: give a list of branches, each a list of layers"),
     "a layer for a branch": (lambda s: [nn.GeLU(s)], PdlaError, "Block of a GeLU: give a list of layers"),
-    "a layer in two branches": (lambda s: [[gelu := nn.GeLU(s)], [gelu]], PdlaError, "comes 2 times in a Block"),
+    "a layer in two branches": (lambda s: [[gelu := nn.GeLU(s)], [gelu]], PdlaError, "is in a Block 2 times"),
 }
 
 

@@ -91,7 +91,7 @@ def test_a_step_that_is_refused_changes_nothing():
         with pytest.raises(PdlaError, match=r"bias of .* has no gradient"):
             optimizer.step()
         layer.bias.gradient, optimizer.rate = layer.bias.value.copy(), -1
-        with pytest.raises(PdlaError, match=r"SGD\(rate=-1.0, .* numbers of at least 0"):
+        with pytest.raises(PdlaError, match=r"SGD\(rate=-1.0, .* numbers must be at least 0"):
             optimizer.step()
         return np.array_equal(layer.weight.value.gather(), before), optimizer.steps
 

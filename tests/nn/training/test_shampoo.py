@@ -124,5 +124,5 @@ def test_what_has_no_root_is_refused():
         return layer.state_dict()["weight"]
 
     assert np.array_equal(run(SERIAL, program), learned(CASE)["weight"])
-    with pytest.raises(PdlaError, match=r"Shampoo\(rate=0.1, eps=-1.0\) .*numbers of at least 0"):
+    with pytest.raises(PdlaError, match=r"Shampoo\(rate=0.1, eps=-1.0\) .*numbers must be at least 0"):
         run(SERIAL, lambda scheme: made(scheme, eps=-1))

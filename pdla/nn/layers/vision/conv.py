@@ -104,8 +104,8 @@ class Conv2d(Linear):
             pad = padding if padding is not None else kernel // 2 if valid else 0
             if not valid or min(height, width) + 2 * pad < kernel:
                 raise ShapeError(
-                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {pad} around: "
-                    "whole numbers, kernel and stride at least 1, and the kernel fits in"
+                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with padding {pad}: "
+                    "give whole numbers, kernel and stride at least 1, and a kernel that fits in"
                 )
         area = kernel * kernel
         super().__init__(

@@ -74,7 +74,7 @@ class ResidualBlock(Block):
         with agree_on_arguments("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
             check_parts("ResidualBlock", activation, seed)
             if not is_count(kernel) or kernel % 2 == 0:
-                raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
+                raise ShapeError(f"ResidualBlock adds x to a y of its size: kernel={kernel} must be an odd number")
             if not (is_count(height) and is_count(width)):
                 raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
         parts: list[Layer] = []
@@ -229,4 +229,4 @@ def check_parts(kind: str, activation: Any, seed: Any) -> None:
     """ShapeError unless a block's layers take these, before some of the layers are made."""
     check_kind(kind, activation)
     if not isinstance(seed, Integral):
-        raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")
+        raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions use this seed and the next ones")

@@ -87,8 +87,8 @@ class Upsample(Layer):
         counts = [area * tokens for tokens in count_tokens(x.shape[0], x.layout, x.grid)]
         if counts != count_tokens(area * x.shape[0], layout, x.grid):
             raise LayoutError(
-                f"{self!r} makes {area} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
-                f"than another, as x lies as {x.layout!r}"
+                f"{self!r} makes {area} tokens of each without a message, so ranks must hold equally many of x's {x.shape[0]} "
+                f"tokens; x has {x.layout!r}"
             )
         return layout
 
