@@ -151,6 +151,11 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
 
 def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
+    start_move(A, layout, grid, out)()
+
+
+def start_move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> Callable[[], None]:
+    """Collective: start the same; gives a function that completes it. What goes by memory that ranks share is there at once."""
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = find_or_make(comm, ("route", *between), lambda: Route.between(*between))
     size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
@@ -162,8 +167,8 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
             return Places.of(comm, route, ceil(size * copies / room))
 
         _move_by_shared_memory(A, route, find_or_make(comm, ("places", *between, size, room), places), comm, out)
-    else:
-        start(A, route, comm, out)()
+        return lambda: None
+    return start(A, route, comm, out)
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,9 @@ def eigh(
     if b is None:
         return _EIGH(A, **options)
     L, C = _standard("eigh", A, b, options)
-    w, Z = _EIGH(C, **options | OF_STANDARD)
+    w, Z = _EIGH(C, **options | OF_STANDARD | {"layout": Layout(cols=A.grid.axes)})
     # V = L^-H Z
-    V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, memory_limit=memory_limit, verify=verify)
-    V = as_layout(V, Layout(cols="row"), ProcessGrid.trust((A.grid.comm.size, 1), A.grid.comm, None))
+    V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, check_finite=False, memory_limit=memory_limit, verify=verify)
     V.xp.make_leading_positive(V.stored)
     return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
 

@@ -8,6 +8,7 @@ layers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,9 @@ from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import check_array, fingerprint
-from pdla.matrix.redistribute import convert
+from pdla.matrix.redistribute import local_shape, start_move
+
+UNDER_WAY = 16  # matrices of a stack whose messages are under way at once
 
 
 class Stack:
@@ -234,15 +237,25 @@ class Stack:
 
     def _moved(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
         """Collective, unchecked: the same."""
+        xp, batch, places = self.grid.comm.xp, self.shape[0], ((self.grid, self.axis), (grid, axis))
+        before, after = (_layer_of_each(*place, batch) for place in places)
+        share = -(-batch // max(one.sizes[along] if along else 1 for one, along in places))
+        blocks: dict[int, Any] = {}
+        under_way: deque[Callable[[], None]] = deque()
+        with collective_section(self.grid.comm, "a redistribution"):
+            # one of each layer, and then the next ones: so that all layers send, or receive, at once
+            for number in (number for first in range(share) for number in range(first, batch, share)):
+                here = number in self.indices
+                block = self.blocks[number - self.indices.start] if here else xp.empty((0, 0), self.dtype)
+                X = DistMatrix(block, self.shape[1:], before[number], self.layout, self.transposed, self.conjugated)
+                blocks[number] = xp.empty(local_shape(X.shape, layout, after[number]), self.dtype)
+                under_way.append(start_move(X, layout, after[number], blocks[number]))
+                if len(under_way) > UNDER_WAY:
+                    under_way.popleft()()
+            for end in under_way:
+                end()
         made = Stack((), self.shape, grid, layout, axis, self.dtype)
-        before, after = (_layer_of_each(*place, self.shape[0]) for place in ((self.grid, self.axis), (grid, axis)))
-        for number in range(self.shape[0]):
-            here = number in self.indices
-            block = self.blocks[number - self.indices.start] if here else self.grid.comm.xp.empty((0, 0), self.dtype)
-            X = DistMatrix(block, self.shape[1:], before[number], self.layout, self.transposed, self.conjugated)
-            X = convert(X, layout, after[number])
-            if number in made.indices:
-                made.blocks += (X.stored,)
+        made.blocks = tuple(blocks[number] for number in made.indices)
         return made
 
     def _share(self, whole: Any) -> None:

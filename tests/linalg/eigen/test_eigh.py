@@ -95,6 +95,17 @@ def of_spectrum(w):
     return (a + a.T) / 2
 
 
+def test_more_columns_than_one_rank_reduces(monkeypatch):
+    """And more rows of T than one rank solves, in blocks as they are without these tests' smaller ones."""
+    monkeypatch.undo()
+    n = tridiagonal.SMALL + 90
+    a = hermitian(n, "float64")
+    w, v = found(a, "blocks", (3, 1))
+    far = 10 * n * np.finfo(float).eps
+    assert np.allclose(a @ v, v * w, atol=far * np.abs(a).sum(0).max()) and np.allclose(v.T @ v, np.eye(n), atol=far)
+    assert np.allclose(w, np.linalg.eigvalsh(a), atol=far * np.abs(w).max())
+
+
 HARD = {
     "zero": np.zeros((30, 30)), "diagonal": np.diag(np.arange(30.0)[::-1]), "identity": np.eye(30), "ones": np.ones((30, 30)),
     "rank one": np.outer(np.arange(30.0), np.arange(30.0)), "wilkinson": wilkinson(21), "glued": glued(4),

@@ -9,6 +9,7 @@ from hypothesis import given
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.linalg.products import stacks
 
 
 @given(
@@ -70,9 +71,10 @@ def test_layers_agree_on_how_a_stack_is_looked_at():
     pdla.run(2, program)
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 5])
-def test_stacks_are_cut_otherwise(ranks):
+@pytest.mark.parametrize(("ranks", "under_way"), [(1, 16), (4, 16), (5, 16), (4, 1)])
+def test_stacks_are_cut_otherwise(ranks, under_way, monkeypatch):
     """From every form to every other, views too: gathered, they are the same."""
+    monkeypatch.setattr(stacks, "UNDER_WAY", under_way)
     whole = np.arange(5 * 4 * 6.0).reshape(5, 4, 6)
 
     def program(comm):
