@@ -4,8 +4,8 @@
 //     sums[p][j] = sum of x[i][j] y[i][j], ROWS p <= i < ROWS (p + 1)
 //     sums[p][n + j] = sum of x[i][j], over the same i                where `both`: rows of sums are then 2 n long
 //
-// for 0 <= i < m, 0 <= j < n; sums has at least one row. Sums of the sums are made the same way, until one row is left: no
-// element waits behind more than ROWS others, and the order is one and the same in every launch.
+// for 0 <= i < m, 0 <= j < n; sums has at least one row. The same kernel adds up the sums, until one row is left: no element waits
+// for more than ROWS others, and the order of addition is the same in every launch.
 // Arrays without gaps, at any alignment; product may be x or y. Launch: blocks of 32 x at most 8 threads, any grid. No headers.
 
 template <class T, int N>
@@ -22,7 +22,7 @@ struct alignas(N * sizeof(T)) Vector {
 
 constexpr int WARP = 32, HIGH = 8, ROWS = 256;  // of a tile, which has WARP * N columns
 
-// The sums of a block's threads, one below the other, written by the first of them.
+// The first thread of a column of the block writes the sum of the column's threads.
 template <class V>
 __device__ void down(V sum, V* to, bool here)
 {

@@ -23,7 +23,7 @@ __device__ void one(T x, T* y, T* slope)
     *y = x * integral;
 }
 
-// Elements N at a time: of x, y and slope so many, of the bias those of a row, one row after the other.
+// N elements at a time: `count` vectors of x, y and slope; `row` vectors of the bias, again for each row.
 template <class T, int N>
 __device__ void vectors(const T* __restrict__ x, const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ slope,
                         long long count, long long row)

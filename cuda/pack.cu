@@ -4,9 +4,9 @@
 //     to[i][j] = op(from)[i][j]                         or, where `accumulate`,
 //     to[i][j] = beta to[i][j] + op(from)[i][j],        computed in the type of `from`
 //
-// op is the complex conjugate where `conjugate`, else nothing; a transpose is a matter of strides. Rows and columns of
-// either side may be picked by lists of positions, such as those of a block-cyclic layout or of ragged runs. What is
-// written must overlap neither itself nor what is read, but for `to` and `from` one and the same.
+// op is the complex conjugate if `conjugate`, else nothing; strides express a transpose. Lists of positions may select rows
+// and columns of either side, such as those of a block-cyclic layout or of ragged runs. Written elements must not overlap
+// each other or elements read, except that `to` may be `from`.
 // Launch: blocks of 32 x 8 threads, any grid (tiles are taken in turn), no dynamic shared memory.
 // Compiles with nvcc and NVRTC alike: no headers. With --fmad=false the sums are rounded as on a processor.
 
@@ -101,7 +101,7 @@ struct Pack {
         return all;
     }
 
-    // A row of a tile is copied by a warp, N neighbours by each thread where that may save accesses.
+    // A warp copies a row of a tile; each thread copies N neighbours if that may save accesses.
     __device__ void straight(const Rectangle& r, long long top, long long left) const
     {
         const bool lists = r.from_cols || r.to_cols;
@@ -131,7 +131,7 @@ struct Pack {
             accumulate ? vectors<1, true>(r, i, from, to) : vectors<1, false>(r, i, from, to);
     }
 
-    // A vector of each of DEEP rows, all read before any is written: so much must be under way to keep the memory busy.
+    // Copy a vector of each of DEEP rows; all reads come before the writes, so that enough is under way to keep the memory busy.
     template <int DEEP, bool ADDED>
     __device__ void vectors(const Rectangle& r, long long i, long long from, long long to) const
     {
@@ -152,7 +152,7 @@ struct Pack {
         }
     }
 
-    // N columns, `apart` from each other, some at a time, which are found once for all rows.
+    // Copy N columns, `apart` from each other, SOME at a time; their positions are found once for all rows.
     __device__ void elements(const Rectangle& r, long long top, long long first, int apart) const
     {
 #pragma unroll 1

@@ -148,8 +148,8 @@ __device__ void whole(Counter at, Word seed, T* out, Number number)
         ((Vector<T, N>*)out)[k] = made[k];
 }
 
-// A thread takes as many elements as a block makes numbers: those of one block, or, past an end of tiles or of runs of columns,
-// those of several.
+// A thread makes as many elements as a block has numbers: those of one block or, across an end of tiles or of runs of columns, of
+// several.
 template <class T, int PARTS, class Number>
 __device__ void fill(const Word* __restrict__ rows, const Word* __restrict__ cols, Word seed, T* __restrict__ out, long long size,
                      long long n, Number number)
@@ -214,8 +214,8 @@ INTEGERS(float64, double, 1)
 INTEGERS(complex64, float, 2)
 INTEGERS(complex128, double, 2)
 
-// flags[t] = 1 where NumPy passes over one of the `draws` halves that tile t = (rows[t / n], cols[t % n]) begins with, since the
-// numbers 0 to count - 1 do not come equally often (Lemire, 2019): those after it are others then. A block takes tiles in turn.
+// flags[t] = 1 if NumPy skips one of the first `draws` halves of tile t = (rows[t / n], cols[t % n]), as the numbers 0 to count - 1
+// would not be equally frequent (Lemire, 2019): all later numbers are others then. A block takes tiles in turn.
 extern "C" __global__ void __launch_bounds__(256) passed_over(const Word* __restrict__ rows, const Word* __restrict__ cols, Word seed,
                                                               unsigned char* __restrict__ flags, long long size, long long n,
                                                               Word count, int parts, int draws)

@@ -1,7 +1,7 @@
-// What is done to a matrix's rows, each kernel in one pass over memory: the parts of LayerNorm, RMSNorm and cross-entropy between
-// which ranks that share a row sum what they have of it. The formulas are those of pdla/array/composed.py, whose names these are.
+// Operations on a matrix's rows, each kernel in one pass over memory: the parts of LayerNorm, RMSNorm and cross-entropy between which
+// ranks that share a row add up their sums. The formulas, and the names, are those of pdla/array/composed.py.
 //
-// A row is a warp's or a block's; what its threads have is summed in one and the same order in every launch.
+// A row belongs to a warp or a block; the order in which its threads' values are summed is the same in every launch.
 // Matrices m x n without gaps, at any alignment; vectors of m, or n, elements. Launch: blocks of W x H threads, where W is a warp
 // and H any, or W is a number of warps and H is 1; at most 256 threads; any grid of one dimension. No headers.
 
@@ -38,8 +38,8 @@ struct alignas(N * sizeof(T)) Vector {
     T of[N];
 };
 
-// A matrix, N elements at a time. Threads go through rows and columns alike, so that all come to over_row: a row that is not
-// there has no columns.
+// A matrix, N elements at a time. All threads take the same steps through rows and columns, so that all come to over_row: a row
+// beyond the last has no columns.
 template <class T, int N>
 struct Rows {
     typedef Vector<T, N> V;

@@ -1,9 +1,9 @@
-/* Level-3 routines of PBLAS, in place of ScaLAPACK's: each call is handed to Python (pdla.scalapack.pblas), or passed on to the
- * ScaLAPACK that comes next in the order of libraries.
+/* Level-3 routines of PBLAS, in place of ScaLAPACK's: each passes its call to Python (pdla.scalapack.pblas), or on to the ScaLAPACK
+ * that comes next in the order of libraries.
  *
- * Passed on are calls without a product (a size or alpha is 0), calls that are too small (PDLA_PBLAS_LEAST), and all that ScaLAPACK
- * might refuse, which then reports the error itself. Every process of the grid decides alike, except where only some of them give
- * wrong arguments: on these ScaLAPACK ends the job.
+ * ScaLAPACK gets calls without a product (a size or alpha is 0), calls that are too small (PDLA_PBLAS_LEAST), and all that it might
+ * refuse; it then reports the error itself. All processes of the grid decide the same, unless only some give wrong arguments: on
+ * these ScaLAPACK ends the job.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -16,7 +16,7 @@ enum { DTYPE, CONTEXT, M, N, IMB, INB, MB, NB, RSRC, CSRC, LLD, WORDS };
 
 static long taken, passed;
 
-/* How many calls of this process pdla has taken, and passed on to ScaLAPACK, so far. */
+/* Count the calls of this process that pdla has taken, and passed on to ScaLAPACK. */
 void pdla_pblas_calls_(long *taken_, long *passed_) { *taken_ = taken; *passed_ = passed; }
 void pdla_pblas_calls(long *taken_, long *passed_) { pdla_pblas_calls_(taken_, passed_); }
 
@@ -57,8 +57,8 @@ static int ours(void *function)
     return dladdr(function, &its) && dladdr(&taken, &mine) && its.dli_fbase == mine.dli_fbase;
 }
 
-/* A function of the library that came first, though it was loaded for one module alone, as Python loads what an extension needs.
-   (They are opened when all are listed, as other threads may load some, too.) */
+/* Find a function of the first loaded library that has it, also of one loaded for one module alone, as Python loads an extension's
+   libraries. (List all before opening any, as other threads may load some, too.) */
 static void *loaded(const char *name)
 {
     paths all = {NULL, 0};
@@ -116,7 +116,7 @@ static int communicator(int context)
 
 /* ------------------------------------------------------------------ which calls are taken */
 
-static double least = -1; /* operations of each process: smaller calls are passed on; below 0: not yet read */
+static double least = -1; /* operations of each process: smaller calls go to ScaLAPACK; below 0: not yet read */
 
 static double least_of_all(void)
 {
@@ -147,8 +147,8 @@ static int zero(const void *alpha, char type)
     }
 }
 
-/* How many of n indices, in blocks of which the first may be shorter, process `me` of `all` holds. In long integers, as n + block
-   may overflow an int. */
+/* Count the indices, of n in blocks of which the first may be shorter, of process `me` of `all`. In long integers, as n + block may
+   overflow an int. */
 static long long held(long long n, long long first, long long block, int me, int source, int all)
 {
     const int turn = (all + me - source) % all;
@@ -176,8 +176,8 @@ static int has(const pdla_call *call, int i, int along)
     return held(begin, d[IMB], d[MB], me, d[RSRC], all) < held(end, d[IMB], d[MB], me, d[RSRC], all);
 }
 
-/* End the job if an argument is NULL that this process has to read or write. ScaLAPACK would crash; to NumPy, NULL means memory of
-   its own. alpha: its number among the routine's parameters, all of which have the same order from there on. */
+/* End the job if an argument is NULL that this process must read or write. ScaLAPACK would crash; to NumPy, NULL means memory of its
+   own. alpha: its number among the routine's parameters, all of which have the same order from there on. */
 static void refuse_null(const pdla_call *call, const char *name, int alpha, const void *const pointers[5])
 {
     const int beta = alpha + (call->has_b ? 9 : 5), numbers[] = {alpha, alpha + 1, alpha + 5, beta, beta + 1};
@@ -192,7 +192,7 @@ static void refuse_null(const pdla_call *call, const char *name, int alpha, cons
     }
 }
 
-static int cffi_start_python(void); /* 0: it has started. Asked first, as otherwise cffi prints an error for each call in vain */
+static int cffi_start_python(void); /* 0: Python has started. Called first, as cffi would print an error for each failing call */
 
 static int python_starts(void)
 {
@@ -319,7 +319,7 @@ typedef void (*syrk_t)(const char *, const char *, const int *, const int *, con
 typedef void (*tran_t)(const int *, const int *, const void *, MATRIX(a, a), const void *, void *, const int *, const int *,
                        const int *);
 
-/* A word that is moved counts as the operations that a core does in the time of a word. */
+/* The operations that a core does in the time of moving a word. */
 #define WORD 200.0
 
 #define TRAN(t, name, letter)                                                                                                     \

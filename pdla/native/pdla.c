@@ -10,7 +10,7 @@ static const char silent[] = "the Python inside did not start, or did not find p
 
 const char *pdla_error(void) { return said; }
 
-static int cffi_start_python(void); /* 0: it has started. Asked first, as otherwise cffi prints an error for each call in vain */
+static int cffi_start_python(void); /* 0: Python has started. Called first, as cffi would print an error for each failing call */
 
 #define CALL(function, ...)                                                 \
     do {                                                                    \

@@ -1,10 +1,10 @@
 /* pdla from C: matrices on the caller's own memory, cut over grids of processes, and their products.
  *
- * MPI is the caller's to initialise and to finalise. A communicator is named as in Fortran: MPI_Comm_c2f(comm). Calls marked
- * "collective" are made by all processes of the communicator, with the same arguments but for addresses and strides; one that
- * fails, fails on all of them. (Except on a process whose handles are all invalid, or mostly of another communicator than those of
- * the others: it cannot reach these, which may wait for it.) Functions return 0, or an error number; pdla_error() gives the text,
- * in which `out` is C. Before MPI_Init and after MPI_Finalize all but pdla_free fail. Link with -lpdla.
+ * The caller initialises and finalises MPI, and names a communicator as in Fortran: MPI_Comm_c2f(comm). All processes of the
+ * communicator make a "collective" call, with the same arguments except addresses and strides. A call fails on all of them. (A
+ * process whose handles are all invalid, or mostly of another communicator, cannot reach the others, which may wait for it.)
+ * Functions return 0, or an error number; pdla_error() gives the text, in which `out` is C. Before MPI_Init and after MPI_Finalize
+ * all but pdla_free fail. Link with -lpdla.
  */
 #ifndef PDLA_H
 #define PDLA_H
@@ -22,17 +22,17 @@ enum { PDLA_OK, PDLA_SHAPE, PDLA_LAYOUT, PDLA_GRID, PDLA_PLAN, PDLA_DISAGREE, PD
 /* Why the last call of this thread failed; "" if it did not. The text is valid until the thread's next call. */
 const char *pdla_error(void);
 
-/* Collective: a grid of one to three axes, named row, col, depth; ranks go along col first, then row, then depth. Once `comm` is
- * freed, all that was made on it can only be freed. Its processes free it together, and several communicators in the same order.
- * (A number that is no communicator's is an error of MPI's own, which may end the program.) */
+/* Collective: make a grid of one to three axes, named row, col, depth; ranks go along col first, then row, then depth. After `comm`
+ * is freed, its grids and matrices can only be freed. Its processes free it together, and several communicators in the same order.
+ * (For a number that names no communicator, MPI itself may end the program.) */
 int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 
 /* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "": all have copies. */
 int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
 
-/* Collective: an m x n matrix of type s, d, c or z, in either case, whose block is at `local`: element (i, j) of the block is
- * down * i + across * j elements further on, down and across at least 1, no two of them in one place. Nothing is copied: the caller
- * sees what is written there. `local` must outlive the matrix. */
+/* Collective: make an m x n matrix of type s, d, c or z, in either case, whose block is at `local`. Element (i, j) of the block is
+ * down * i + across * j elements further on; down and across are at least 1, and no two elements have one place. The matrix is the
+ * caller's memory, without a copy. `local` must outlive the matrix. */
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 

@@ -1,4 +1,4 @@
-/* Tells the Python inside, before it starts, which executable it is: so it finds its packages, in a virtual environment too. */
+/* Names the executable of the Python inside before it starts, so that it finds its packages, also in a virtual environment. */
 #include <pthread.h>
 #include <stdlib.h>
 
