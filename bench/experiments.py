@@ -73,7 +73,7 @@ class Results:
 
     def keep(self, part: str, told: Any) -> None:
         self.told[part] = told
-        self.part.write_text(page.compact(self.told))
+        self.part.write_text(page.format_json(self.told))
 
     def add_lines(self) -> None:
         """Add the lines of the cluster's ranks to the results."""
@@ -100,9 +100,9 @@ def describe_host() -> dict[str, Any]:
 
 def predict_full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by machine and case."""
-    results.keep("parameters", dry.parameters(CASES["CNN Tensor3D"].full))
+    results.keep("parameters", dry.count_parameters(CASES["CNN Tensor3D"].full))
     return {
-        name: {case.name: dry.figures(case.full, Machine.load(name)) for case in CASES.values() if not case.undry}
+        name: {case.name: dry.run_dry(case.full, Machine.load(name)) for case in CASES.values() if not case.undry}
         for name in MACHINES
     }
 
@@ -111,14 +111,14 @@ def predict_steps(results: Results, given: argparse.Namespace) -> dict[str, Any]
     """Figures by machine and case, for the cases of claims on that machine."""
     claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
     return {
-        name: {case: dry.steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
+        name: {case: dry.run_steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
         for name in MACHINES
     }
 
 
 def predict_placements(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     strong = [case for case in CASES.values() if case.name.startswith(PLACED) and not case.undry and not case.full.way.tile]
-    return {name: {case.name: dry.placements(case, Machine.load(name)) for case in strong} for name in MACHINES}
+    return {name: {case.name: dry.run_placements(case, Machine.load(name)) for case in strong} for name in MACHINES}
 
 
 def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, A
     if PROBES not in told.get("measured", {}):
         return {}
     machine = describe_cluster(told)
-    return {name: dry.figures(CASES[name].small, machine) for name in told["measured"] if name in CASES and not CASES[name].undry}
+    return {name: dry.run_dry(CASES[name].small, machine) for name in told["measured"] if name in CASES and not CASES[name].undry}
 
 
 def describe_cluster(told: dict[str, Any]) -> Machine:

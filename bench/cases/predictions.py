@@ -1,4 +1,4 @@
-"""What is predicted, beside what dry runs of all ranks tell: seconds, the choice, more ranks, one rank, and how long it takes."""
+"""Predictions beside dry runs of all ranks: seconds, the choice, more ranks, one rank, and the time of a prediction."""
 
 import time
 from collections import defaultdict
@@ -74,26 +74,26 @@ FACTORIZATIONS = {
 }
 
 
-def drawn(random: Random) -> int:
+def draw_size(random: Random) -> int:
     """A size, its logarithm spread evenly."""
     return round(exp(random.uniform(*map(log, SIZES))))
 
 
-def product(random: Random, ranks: int, machine: Machine) -> PlanBuilder:
+def make_product(random: Random, ranks: int, machine: Machine) -> PlanBuilder:
     """A product of matrices in 2-D blocks."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(ranks), comm=dry.imagined(ranks, machine))
-    m, n, k = (drawn(random) for _ in "mnk")
+    m, n, k = (draw_size(random) for _ in "mnk")
     A, B, C = (Operand(shape, LAYOUT, grid) for shape in ((m, k), (k, n), (m, n)))
     return PlanBuilder(A, B, C, np.dtype(float), Options(), machine)
 
 
-def of_all(plan: Plan) -> float:
+def time_all(plan: Plan) -> float:
     """Seconds of a product's plan, by a dry run of all ranks."""
     comm = plan.grid.comm
     return pdla.dry_run_all(comm.size, costs._program(plan), machine=plan.machine).seconds
 
 
-def of_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> float:
+def time_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> float:
     """Seconds of a function of matrices in these blocks, by a dry run of all ranks."""
 
     def program(comm: Any) -> None:
@@ -104,17 +104,17 @@ def of_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> float
     return pdla.dry_run_all(prod(blocking.shape), program, machine=machine).seconds
 
 
-def pairs(what: str, random: Random, ranks: int, name: str) -> tuple[str, float, float]:
+def predict_pair(what: str, random: Random, ranks: int, name: str) -> tuple[str, float, float]:
     """A problem in words, its predicted seconds, and those of a dry run of all ranks."""
     machine = Machine.load(name)
     if what == "product":
-        plan = planner.make(product(random, ranks, machine))
-        return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.timed.seconds, of_all(plan)
-    kind, n = FACTORIZATIONS[what], drawn(random)
+        plan = planner.make(make_product(random, ranks, machine))
+        return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.timed.seconds, time_all(plan)
+    kind, n = FACTORIZATIONS[what], draw_size(random)
     task = Task(kind.routine, n, n, np.dtype(float), machine)
     blocking = random.choice(price.cheapest(task, ranks)[:3])
     plan = kind.call.imagine((n, n), n, task.dtype, blocking, ranks, machine)
-    return f"{n} {blocking} of {ranks}, {name}", plan.seconds, of_all_in(kind, n, blocking, machine)
+    return f"{n} {blocking} of {ranks}, {name}", plan.seconds, time_all_in(kind, n, blocking, machine)
 
 
 @case("kind:<12 | problems:9 | median:8.3f | within 15%:12.0% | within 40%:12.0% | least:8.2f | most:8.2f | the worst:<60")
@@ -129,7 +129,7 @@ def believed(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64
             random, ratios = Random(seed), {}
             for i in range(count):
                 chosen = ranks if exactly else random.randint(2, ranks)
-                name, told, found = pairs(what, random, chosen, MACHINES[i % len(MACHINES)])
+                name, told, found = predict_pair(what, random, chosen, MACHINES[i % len(MACHINES)])
                 ratios[name] = told / found
             found = [*ratios.values()]
             within = [sum(1 / (1 + share) <= ratio <= 1 + share for ratio in found) / len(found) for share in (0.15, 0.4)]
@@ -146,17 +146,17 @@ def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
             size, name = random.randint(2, ranks), MACHINES[i % len(MACHINES)]
             machine = Machine.load(name)
             if what == "product":
-                builder = product(random, size, machine)
+                builder = make_product(random, size, machine)
                 plan, others = planner.make(builder), [builder.plan(way) for way in builder.list_contenders(CANDIDATES)]
-                took, found = of_all(plan), min(map(of_all, others))
+                took, found = time_all(plan), min(map(time_all, others))
                 words = f"{'x'.join(map(str, plan.mnk))} on {size}, {name}: {plan.full_name}"
             else:
-                kind, n = FACTORIZATIONS[what], drawn(random)
+                kind, n = FACTORIZATIONS[what], draw_size(random)
                 candidates = price.cheapest(Task(kind.routine, n, n, np.dtype(float), machine), size)
                 grid = pdla.ProcessGrid(pdla.balanced_shape(size), comm=dry.imagined(size, machine))
                 A = pdla.zeros((n, n), grid, LAYOUT)
                 plan = kind.call._make((A, A) if kind.call.solves else (A,), None, {}, machine)
-                seconds = {each: of_all_in(kind, n, each, machine) for each in {*candidates[:CANDIDATES], plan.blocking}}
+                seconds = {each: time_all_in(kind, n, each, machine) for each in {*candidates[:CANDIDATES], plan.blocking}}
                 took, found = seconds[plan.blocking], min(seconds.values())
                 words = f"{n} on {size}, {name}: {plan.blocking}"
             ratios[words] = took / found
@@ -165,7 +165,7 @@ def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
         yield what, len(ratios), within, median(ratios.values()), ratios[worst], worst
 
 
-def foretold(what: str, n: int, ranks: int, machine: str) -> Any:
+def predict(what: str, n: int, ranks: int, machine: str) -> Any:
     """A square product, or a factorization, predicted from its sizes."""
     if what == "product":
         return pdla.predict_matmul(n, n, n, ranks, machine=machine)
@@ -181,7 +181,7 @@ def more(most: rank_count = 64, sizes: str = "1024,4096"):
     for what in PREDICTED:
         for name in MACHINES:
             for n in map(int, sizes.split(",")):
-                seconds = {ranks: foretold(what, n, ranks, name).seconds for ranks in range(1, most + 1)}
+                seconds = {ranks: predict(what, n, ranks, name).seconds for ranks in range(1, most + 1)}
                 ladder = Machine.load(name).ladder(most)
                 rises = sum(seconds[after] > seconds[before] for before, after in pairwise(ladder))
                 others = max(seconds[p] / seconds[max(q for q in ladder if q <= p)] for p in seconds)
@@ -195,19 +195,19 @@ def alone(sizes: str = "1024,4096,8192,32768"):
     for what in PREDICTED:
         for name in MACHINES:
             for n in map(int, sizes.split(",")):
-                told, rate = foretold(what, n, 1, name).seconds, Machine.load(name)
+                told, rate = predict(what, n, 1, name).seconds, Machine.load(name)
                 best = operations[what] * n**3 / (rate.flops * rate._find_share(n**3))
                 yield what, name, n, told, best, told / best
 
 
 @case("kind:<12 | machine:<10 | ranks:9 | predicted s:12.4g | took, s:9.2f")
 def takes(n: positive = 65536):
-    """How long one prediction takes, of ranks that nobody has asked for before."""
+    """The time of one prediction, without earlier ones for these ranks."""
     for ranks in (1024, 10**6):
         for what in PREDICTED:
             for name in MACHINES[:2]:
                 for cache in (price.seconds, price.cheapest):
                     cache.cache_clear()
                 start = time.perf_counter()
-                told = foretold(what, n, ranks, name)
+                told = predict(what, n, ranks, name)
                 yield what, name, ranks, told.seconds, time.perf_counter() - start

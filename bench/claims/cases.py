@@ -1,7 +1,7 @@
-"""What is compared: schemes on grids, on the papers' problems at full size and scaled down.
+"""The compared cases: schemes on grids, on the papers' problems at full size and scaled down.
 
-To scale down by c divides tokens and features by c, so that all ratios of volumes stay. To keep communication over computation as
-well, bandwidth would have to be divided by c times the ratio of the two machines' flops.
+A problem scaled down by c has 1/c of the tokens and of the features, which keeps all ratios of volumes. To keep communication over
+computation, too, bandwidth must fall by c times the ratio of the two machines' flops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Transformer:
     def tokens(self) -> int:
         return self.batch * self.sequence
 
-    def scaled(self, c: int) -> Transformer:
+    def scale_down(self, c: int) -> Transformer:
         return replace(self, hidden=self.hidden // c, sequence=self.sequence // c)
 
     def layer(self, scheme: nn.Scheme) -> nn.Layer:
@@ -71,7 +71,7 @@ Problem = Transformer | UNet
 
 @dataclass(frozen=True)
 class Way:
-    """A scheme on a grid. `tile`: how many ranks of a node lie along each axis; None: as many of col, then of row, as fit."""
+    """A scheme on a grid. `tile`: the ranks of a node along each axis; None: as many of col, then of row, as fit."""
 
     scheme: str
     shape: tuple[int, ...]
@@ -87,8 +87,8 @@ class Way:
     def sizes(self) -> dict[str, int]:
         return dict(zip(self.axes, self.shape, strict=True))
 
-    def made(self, comm: Any) -> nn.Scheme:
-        """Collective: the scheme on its grid, over all ranks of comm."""
+    def make_scheme(self, comm: Any) -> nn.Scheme:
+        """Collective: make the scheme on its grid, over all ranks of comm."""
         order = None if self.tile is None else pdla.tiled_order(self.shape, self.tile)
         return getattr(nn, self.scheme)(pdla.ProcessGrid(self.shape, self.axes, comm, order), **dict(self.options))
 
@@ -101,8 +101,8 @@ class Run:
     problem: Problem
 
     def layer(self, comm: Any) -> tuple[nn.Layer, pdla.DistMatrix]:
-        """Collective: the layer, and an input x for it."""
-        scheme, problem = self.way.made(comm), self.problem
+        """Collective: make the layer, and an input x for it."""
+        scheme, problem = self.way.make_scheme(comm), self.problem
         layout = scheme.residual(problem.sequence)
         x = pdla.random((problem.tokens, problem.hidden), scheme.grid, layout, dtype=DTYPE)
         return problem.layer(scheme), x
@@ -112,9 +112,10 @@ class Run:
 class Case:
     """One run of the papers at full size, and its counterpart on the emulated cluster, scaled down.
 
-    trees       whether broadcasts travel there by MPI's own trees;  backward: whether the backward pass is run, too
-    undry       why a dry run cannot predict its time; "": it can
-    unmeasured  why it is not run on the emulated cluster; "": it is
+    trees       whether the cluster broadcasts by MPI's own trees
+    backward    whether the backward pass runs, too
+    undry       why a dry run cannot predict the time; "": it can
+    unmeasured  why the cluster does not run it; "": it does
     """
 
     name: str
@@ -144,7 +145,7 @@ WEAK_BEST = Way("Tensor3D", (4, 1, 16), CUBE)
 STRONG, WEAK = Transformer(3072, 512, 16), Transformer(8192, 512, 384)
 OWN_1D, OWN_TESSERACT = Transformer(8192, 512, 30), Transformer(4096, 512, 768)
 STRONG_BY, WEAK_BY = 8, 64
-# With so many channels the network has the paper's 28 billion parameters.
+# These channels give the paper's 28 billion parameters.
 CNN, CNN_SMALL = UNet(2944, 3, 128, 2048), UNet(64, 1, 16, 8)
 ALL_RANKS, GROUP = 256, 32  # of the CNN: ranks, and those that share one copy of its weights
 MPI_TREES = {"MPIR_CVAR_IBCAST_INTRA_ALGORITHM": "sched_binomial"}
@@ -153,11 +154,11 @@ OF_MPI = "a dry run does not know the messages of MPI's own broadcasts, and the 
 
 
 def strong(name: str, way: Way, **more: Any) -> Case:
-    return Case(f"strong {name}", Run(way, STRONG), Run(way, STRONG.scaled(STRONG_BY)), **more)
+    return Case(f"strong {name}", Run(way, STRONG), Run(way, STRONG.scale_down(STRONG_BY)), **more)
 
 
 def weak(name: str, way: Way, problem: Transformer = WEAK, **more: Any) -> Case:
-    return Case(f"weak {name}", Run(way, problem), Run(way, problem.scaled(WEAK_BY)), **more)
+    return Case(f"weak {name}", Run(way, problem), Run(way, problem.scale_down(WEAK_BY)), **more)
 
 
 def by_trees(name: str, way: Way) -> Case:
@@ -167,7 +168,7 @@ def by_trees(name: str, way: Way) -> Case:
 
 
 def cnn(name: str, scheme: str, grid: tuple[int, ...], shards: int = 1, unmeasured: str = "") -> Case:
-    """On 256 ranks, and on 64: a smaller data axis, and as many ranks to a copy of the weights."""
+    """On 256 ranks, and on 64 with a smaller data axis and as many ranks to a copy of the weights."""
     axes = ("data", "row", "col")[: 1 + len(grid)]
     full, small = (Way(scheme, (ranks // GROUP, *grid), axes, (("shards", shards),)) for ranks in (ALL_RANKS, 64))
     return Case(f"CNN {name}", Run(full, CNN), Run(small, CNN_SMALL), unmeasured=unmeasured)

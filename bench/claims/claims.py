@@ -1,4 +1,4 @@
-"""The papers' claims, and what becomes of a claim in a set of figures."""
+"""The papers' claims, and their ratios in a set of figures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.claims.cases import CASES
 Told = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by case, by pass: figures
 TESSERACT, CUBE, TENSOR3D = "Tesseract, 2105.14500", "3-D, 2105.14450", "Tensor3D, 2305.13525v1"
 ALL = ("forward", "backward", "both")
-CLOSE, EQUAL = 1.2, 1.05  # within a fifth a ratio is as claimed; within a twentieth two ways are equally fast
+CLOSE, EQUAL = 1.2, 1.05  # a ratio within a fifth is "as claimed"; within a twentieth two ways are equally fast
 
 
 @dataclass(frozen=True)
 class Claim:
     """The claim that `faster` does `value` times as many sequences (images) a second as `slower`; None: no paper claims a figure.
 
-    of       the passes that it is about: all three where the abstract does not say which
-    machine  that of pdla's machines that is nearest to the paper's
+    of       the passes of the claim; all three if the abstract names none
+    machine  pdla's machine that is nearest to the paper's
     """
 
     paper: str
@@ -92,12 +92,12 @@ def seconds(told: Told, case: str, which: str) -> list[float]:
 
 
 def ratio(claim: Claim, told: Told, which: str) -> float:
-    """How many times as many sequences a second the faster does, by medians."""
+    """The faster's sequences a second over the slower's, by medians."""
     return claim.sequences() * median(seconds(told, claim.slower, which)) / median(seconds(told, claim.faster, which))
 
 
 def spread(claim: Claim, told: Told, which: str) -> tuple[float, float]:
-    """The ratio at its least and its greatest, with each time at a quartile of its repeats."""
+    """The least and the greatest ratio with each time at a quartile of its repeats."""
     slow, fast = (quartiles(seconds(told, case, which)) for case in (claim.slower, claim.faster))
     return claim.sequences() * slow[0] / fast[1], claim.sequences() * slow[1] / fast[0]
 
@@ -110,7 +110,7 @@ def quartiles(values: list[float]) -> tuple[float, float]:
 
 
 def verdict(claim: Claim, found: float) -> str:
-    """How a ratio compares with the one that is claimed, in words."""
+    """Compare a ratio with the claimed one, in words."""
     assert claim.value is not None
     if 1 / CLOSE <= found / claim.value <= CLOSE:
         return "as claimed"

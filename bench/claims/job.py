@@ -1,8 +1,8 @@
-"""The measurements on the emulated cluster, as each rank runs them: python -m bench.claims.job SPEC, under bench/cluster.py.
+"""Measure on the emulated cluster, on every rank: python -m bench.claims.job SPEC, under bench/cluster.py.
 
-SPEC is a JSON object: cases (names), repeats, and results, a file to which rank 0 adds a line as soon as a case is done. A time
-runs from the first rank's start to the last one's end, between barriers, by the clock that all ranks share; a first pass is not
-counted. With it come the bytes from other hosts, as the ranks' ledgers and as the kernel counted them.
+SPEC is a JSON object of cases (names), repeats, and results, a file. Rank 0 adds a line to the file for each finished case. A time
+runs from the first rank's start to the last rank's end, between barriers, by a shared clock. A first pass does not count. Bytes
+from other hosts are those of the ranks' ledgers, and those of the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pdla.comm.collectives import broadcast
 
 PROBES = "probes"  # a name beside those of cases, for the network's own figures
 TRIES, FEW, AT_ONCE = 20, 3, 16
-MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; a piece is about what the ranks of 1-D exchange
+MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; PIECE is about the size of 1-D's pieces
 
 
 def homes(comm: Any) -> list[int]:
@@ -34,8 +34,8 @@ def homes(comm: Any) -> list[int]:
     return list(comm.homes) or [0] * comm.size
 
 
-def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Collective: the result of work(), and its figures. The kernel's count includes two barriers."""
+def time_work(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Collective: run work(); return its result and figures. The kernel's count includes two barriers."""
     comm.barrier()
     before = meeting.count_received()
     comm.barrier()
@@ -52,47 +52,50 @@ def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return result, {"seconds": max(ends) - min(starts)} | counted
 
 
-def measured(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any]]:
-    """Collective: a case's figures by pass: the seconds of every repeat, the median of all else."""
+def measure_case(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any]]:
+    """Collective: measure a case by pass: the seconds of every repeat, the medians of all else."""
     layer, x = case.small.layer(comm)
     turns: dict[str, list[dict[str, float]]] = {"forward": [], "backward": []}
     for _ in range(repeats + 1):
-        y, figures = timed(comm, lambda: layer.forward(x))
+        y, figures = time_work(comm, lambda: layer.forward(x))
         turns["forward"].append(figures)
         if case.backward:
-            turns["backward"].append(timed(comm, lambda y=y: layer.backward(y))[1])
+            turns["backward"].append(time_work(comm, lambda y=y: layer.backward(y))[1])
     layer.scheme.grid.close()
-    return {name: _summary(some[1:]) for name, some in turns.items() if some}
+    return {name: _summarize(some[1:]) for name, some in turns.items() if some}
 
 
-def _summary(turns: list[dict[str, float]]) -> dict[str, Any]:
+def _summarize(turns: list[dict[str, float]]) -> dict[str, Any]:
     rest = {name: median(turn[name] for turn in turns) for name in turns[0] if name != "seconds"}
     return rest | {"seconds": [round(turn["seconds"], 5) for turn in turns]}
 
 
-def probes(comm: Any) -> dict[str, float]:
-    """Collective: figures of the cluster's network when all ranks use it at once, each the slowest rank's.
+def measure_network(comm: Any) -> dict[str, float]:
+    """Collective: measure the cluster's network with all ranks at once; figures are the slowest rank's.
 
-    far_latency, latency    seconds of 8 bytes to a rank of the next host, and of this one; gap: of each further message
-    one_to_one, all_to_all  bytes a second that a host receives: a megabyte a rank from the host before; a piece from every rank
+    far_latency  seconds of 8 bytes to a rank of the next host
+    latency      the same to a rank of this host
+    gap          seconds of each further message
+    one_to_one   bytes a second to a host: a megabyte a rank from the host before
+    all_to_all   bytes a second to a host: a piece from every rank
     """
     home = homes(comm)
     here = comm.split([rank for rank in range(comm.size) if home[rank] == home[comm.rank]], "host")
     word, box, piece = (np.zeros(size, np.uint8) for size in (8, MEGABYTE, PIECE))
-    one, many = (_slowest(comm, lambda: comm.shift(word, box[:8], here.size), TRIES, at_once) for at_once in (1, AT_ONCE))
+    one, many = (_time_slowest(comm, lambda: comm.shift(word, box[:8], here.size), TRIES, at_once) for at_once in (1, AT_ONCE))
     boxes = {rank: np.empty(PIECE, np.uint8) for rank in range(comm.size) if rank != comm.rank}
     elsewhere = here.size * (comm.size - here.size) * PIECE
     return {
         "far_latency": one,
         "gap": max(0.0, (many - one) / (AT_ONCE - 1)),
-        "latency": _slowest(comm, lambda: here.shift(word, box[:8]), TRIES),
-        "one_to_one": here.size * MEGABYTE / _slowest(comm, lambda: comm.shift(box, box.copy(), here.size), FEW),
-        "all_to_all": elsewhere / _slowest(comm, lambda: comm.alltoall(dict.fromkeys(boxes, piece), boxes), FEW),
+        "latency": _time_slowest(comm, lambda: here.shift(word, box[:8]), TRIES),
+        "one_to_one": here.size * MEGABYTE / _time_slowest(comm, lambda: comm.shift(box, box.copy(), here.size), FEW),
+        "all_to_all": elsewhere / _time_slowest(comm, lambda: comm.alltoall(dict.fromkeys(boxes, piece), boxes), FEW),
     }
 
 
-def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
-    """Collective: seconds that `at_once` verbs begun together take the slowest rank, the median of all tries."""
+def _time_slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
+    """Collective: seconds of `at_once` simultaneous verbs on the slowest rank, the median of all tries."""
 
     def work() -> None:
         for pending in [begin() for _ in range(at_once)]:
@@ -108,7 +111,7 @@ def main(spec: str) -> None:
         start = time.perf_counter()
         trees = name in CASES and CASES[name].trees
         with patch.object(broadcast, "best", lambda *_: "mpi") if trees else nullcontext():
-            told = probes(comm) if name == PROBES else measured(comm, CASES[name], asked["repeats"])
+            told = measure_network(comm) if name == PROBES else measure_case(comm, CASES[name], asked["repeats"])
         if comm.rank == 0:
             with open(asked["results"], "a") as file:
                 file.write(json.dumps({name: told}) + "\n")

@@ -22,7 +22,7 @@ STRONG = "strong Tesseract [4,4,4]"
 
 @cache
 def dried(name, size="small", machine="a100x4"):
-    return dry.figures(getattr(cases.CASES[name], size), Machine.load(machine))
+    return dry.run_dry(getattr(cases.CASES[name], size), Machine.load(machine))
 
 
 def figures(seconds, size=100):
@@ -48,7 +48,7 @@ def results():
         "hosts": 16, "bytes_a_second": 6.25e6, "crowd": 32.0, "measured": measured | {"probes": probes, "wire": 1.02},
         "same": {name: told for name, told in dry_ones.items() if name in measured},
     }
-    return json.loads(page.compact(told))
+    return json.loads(page.format_json(told))
 
 
 def _measured(told):
@@ -103,13 +103,13 @@ def test_a_verdict_says_as_plainly_what_is_not_found(found, said):
 )
 @pytest.mark.parametrize("size", ["full", "small"])
 def test_volumes_have_the_ratios_of_the_schemes_formulas_at_either_size(slower, faster, which, value, size):
-    words = [dry.of(dried(name, size), "linears", which) for name in (slower, faster)]
+    words = [dry.sum_passes(dried(name, size), "linears", which) for name in (slower, faster)]
     assert words[0] / words[1] == pytest.approx(value, abs=0.006)
 
 
 @pytest.mark.parametrize(("which", "value"), [("forward", 1.38), ("both", 1.32)])
 def test_binomial_trees_favour_depth(which, value):
-    two, deep = (dry.by_trees(cases.CASES[name].full, {}, which) for name in ("strong 2-D [8,8]", STRONG))
+    two, deep = (dry.count_by_trees(cases.CASES[name].full, {}, which) for name in ("strong 2-D [8,8]", STRONG))
     assert two / deep == pytest.approx(value, abs=0.005)
 
 
@@ -127,7 +127,7 @@ def test_tensor3d_runs_on_the_grid_with_the_fewest_words():
 
 
 def _words(way, problem):
-    return dry.of(dry.figures(cases.Run(way, problem), Machine()), "linears", "both")
+    return dry.sum_passes(dry.run_dry(cases.Run(way, problem), Machine()), "linears", "both")
 
 
 # ---------------------------------------------------------------------------------------------- what takes the time
@@ -135,10 +135,11 @@ def _words(way, problem):
 
 def test_a_machine_is_built_up_from_bandwidth():
     machine = Machine.load("v100x4")
-    parts = dry.without(machine)
+    parts = dry.build_machines(machine)
     assert list(parts) == list(dry.STEPS) and parts["computing"] is machine
-    seconds = {name: dry.of(told, "seconds", "both") for name, told in dry.steps(cases.CASES[STRONG].small, machine).items()}
-    received = dry.of(dried(STRONG), "bytes", "both")
+    steps = dry.run_steps(cases.CASES[STRONG].small, machine)
+    seconds = {name: dry.sum_passes(told, "seconds", "both") for name, told in steps.items()}
+    received = dry.sum_passes(dried(STRONG), "bytes", "both")
     assert seconds["bandwidth"] == pytest.approx(received / machine.rate(True), rel=0.02)  # both ways at once, whole
     assert seconds["bandwidth"] < seconds["latency"] and seconds["placement"] < seconds["computing"]
 
@@ -152,9 +153,9 @@ def test_a_ring_enters_a_node_once():
 
 
 def test_every_box_of_a_node_is_tried():
-    tiles = dry.placements(cases.CASES[STRONG], Machine.load("a100x4"))
+    tiles = dry.run_placements(cases.CASES[STRONG], Machine.load("a100x4"))
     assert set(tiles) == {"4 row", "4 col", "4 depth", "2 row x 2 col", "2 row x 2 depth", "2 col x 2 depth"}
-    assert tiles["4 col"] == dried(STRONG, "full") and len({dry.of(told, "far", "both") for told in tiles.values()}) > 1
+    assert tiles["4 col"] == dried(STRONG, "full") and len({dry.sum_passes(told, "far", "both") for told in tiles.values()}) > 1
 
 
 # ---------------------------------------------------------------------------------------------- the page
@@ -164,8 +165,9 @@ def test_every_claim_has_its_columns_or_a_reason():
     told = results()
     for claim in (*claims.CLAIMS, *claims.BESIDE):
         for which in claim.of:
-            small = tables.predicted_small(claim, told, which)
-            for value, text in (tables.predicted(claim, told, "a100x4", which), tables.found(claim, told, which), small):
+            small = tables.predict_small_ratio(claim, told, which)
+            full = tables.predict_ratio(claim, told, "a100x4", which)
+            for value, text in (full, tables.find_measured(claim, told, which), small):
                 assert text.startswith(f"{value:.2f}") if value else text == cases.UNCLAIMED
     assert all(not cases.CASES[case].unmeasured for claim in claims.CLAIMS for case in (claim.faster, claim.slower))
 
@@ -187,7 +189,7 @@ def test_the_page_is_rendered_from_results_alone(tmp_path):
     n, of = (order.index(name) + 1 for name in ("strong 1-D [64]", STRONG))
     row = next(line for line in text.splitlines() if "Tesseract: strong, over 1-D | both" in line)
     assert row.count(f" {n / of:.2f} ") == 4  # predicted on two machines, measured, predicted for that
-    assert "differ from the measured ones by 33% at the median" in text
+    assert "differ from the measured times by 33% at the median" in text
     columns = {len(line.split(" | ")) for line in _table(text, "| claim |")}
     assert len(columns) == 1
     (tmp_path / "_static").mkdir()
@@ -253,12 +255,12 @@ def test_what_cannot_be_run_is_refused(words, said, tmp_path):
 
 def test_measuring_counts_and_times_each_pass():
     small = cases.Run(cases.Way("Summa2D", (2, 2), cases.SQUARE), cases.Transformer(16, 4, 4, heads=4))
-    told = pdla.run(4, job.measured, cases.Case("small", small, small), 2)[0]
-    expected = dry.figures(small, Machine())
+    told = pdla.run(4, job.measure_case, cases.Case("small", small, small), 2)[0]
+    expected = dry.run_dry(small, Machine())
     assert set(told) == {"forward", "backward"}
     for name, one in told.items():
         assert len(one["seconds"]) == 2 and min(one["seconds"]) > 0
         assert (one["bytes"], one["messages"]) == (expected[name]["bytes"], expected[name]["messages"])
     forward = cases.Case("small", small, small, backward=False)
-    assert set(pdla.run(4, job.measured, forward, 1)[0]) == {"forward"}
-    assert set(pdla.run(4, job.probes)[0]) == {"far_latency", "latency", "gap", "one_to_one", "all_to_all"}
+    assert set(pdla.run(4, job.measure_case, forward, 1)[0]) == {"forward"}
+    assert set(pdla.run(4, job.measure_network)[0]) == {"far_latency", "latency", "gap", "one_to_one", "all_to_all"}
