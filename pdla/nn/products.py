@@ -69,12 +69,12 @@ def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, before: Any = 
     if namespace(a).name == "meta" or not _is_wrong(a, b, before, product):
         return product
     rank, faults = _pass.get()
-    message = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again, they are"
+    message = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
     product = compute()
     if _is_wrong(a, b, before, product):
-        faults.append(f"{message} wrong, too")
+        faults.append(f"{message}: it has, too")
     else:
-        warnings.warn(f"{message} right", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{message}, it was right", RuntimeWarning, stacklevel=2)
     return product
 
 
