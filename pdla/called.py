@@ -1,4 +1,4 @@
-"""Calls of packages whose names are functions elsewhere, as np.array: each says which of pdla's names does that."""
+"""Calls of packages whose names are functions elsewhere, as np.array: the error names pdla's function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTEAD = {
 
 
 class Called(ModuleType):
-    """A package that is no function."""
+    """A package, which cannot be called."""
 
     def __call__(self, *args: Any, **named: Any) -> NoReturn:
         name = self.__name__.removeprefix("pdla.")

@@ -1,4 +1,4 @@
-"""Checks of arguments that packages share, and calls in words. They are local: inside `agreed` every rank raises what one does."""
+"""Local checks of arguments that packages share, and calls in words. Inside `agreed` an error on one rank is raised on all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUOTED = 60  # characters of a number in an error, at most
 
 
 def matrix(X: Any, name: str = "A") -> DistMatrix:
-    """X itself; ShapeError unless it is a DistMatrix."""
+    """Return X; ShapeError unless it is a DistMatrix."""
     if not isinstance(X, DistMatrix):
         raise _no_matrix(X, name)
     return X
@@ -38,15 +38,16 @@ def _no_matrix(X: Any, name: str) -> ShapeError:
 
 
 def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
-    """The communicator of the operands that are matrices, over which ranks can agree on an error of the others.
+    """Find the communicator of the operands that are matrices, over which ranks can agree on an error of the others.
 
-    ShapeError, on every rank that this one knows, where none is. name: of operands[0], for the error.
+    ShapeError, on every rank that this one knows, if none is a matrix. name: of operands[0], for the
+    error.
     """
     return find_communicator(operands) or raise_everywhere(_no_matrix(operands[0], name))
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
-    """ShapeError unless matrices of this dtype can be multiplied by alpha and beta, and beta is 0 where there is no C."""
+    """ShapeError unless matrices of this dtype can be multiplied by alpha and beta, and beta is 0 without `out`."""
     most = find_largest(dtype)
     if not (most and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= most >= abs(beta)):
         for name, value in (("alpha", alpha), ("beta", beta)):
@@ -68,12 +69,12 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
 
 
 def one_of(given: Any, names: Iterable[str]) -> bool:
-    """Whether what was given is one of these names. An array, which `in` compares element by element, is none."""
+    """Whether an argument is one of these names. An array is none: `in` would compare its elements."""
     return isinstance(given, str) and given in names
 
 
 def sizes(*numbers: Any) -> bool:
-    """Whether these numbers, as `exact` gives them, are integers from 0 to 2^63 - 1, as a matrix's sizes are."""
+    """Whether numbers, converted by `exact`, can be sizes of a matrix: integers from 0 to 2^63 - 1."""
     return all(isinstance(n, int) and 0 <= n <= MOST for n in numbers)
 
 
@@ -84,9 +85,9 @@ def limit(memory_limit: Any) -> None:
 
 
 def open_grids(grids: Iterable[ProcessGrid]) -> None:
-    """GridError where one of these grids is closed.
+    """GridError if one of these grids is closed.
 
-    Later, amid messages, ranks would find that out at different places, and idle ones not at all.
+    Later, between messages, ranks would notice at different places, and idle ones never.
     """
     for grid in grids:
         if grid.closed:
@@ -94,7 +95,7 @@ def open_grids(grids: Iterable[ProcessGrid]) -> None:
 
 
 def writeable(out: DistMatrix, name: str = "out") -> None:
-    """ShapeError where this rank's block of the matrix of this name is read-only, or has two elements at one address."""
+    """ShapeError if this rank's block of a matrix is read-only, or has two elements at one address."""
     base = out.base
     if not isinstance(base, np.ndarray) or not base.size:
         return
@@ -105,7 +106,7 @@ def writeable(out: DistMatrix, name: str = "out") -> None:
 
 
 def takes(out: DistMatrix, shape: Shape, dtype: np.dtype, layout: Any, what: str = "result") -> None:
-    """ShapeError or LayoutError unless `out` can take a result of this shape and dtype, in `layout` if that is given."""
+    """ShapeError or LayoutError unless `out` fits a result of this shape and dtype, and `layout`, if given."""
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the {what} {shape} {dtype}")
     if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
@@ -113,7 +114,7 @@ def takes(out: DistMatrix, shape: Shape, dtype: np.dtype, layout: Any, what: str
 
 
 def describe(*operands: Any, **options: Any) -> str:
-    """Local: operands and options in words that are the same on every rank; of an array all but its elements."""
+    """Local: describe operands and options, in the same words on every rank; of an array without its elements."""
     said = [*map(_describe, operands)]
     for key, given in options.items():
         said.append(f"{key}={given if given is None or given is True or given is False else _describe(given)}")
@@ -121,7 +122,7 @@ def describe(*operands: Any, **options: Any) -> str:
 
 
 def describe_call(name: str, *operands: Any, **options: Any) -> str:
-    """Local: a call in words, the elements of arrays among its operands included."""
+    """Local: describe a call, with a digest of the arrays among its operands."""
     return f"{name}({describe(*operands, **options)}){digest_arrays(operands)}"
 
 
@@ -136,19 +137,19 @@ def _is_array(given: Any) -> bool:
 
 
 def digest_arrays(operands: Iterable[Any]) -> str:
-    """Local: the elements of those operands that are arrays, which all ranks have alike, in words."""
+    """Local: digest those operands that are arrays, and should be equal on all ranks."""
     return "".join([f"; {digest(X)}" for X in operands if _is_array(X)])
 
 
 def digest(x: Any) -> str:
-    """Local: an array's elements in words, equal on two ranks where they are equal bit by bit, NaN too."""
+    """Local: digest an array; equal on two ranks if all elements are equal bit for bit, NaN too."""
     seen = namespace(x).host(x)
     shown = hashlib.blake2b(to_bytes(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
     return f"digest {shown}"
 
 
 def flags(**named: Any) -> None:
-    """ArgumentError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
+    """ArgumentError unless each of these is True or False: otherwise texts such as "upper" would count as True."""
     for name, value in named.items():
         if not isinstance(value, (bool, np.bool_)):
             raise ArgumentError(f"{name}={value!r}: True or False")
@@ -162,7 +163,7 @@ def same_grid(A: DistMatrix, X: Any, name: str) -> None:
 
 
 def written_to(out: Any, *operands: Any) -> None:
-    """ShapeError unless `out`, a matrix or an array, or None, can be written to, and shares no memory with the operands."""
+    """ShapeError unless `out`, a matrix, an array or None, is writeable, and shares no memory with the operands."""
     if out is None:
         return
     if isinstance(out, DistMatrix):

@@ -1,4 +1,4 @@
-"""All settings of pdla, which are read once, here, from PDLA_* environment variables."""
+"""All settings of pdla, read once, here, from PDLA_* environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pdla.errors import find_closest, list_choices
 
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
-LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
+LAUNCHERS = (  # prefixes of the variables that launchers of MPI set
     "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
     "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
 )
@@ -30,21 +30,20 @@ class Settings:
         PDLA_CHECK: compare the arguments of collective calls between ranks (1) or trust them (0).
     timeout : float
         PDLA_TIMEOUT: seconds that a rank waits for others before it prints its stack and ends the
-        job; 0: for ever.
+        job; 0: no limit.
     threads : int
         PDLA_THREADS: BLAS threads of each rank; 0: an equal share of its node's cores.
     blas : str
-        PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit
-        sizes: its path, or a name that the loader finds, or Python's environment has; empty: the
+        PDLA_BLAS: the BLAS library for products on the host, with Fortran's names and 32-bit sizes.
+        Its path, or its name, if the loader finds it, or Python's environment has it. Empty: the
         one of NumPy and SciPy.
     progress : float
-        PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between
-        nodes while a rank computes; multiplied by the ranks to a core, if there are more than one;
-        0: no such thread.
+        PDLA_PROGRESS: seconds between calls of MPI by the thread that moves messages between nodes
+        while a rank computes; 0: no such thread. Multiplied by the ranks to a core, if more than
+        one.
     crowded : float
-        PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores.
-        Above 1 ranks sleep between polls, as they always do where they outnumber their node's
-        cores.
+        PDLA_CROWDED: processes to a core, if other programs use this node's cores, too. Above 1
+        ranks sleep between polls, as they always do if they outnumber their node's cores.
     shared : bool
         PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send
         messages (0).
@@ -52,12 +51,11 @@ class Settings:
         PDLA_VERIFY: check every product, factor and solution after it was computed (1), as
         ``matmul(verify=True)`` does. The same on every rank.
     pblas_flops : float
-        PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from
-        which it gets a plan.
+        PDLA_PBLAS_FLOPS: the operations of a process, in all repetitions of a PBLAS call, from
+        which on the call gets a plan.
     machine : str
-        PDLA_MACHINE: the machine that plans are made for: a TOML file (``python -m pdla.bench
-        calibrate --out`` writes one), or the name of one that comes with pdla; empty: a machine of
-        round figures.
+        PDLA_MACHINE: the machine of all plans: a TOML file, as ``python -m pdla.bench calibrate
+        --out`` writes, or the name of one that comes with pdla. Empty: a machine of round figures.
     array : str
         PDLA_ARRAY: the arrays of matrices: numpy, or cupy, on each rank's GPU.
     gpu_mpi : str
@@ -85,7 +83,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Variables:
-    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty.
+    """PDLA_* variables as values of their kinds, with a default for those that are not set, or empty.
 
     ValueError for one that cannot be read.
     """
@@ -121,7 +119,7 @@ class _Variables:
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """Settings from PDLA_* variables. ValueError for a value that cannot be read, and for a name that is almost one of these."""
+    """Read settings from PDLA_* variables. ValueError for a wrong value, and for a name that is almost one of these."""
     _check_spelling(environ)
     given, default = _Variables(environ), Settings()
     return Settings(
@@ -130,7 +128,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         threads=min(int(given.number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
         blas=given.text("BLAS", default.blas),
         progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
-        crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
+        crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # a factor of the length of sleeps
         shared=given.switch("SHARED", default.shared),
         verify=given.switch("VERIFY", default.verify),
         pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
@@ -142,7 +140,7 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 def _check_spelling(environ: Mapping[str, str]) -> None:
-    """ValueError for a variable whose name is nearly one of pdla's; other names are taken for another program's."""
+    """ValueError for a variable whose name is nearly one of pdla's; others may be another program's."""
     known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
     for name in environ:
         own = name.removeprefix("PDLA_")
@@ -151,15 +149,15 @@ def _check_spelling(environ: Mapping[str, str]) -> None:
 
 
 def _read_environment() -> Settings:
-    """The settings of this environment.
+    """Read the settings of this environment.
 
-    A ValueError is printed as one line where a module of pdla is the program, as no caller could
-    catch it.
+    If a module of pdla is the program, no caller could catch a ValueError: it is printed as one
+    line.
     """
     try:
         return read(os.environ)
     except ValueError as error:
-        if sys.argv[:1] != ["-m"]:  # which is there while `python -m pdla.bench` imports pdla
+        if sys.argv[:1] != ["-m"]:  # sys.argv while `python -m pdla.bench` imports pdla
             raise
         sys.stderr.write(f"pdla: {error}\n")
         raise SystemExit(2) from error

@@ -1,7 +1,7 @@
-"""Cuts: how one dimension is divided along one axis of a grid. Immutable values, no communication.
+"""Cuts of one dimension along one axis of a grid: immutable values, no communication.
 
-Each kind finds the share of a coordinate of the axis, the length of that share, the coordinates
-that own given indices, and the cut of a part of the dimension.
+Each kind of cut finds a coordinate's share and its length, the owners of given indices, and the cut
+of a part of the dimension.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pdla.errors import ArgumentError, LayoutError
 from pdla.indices import MOST, IndexSet, search_sorted, unique, unite_ranges
 
 LISTED = 64  # boundaries that a repr lists
-LONGEST = 2**40  # the longest block to be dealt out in turn: a round of them, one for each rank, is then counted in 64 bits
+LONGEST = 2**40  # the longest cyclic block: a round of blocks, one for each rank, is then counted in 64 bits
 
 
 def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
-    """[start, stop) of part i when n indices are cut into balanced parts: the first n mod parts are one longer."""
+    """[start, stop) of part i of n indices in balanced parts: the first n mod parts are one longer."""
     size, longer = divmod(n, parts)
     start = i * size + min(i, longer)
     return start, start + size + (i < longer)
@@ -31,7 +31,7 @@ def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def bounds_of_blocks(n: int, parts: int) -> list[tuple[int, int]]:
-    """The same of every part; not to be written to."""
+    """The same of every part, a list that is shared: do not change it."""
     return [block_bounds(n, parts, i) for i in range(parts)]
 
 
@@ -41,7 +41,7 @@ def _check_axis(cut: Any, axis: Any) -> None:
 
 
 def _to_int(cut: Any, number: Any) -> int:
-    """The number as a Python int, which does not wrap around as NumPy's short integers do."""
+    """Convert a number to a Python int: NumPy's short integers wrap around."""
     if not isinstance(number, (int, np.integer)):
         raise ArgumentError(f"{cut!r}: indices are counted in whole numbers")
     return int(number)
@@ -171,7 +171,7 @@ class Block:
 
 @dataclass(frozen=True, repr=False)
 class Cyclic:
-    """Blocks of `block` indices dealt out in turn along an axis, as ScaLAPACK's.
+    """Block-cyclic, as ScaLAPACK's: blocks of `block` indices go to the ranks along an axis in turn.
 
     Parameters
     ----------
@@ -182,8 +182,8 @@ class Cyclic:
     source : int, optional
         The coordinate that gets the first block.
     first : int, optional
-        Length of the first block where that is shorter than the others, as in part of a matrix; 0:
-        it is as long as they are.
+        Length of the first block, if it is shorter than the others, as in a part of a matrix; 0:
+        not shorter.
 
     Raises
     ------
@@ -218,7 +218,7 @@ class Cyclic:
 
     @property
     def offset(self) -> int:
-        """By how many indices the first block is shorter than the others."""
+        """The number of indices that the first block lacks."""
         return self.block - self.first if self.first else 0
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
@@ -243,7 +243,7 @@ class Cyclic:
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merge()
 
     def length(self, n: int, parts: int, i: int) -> int:
-        """Count the indices of `share`, which is not made: it may have many runs.
+        """Count the indices of `share` without making it: it may have many runs.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class Cyclic:
             Coordinates, ascending.
         """
         firsts, lasts = ((ends + self.offset) // self.block for ends in (held.starts, held.stops - 1))
-        lasts = np.minimum(lasts, firsts + parts - 1)  # a run of `parts` blocks or more meets every coordinate
+        lasts = np.minimum(lasts, firsts + parts - 1)  # every coordinate owns a part of a run of `parts` blocks or more
         return unique((unite_ranges(firsts, lasts) + self.source) % parts)
 
     def with_axis(self, axis: str) -> Cyclic:
@@ -295,7 +295,7 @@ class Cyclic:
         Returns
         -------
         Cyclic
-            With blocks as long, dealt out from coordinate 0 on.
+            With equally long blocks, the first one at coordinate 0.
         """
         return Cyclic(axis, self.block)
 
@@ -338,7 +338,7 @@ class Cuts:
     Raises
     ------
     LayoutError
-        For boundaries that do not begin with 0, or fall.
+        For boundaries that do not start with 0, or fall.
 
     Examples
     --------
@@ -361,7 +361,7 @@ class Cuts:
         if np.iterable(self.boundaries) and len(self.boundaries) > LISTED:
             from pdla.show import abbreviate
 
-            digest = blake2b(ends.encode(), digest_size=4).hexdigest()  # of all, as no two cuts are alike
+            digest = blake2b(ends.encode(), digest_size=4).hexdigest()  # of all: different cuts have different texts
             ends = f"({abbreviate(self.boundaries)[1:-1]}), digest {digest}"
         return f"Cuts({self.axis!r}, {ends})"
 
@@ -418,7 +418,7 @@ class Cuts:
         Returns
         -------
         numpy.ndarray of int
-            Coordinates, ascending; among them may be some whose share is empty.
+            Coordinates, ascending, perhaps some with an empty share.
         """
         boundaries = np.array(self.boundaries)
         firsts, lasts = (search_sorted(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
@@ -516,7 +516,7 @@ Cut = Block | Cyclic | Cuts
 
 
 def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
-    """The cuts that a user's rows= or cols= stands for: None, an axis, a cut, or a tuple of these, outermost first."""
+    """Convert a user's rows= or cols= to cuts: None, an axis, a cut, or a tuple of these, outermost first."""
     if spec is None:
         return ()
     if isinstance(spec, str):
@@ -539,7 +539,7 @@ def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
 
 
 def to_spec(cuts: tuple[Cut, ...]) -> Any:
-    """The cuts as a user would write them."""
+    """Convert cuts to rows= or cols= as a user writes them."""
     if not cuts:
         return None
     words: list[Any] = [cut.axis if isinstance(cut, Block) and cut.unit == 1 else cut for cut in cuts]

@@ -1,7 +1,7 @@
-"""Exceptions, which a collective call raises on every rank, with the same text.
+"""Exceptions: a collective call raises them on every rank, with the same text.
 
-Unless the call's documentation says otherwise, or one rank has given no valid grid or matrix, by
-which alone it could reach the others.
+Some calls differ, as their documentation says. A rank that was given no valid grid or matrix cannot
+reach the others, and raises alone.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class ShapeError(PdlaError, ValueError):
 
 
 class PlanError(PdlaError, ValueError):
-    """A word that is no choice, an algorithm that cannot run here, a memory limit no plan keeps.
+    """A word that is no choice, an algorithm that cannot run here, or a memory limit below all plans.
 
-    Or matrices of another plan.
+    Also a plan that is called with other matrices than its own.
     """
 
 
 class ArgumentError(PdlaError, TypeError):
-    """An argument of a type that is not taken: a text for a flag, a float for a number of rows.
+    """An argument of a wrong type: a text for a flag, a float for a number of rows.
 
-    Any function may raise it, also where its documentation lists other errors only.
+    Any function may raise it, even if its documentation does not list it.
     """
 
 
 class AgreementError(PdlaError, ValueError):
     """Ranks made different calls, or one call with different arguments.
 
-    Or a message is longer than the array that it is written to.
+    Also a message that is longer than the array of its receiver.
     """
 
 
@@ -70,9 +70,9 @@ class VerificationError(PdlaError, ArithmeticError):
 
 
 class LinAlgError(PdlaError, np.linalg.LinAlgError):
-    """A matrix that is singular, or not positive definite.
+    """A matrix that is singular, not positive definite, or has NaN or infinity.
 
-    Or NaN or infinity where numbers are needed. Also NumPy's and SciPy's LinAlgError.
+    It is NumPy's and SciPy's LinAlgError, too.
     """
 
 
@@ -91,34 +91,34 @@ class NoMPIError(PdlaError, RuntimeError):
 class DeviceError(PdlaError, RuntimeError):
     """A GPU or a library that is missing, or an array in the wrong memory.
 
-    CuPy or a GPU is missing where PDLA_ARRAY asks for it; the library that PDLA_BLAS names is
-    missing or does not fit; or an array lies elsewhere than this rank's matrices do, on the host or
-    on a GPU.
+    PDLA_ARRAY needs CuPy and a GPU. The library of PDLA_BLAS must exist and fit. An array must be
+    on the device of this rank's matrices, the host or a GPU.
     """
 
 
 class HandleError(PdlaError, LookupError):
-    """A handle, given to one of pdla.h's functions, of no grid or no matrix, as is needed."""
+    """A handle for one of pdla.h's functions that is not of a grid, or of a matrix, as is needed."""
 
 
-AN = ("a", "e", "i", "o", "nd")  # how types begin that have "an" before them: an int, an ndarray
+AN = ("a", "e", "i", "o", "nd")  # prefixes of types after "an": an int, an ndarray
 
 
 def kind_of(thing: object) -> str:
-    """The type of what a caller gave, in words: "a list", "an ndarray"."""
+    """The type of an argument, in words: "a list", "an ndarray"."""
     name = type(thing).__name__
     return f"{'an' if name.lower().startswith(AN) else 'a'} {name}"
 
 
 def misfit(otherwise: type[PdlaError], *given: object) -> type[PdlaError]:
-    """What to raise for whole numbers that do not fit: ArgumentError where one given is no integer, else `otherwise`."""
+    """Choose the error for numbers that do not fit: ArgumentError if one is no integer, else `otherwise`."""
     return otherwise if all(isinstance(number, numbers.Integral) for number in given) else ArgumentError
 
 
 def find_closest(given: object, known: abc.Iterable[object], alike: float = 0.65) -> str:
-    """The known name that is most like the given one; "" where none is like it.
+    """Find the known name that is most similar to the given one; "" if none is.
 
-    alike: from 0 to 1, how much. Letters of another case count as the same; a name with the same letters comes first.
+    The case of letters does not matter; a name with the same letters comes first. alike: the least
+    similarity, from 0 to 1.
     """
     if not isinstance(given, str):
         return ""
@@ -131,10 +131,7 @@ def find_closest(given: object, known: abc.Iterable[object], alike: float = 0.65
 
 
 def suggest(given: object, known: abc.Iterable[object]) -> str:
-    """"; did you mean 'summa'?": the known name that was probably meant; "" where there is none.
-
-    It is the closest, or one of which the given word is the beginning, or which is its beginning.
-    """
+    """"; did you mean 'summa'?": suggest the closest name, or one that is a prefix or an extension; "" if there is none."""
     names = [name for name in known if isinstance(name, str)]
     meant = find_closest(given, names)
     if not meant and isinstance(given, str):
@@ -144,19 +141,19 @@ def suggest(given: object, known: abc.Iterable[object]) -> str:
 
 
 def list_choices(given: object, known: abc.Iterable[object]) -> str:
-    """"one of 'gather', 'summa'; did you mean 'summa'?": what may be given, and which of it is most like what was given."""
+    """"one of 'gather', 'summa'; did you mean 'summa'?": list the choices, and suggest the most similar one."""
     choices = [*known]
     return f"one of {', '.join(map(repr, choices))}{suggest(given, choices)}"
 
 
 def shorten(text: str, most: int) -> str:
-    """The text; of one that has more than so many characters, its beginning and its end."""
+    """Shorten a text of more than `most` characters to its start and its end."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def warn_user(said: str, kind: type[Warning]) -> None:
-    """Local: warn at the line of the first caller that is not pdla's, as of NumPy's functions."""
+    """Local: warn at the line of the first caller outside pdla."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pdla."):
         level, frame = level + 1, frame.f_back
@@ -164,5 +161,5 @@ def warn_user(said: str, kind: type[Warning]) -> None:
 
 
 def plural(count: int, one: str, several: str = "") -> str:
-    """The word after a count: `one` where the count is 1, else `several`, or `one` with an s."""
+    """The word after a count: `one` if the count is 1, else `several`, or `one` with an s."""
     return one if count == 1 else several or f"{one}s"

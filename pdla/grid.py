@@ -22,12 +22,12 @@ from pdla.layout import Layout, usual_order
 
 NAMES = ("row", "col", "depth")
 SHOWN, LAYERS = 24, 8  # ranks along an axis, and layers, in a picture of the grid
-FAMILIES = 128  # of sub-communicators that are kept for reuse on one communicator; MPICH has some 2000 of them in a process
+FAMILIES = 128  # the most sub-communicators that one communicator keeps for reuse; MPICH has some 2000 in a process
 Order = str | Sequence[Any] | np.ndarray | None
 
 
 def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
-    """Find the most nearly square shape of a grid that has exactly so many ranks. Not collective.
+    """Find the most nearly square shape of a grid of exactly so many ranks. Not collective.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     Parameters
     ----------
     shape : sequence of int
-        Of the grid.
+        Shape of the grid.
     tile : sequence of int
-        Of each tile; its sides divide those of the grid.
+        Shape of each tile; its sides divide those of the grid.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     Raises
     ------
     GridError
-        Where tiles do not divide the grid.
+        If tiles do not divide the grid.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
 
 
 def usual_place(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """The coordinates of a rank in the usual order."""
+    """Find the coordinates of a rank in the usual order."""
     place = [0] * len(shape)
     for axis in (*reversed(range(len(shape[:2]))), *range(2, len(shape))):  # fastest first
         rank, place[axis] = divmod(rank, shape[axis])
@@ -105,7 +105,7 @@ def usual_place(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
-    """The rank at each coordinate, in an order that a user has given."""
+    """Convert a user's order to an array of the rank at each coordinate."""
     size = prod(shape)
     if order is None:
         return usual_order(shape)
@@ -131,7 +131,7 @@ def _to_shape(shape: Any) -> tuple[int, ...]:
 
 
 def check_grid(call: str, grid: Any) -> None:
-    """GridError unless this is a grid."""
+    """GridError unless `grid` is one."""
     if not isinstance(grid, ProcessGrid):
         raise _no_grid(call, grid)
 
@@ -143,17 +143,17 @@ def _no_grid(call: str, grid: Any) -> GridError:
 
 
 def communicator_of(call: str, grid: Any) -> Communicator:
-    """That of a grid. GridError, on every rank that this one knows, unless this is a grid."""
+    """The grid's communicator. GridError, on every rank that this one knows, unless `grid` is one."""
     return grid.comm if isinstance(grid, ProcessGrid) else raise_everywhere(_no_grid(call, grid))
 
 
 def find_communicator(operands: Iterable[Any]) -> Communicator | None:
-    """Of the operands' communicators that on which other ranks most likely are, if an operand is wrong; None where none has one.
+    """Find the operands' communicator on which other ranks most likely are, if an operand is wrong; None if there is none.
 
-    It is that of most operands and, of several such, the largest.
+    The communicator of most operands or, of several such, the largest.
     """
     comms: list[Communicator] = []
-    for X in operands:  # each product comes here
+    for X in operands:  # fast: every product calls this
         if isinstance(grid := getattr(X, "grid", None), ProcessGrid):
             comms.append(grid.comm)
     if not comms or comms.count(comms[0]) == len(comms):
@@ -163,7 +163,7 @@ def find_communicator(operands: Iterable[Any]) -> Communicator | None:
 
 
 def check_same_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
-    """GridError where these grids are over different communicators. first, name: of what lies on them, for the error."""
+    """GridError if two grids are over different communicators. first, name: of their matrices, for the error."""
     if here.comm is not there.comm and here.comm.identity != there.comm.identity:
         raise GridError(
             f"{first} and {name} are on different communicators, of {here.comm.size} and {there.comm.size} ranks: make both grids "
@@ -172,10 +172,10 @@ def check_same_communicator(here: ProcessGrid, there: ProcessGrid, name: str, fi
 
 
 def place(call: str, grid: Any, layout: Any) -> tuple[ProcessGrid, Any]:
-    """Where a new matrix goes: what is None is the default grid, and the grid's default layout.
+    """The grid and layout of a new matrix: for None the default grid, and its default layout.
 
-    GridError, on every rank that this one knows, unless the other thing given is a grid. Collective
-    where `ProcessGrid.default` is.
+    GridError, on every rank that this one knows, for anything but a grid. Collective where
+    `ProcessGrid.default` is.
     """
     grid = ProcessGrid.default() if grid is None else grid
     communicator_of(call, grid)
@@ -183,7 +183,7 @@ def place(call: str, grid: Any, layout: Any) -> tuple[ProcessGrid, Any]:
 
 
 def check_layout(call: str, layout: Any, grid: ProcessGrid | None = None) -> None:
-    """LayoutError unless this is a layout. grid: whose default it would be."""
+    """LayoutError unless `layout` is one. grid: has no default layout, if `layout` is None."""
     if layout is None and grid is not None:
         raise LayoutError(f"{call}: {grid!r} has no default layout: give a pdla.Layout, as Layout('row', 'col')")
     if not isinstance(layout, Layout):
@@ -193,8 +193,8 @@ def check_layout(call: str, layout: Any, grid: ProcessGrid | None = None) -> Non
 class ProcessGrid:
     """Ranks arranged along one to four named axes.
 
-    ``grid["col"]`` is the communicator of the ranks that differ only in col, that is, of one grid
-    row. Collective over `comm`. Idle ranks, which have no place in the grid, hold empty blocks.
+    ``grid["col"]`` is the communicator of the ranks that differ only in col: of one grid row.
+    Collective over `comm`. Idle ranks, which have no place in the grid, hold empty blocks.
 
     Parameters
     ----------
@@ -218,21 +218,21 @@ class ProcessGrid:
     sizes : mapping of str to int
         Ranks along each axis, by its name.
     comm : Communicator
-        What the grid is over.
+        The communicator under the grid.
     ranks : numpy.ndarray
         The rank at each place, of the grid's shape; read-only.
     coords : mapping of str to int, or None
-        This rank's coordinates; None on an idle rank.
+        The coordinates of this rank; None on an idle rank.
     closed : bool
-        Whether `close` has been called: to ask for its communicators, or to multiply matrices on
-        it, is a GridError then.
+        Whether `close` has been called. A closed grid has no communicators, and matrices on it
+        cannot be multiplied: GridError.
 
     Raises
     ------
     GridError
         For a grid that does not fit its communicator, on every rank.
     AgreementError
-        Where ranks ask for different grids.
+        If ranks ask for different grids.
 
     Examples
     --------
@@ -269,18 +269,18 @@ class ProcessGrid:
     ) -> ProcessGrid:
         """Make a grid without checks or messages.
 
-        The caller knows that every rank makes the same one, and never writes to `ranks`.
+        Every rank must make the same grid, and the caller must not write to `ranks`.
 
         Parameters
         ----------
         shape : tuple of int
             Ranks along each axis.
         comm : Communicator
-            What the grid is over.
+            The communicator under the grid.
         ranks : sequence of int or None
             The rank at each place; None: in the usual order.
         axes : tuple of str, optional
-            Names, of which the first ones are taken.
+            Names; the first ones are used.
 
         Returns
         -------
@@ -303,7 +303,7 @@ class ProcessGrid:
         Parameters
         ----------
         comm : Communicator
-            What the grid is over.
+            The communicator under the grid.
 
         Returns
         -------
@@ -314,7 +314,7 @@ class ProcessGrid:
 
     @staticmethod
     def default(comm: Any = None) -> ProcessGrid:
-        """Give the grid on which matrices are made where none is given.
+        """Give the default grid of new matrices.
 
         All ranks, in `balanced_shape`. Local, but for the first `world` under MPI.
 
@@ -343,12 +343,12 @@ class ProcessGrid:
         return _family(as_communicator(comm)).default()
 
     def with_comm(self, comm: Communicator) -> ProcessGrid:
-        """Give the same grid over another communicator of as many ranks. Local.
+        """Make the same grid over another communicator of as many ranks. Local.
 
         Parameters
         ----------
         comm : Communicator
-            What the new grid is over.
+            The communicator under the new grid.
 
         Returns
         -------
@@ -403,7 +403,7 @@ class ProcessGrid:
 
     @cached_property
     def default_layout(self) -> Layout | None:
-        """The layout of matrices that are given none; None where there are more than two axes.
+        """The default layout of matrices; None for more than two axes.
 
         Rows are cut along the first axis, columns along the second.
         """
@@ -416,9 +416,9 @@ class ProcessGrid:
 
     @cached_property
     def order_digest(self) -> bytes:
-        """A digest of `ranks`, which may be a million; empty for the usual order.
+        """A digest of `ranks`, of which there may be a million; empty for the usual order.
 
-        It is equal for two grids of one shape that place ranks alike.
+        Two grids of one shape have equal digests if they have equal `ranks`.
         """
         if np.array_equal(self.ranks, usual_order(self.shape)):
             return b""
@@ -442,12 +442,12 @@ class ProcessGrid:
         words, idle = [f"{axis}={n}" for axis, n in self.sizes.items()], self.comm.size - self.size
         if self.order_digest:
             first = ", ".join(map(str, self.ranks.ravel()[:8]))
-            rest = f", ..., digest {self.order_digest.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
+            rest = f", ..., digest {self.order_digest.hex()[:8]}" if self.size > 8 else ""  # of all: different grids differ
             words.append(f"order=[{first}{rest}]")
         return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
 
     def _repr_html_(self) -> str:
-        """Which rank is at which place, one picture for each coordinate of the axes after the second."""
+        """A picture of the rank at each place, for each coordinate of the axes after the second."""
         from pdla import show
 
         first, *others = np.ndindex(*self.shape[2:])
@@ -500,7 +500,7 @@ class ProcessGrid:
             Its coordinate along each axis; None where it is idle.
         """
         place = usual_place(self.shape, rank) if 0 <= rank < self.size else None
-        if place is None or self.ranks[place] != rank:  # a million ranks are searched only where they are not in the usual order
+        if place is None or self.ranks[place] != rank:  # a search of perhaps a million ranks, unless in the usual order
             flat = self.ranks.ravel() == rank
             first = int(flat.argmax())
             if not flat[first]:
@@ -514,7 +514,7 @@ class ProcessGrid:
         Parameters
         ----------
         coords : mapping of str to int
-            Along an axis that it leaves out, all ranks are meant.
+            Coordinates along some axes; all ranks along the others are included.
 
         Returns
         -------
@@ -528,8 +528,8 @@ class ProcessGrid:
     def __getitem__(self, axes: str | tuple[str, ...]) -> Communicator | None:
         """Give the communicator along one axis or several.
 
-        Collective over `comm`, idle ranks included. Ask for it wherever it is used: it may be
-        closed once 128 others have been asked for, unless a grid has been made over it.
+        Collective over `comm`, idle ranks included. Ask for the communicator at each use: it may be
+        closed after 128 others have been used, unless a grid is over it.
 
         Parameters
         ----------
@@ -577,9 +577,9 @@ class ProcessGrid:
         return self.ranks[place].transpose([free.index(axis) for axis in names]).ravel().tolist()
 
     def close(self) -> None:
-        """Give back its communicators, unless an equal grid is open.
+        """Close the grid's communicators, unless an equal grid is open.
 
-        Collective. The end of a with-block does it, too.
+        Collective. The end of a with-block closes them, too.
         """
         if self._listed and not self.closed:
             _family(self.comm).leave(self)
@@ -593,12 +593,11 @@ class ProcessGrid:
 
 
 class Families:
-    """A communicator's default grid, and its sub-communicators, made together by all its ranks and kept for reuse.
+    """A communicator's default grid, and its sub-communicators, which all its ranks make together and keep for reuse.
 
-    An MPI has some two thousand communicators, and grids are garbage-collected at different moments
-    on different ranks. So the garbage collector closes none of them: when there are too many, the
-    one whose last request is longest ago is closed, at the same request on every rank, and is made
-    again should its grid ask for it.
+    An MPI has some two thousand communicators, and ranks collect garbage at different times.
+    Therefore the garbage collector closes none. If there are too many, all ranks close the least
+    recently used one, at the same request, and make it again when its grid needs it.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -615,7 +614,7 @@ class Families:
         return self._default
 
     def enter(self, grid: ProcessGrid) -> None:
-        """List a grid that a user has."""
+        """Register a user's open grid."""
         remember_ranks(self.comm)
         grid._listed = True
         self.open[grid._key] += 1
@@ -641,21 +640,21 @@ class Families:
         return made
 
     def _end(self) -> None:
-        """Close what is left: the default grid, and the communicators of grids that no user has closed or that products make."""
+        """Close the rest: the default grid, and the communicators of grids that products made, or that no user has closed."""
         if self._default is not None:
             self._default.closed = True
         for key in [*self.kept]:
             self._drop(key)
 
     def _drop(self, key: tuple[Any, ...]) -> None:
-        """Close a communicator and forget it; one over which a user's grid is open is only forgotten, as that grid needs it."""
+        """Close a communicator and forget it; only forget it if a user's grid over it is open."""
         comm = self.kept.pop(key)
         if comm is not None and not _family(comm).open:
             comm.close()
 
 
 def _family(comm: Communicator) -> Families:
-    """A communicator's Families, kept as its attribute: so they live as long as it does."""
+    """A communicator's Families, kept as its attribute for as long as it lives."""
     if not hasattr(comm, "_families"):
         comm._families = Families(comm)  # type: ignore[attr-defined]
     return comm._families  # type: ignore[attr-defined]

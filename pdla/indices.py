@@ -1,4 +1,4 @@
-"""Index sets: ascending global indices, stored as runs; and where the indices that two sets have in common lie in each."""
+"""Index sets: ascending global indices, stored as runs; and the positions of the common indices of two sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 Selection = slice | np.ndarray
 EMPTY = slice(0, 0)
 MOST = 2**63 - 1  # the longest dimension: indices have 64 bits
-SHORT = 64  # up to here NumPy's sort and search are not used: they release Python's lock, and ranks that are threads queue for it
+SHORT = 64  # short arrays do not use NumPy's sort and search, which release Python's lock: ranks that are threads queue for it
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +54,7 @@ class IndexSet:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Local position at which each run begins."""
+        """Local position of the start of each run."""
         lengths = self.stops - self.starts
         return np.cumsum(lengths) - lengths
 
@@ -92,7 +92,7 @@ class IndexSet:
         Returns
         -------
         numpy.ndarray of int
-            As many as `len` says.
+            All indices, ascending.
         """
         return _expand(self.starts, self.stops - self.starts)
 
@@ -103,11 +103,11 @@ class IndexSet:
 
     @property
     def selection(self) -> Selection:
-        """The global indices, as a slice where there is one that selects them."""
+        """The global indices, as a slice if one selects them."""
         return _selection(self.starts, self.stops - self.starts)
 
     def select(self, positions: IndexSet) -> IndexSet:
-        """Find a cut within a cut: the global indices at some local positions.
+        """Find the global indices at some local positions: a cut within a cut.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class IndexSet:
         return IndexSet(lo + shift, hi + shift)
 
     def locate_in(self, other: IndexSet) -> IndexSet:
-        """Find where the indices that both sets hold lie in another set.
+        """Find the positions in another set of the indices that both sets hold.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class IndexSet:
         Returns
         -------
         IndexSet
-            Positions in `other`; `other.select` of them gives the common indices again.
+            Positions in `other`: `other.select` maps them to the common indices.
         """
         if len(self.starts) == len(other.starts) == 1:
             low, high, _, theirs = self._meet(other)
@@ -147,12 +147,12 @@ class IndexSet:
         return IndexSet(lo + shift, hi + shift)
 
     def _meet(self, other: IndexSet) -> tuple[int, int, int, int]:
-        """For two sets of one run each: start and stop of what they have in common (nothing if stop <= start), and both starts."""
+        """Start and stop of the common indices of two sets of one run each, none if stop <= start; and both starts."""
         (mine,), (theirs,) = self.starts.tolist(), other.starts.tolist()
         return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
 
     def find_common(self, other: IndexSet) -> tuple[np.ndarray, np.ndarray]:
-        """Find where the indices that both sets hold lie in each, as positions one by one.
+        """Find the positions, one by one, of the indices that both sets hold.
 
         Parameters
         ----------
@@ -162,14 +162,14 @@ class IndexSet:
         Returns
         -------
         here, there : numpy.ndarray of int
-            Their local positions in this set and in `other`: of a block's rows and columns those of
-            the matrix's diagonal.
+            Their local positions in this set and in `other`. For a block's rows and columns these
+            are the elements of the matrix's diagonal.
         """
         here, there, _ = self.overlay(other)
         return np.arange(len(self))[here], np.arange(len(other))[there]
 
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
-        """Find where the indices that both sets hold lie in each.
+        """Find the positions of the indices that both sets hold, as slices if possible.
 
         Parameters
         ----------
@@ -194,13 +194,13 @@ class IndexSet:
 
 
     def positions(self, some: range) -> slice:
-        """Find where the indices of a range lie in this set.
+        """Find the positions of the indices of a range in this set.
 
         Parameters
         ----------
         some : range
-            Ascending. Runs of this set that begin within it are as many of its steps long, but for
-            the first and the last.
+            Ascending. Its step divides the length of the runs of this set within it, but for the
+            first and the last.
 
         Returns
         -------
@@ -208,7 +208,7 @@ class IndexSet:
             Their local positions.
         """
         here, _, size = self.overlay(IndexSet.interval(some.start, some.stop))
-        assert isinstance(here, slice)  # as all indices between two of this set are
+        assert isinstance(here, slice)  # a range covers all indices between two of this set
         if some.step == 1 or not size:
             return here
         first = int(self.select(IndexSet.interval(here.start, here.start + 1)).starts[0])
@@ -216,16 +216,16 @@ class IndexSet:
 
 
 def join(parts: Sequence[IndexSet]) -> IndexSet:
-    """The indices of all parts (disjoint ones)."""
+    """Join disjoint index sets."""
     starts, stops = (np.sort(np.concatenate([getattr(part, end) for part in parts])) for end in ("starts", "stops"))
     return IndexSet(starts, stops).merge()
 
 
 def find_overlaps(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
-    """The pairs of an index set of xs and one of ys that have indices in common, by their numbers, ascending.
+    """Find the pairs of index sets of xs and ys with common indices, by their numbers, ascending.
 
-    Those of xs are disjoint, and those of ys. Pairs are found together: there may be a million
-    sets, of which most are empty.
+    The sets of xs are disjoint, and so are those of ys. All pairs are found together: there may be
+    a million sets, most of them empty.
     """
     (starts, stops, x), (begins, ends, y) = runs(xs), runs(ys)
     i, j, _, _ = intersect(starts, stops, begins, ends)
@@ -234,7 +234,7 @@ def find_overlaps(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[
 
 
 def runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The runs of all parts (disjoint ones), ascending: their starts, their stops, and the number of the part of each."""
+    """List the runs of disjoint index sets, ascending: their starts, their stops, and the number of each run's set."""
     starts, stops = (np.concatenate([getattr(part, end) for part in parts]) for end in ("starts", "stops"))
     number = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
     order = np.argsort(starts)
@@ -244,7 +244,7 @@ def runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def intersect(
     starts1: np.ndarray, stops1: np.ndarray, starts2: np.ndarray, stops2: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
+    """Find all pairs of overlapping runs of two sorted lists: each run's number in its list, and the overlap [lo, hi)."""
     first = search_sorted(stops2, starts1, "right")
     counts = np.maximum(search_sorted(starts2, stops1, "left") - first, 0)
     i = np.repeat(np.arange(len(starts1)), counts)
@@ -253,7 +253,7 @@ def intersect(
 
 
 def unite_ranges(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
-    """The union of the ranges from each first to its last, inclusive; ascending."""
+    """Unite the ranges from each first to its last, inclusive; ascending."""
     if len(firsts) == 1:
         return np.arange(firsts[0], lasts[0] + 1)
     return unique(_expand(firsts, lasts - firsts + 1))
@@ -280,14 +280,14 @@ def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def count(selection: Selection) -> int:
-    """How many positions are selected."""
+    """Count the selected positions."""
     if not isinstance(selection, slice):
         return len(selection)
     return len(range(selection.start, selection.stop, selection.step or 1))
 
 
 def slice_selection(selection: Selection, lo: int, hi: int) -> Selection:
-    """Of the selected positions, those from the lo-th up to, not including, the hi-th."""
+    """Select the lo-th up to, not including, the hi-th of the selected positions."""
     if not isinstance(selection, slice):
         return selection[lo:hi]
     some = range(selection.start, selection.stop, selection.step or 1)[lo:hi]
@@ -295,7 +295,7 @@ def slice_selection(selection: Selection, lo: int, hi: int) -> Selection:
 
 
 def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
-    """A slice where the runs allow one (one run, or single indices evenly spaced), else the positions themselves."""
+    """A slice for one run, or for single indices evenly spaced; else the positions."""
     if not len(starts):
         return EMPTY
     if np.array_equal(starts[1:], (starts + lengths)[:-1]):

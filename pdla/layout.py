@@ -1,7 +1,7 @@
-"""Who owns which rows and columns: immutable values, no communication.
+"""Layouts: the owners of rows and columns, as immutable values, without communication.
 
-A matrix dimension is cut along grid axes by a tuple of *cuts* (pdla/cuts.py), outermost first. Each
-cut divides what the cuts before it left, so that gathering the innermost axis gives exactly the
+A tuple of *cuts* (pdla/cuts.py), outermost first, cuts a matrix dimension along grid axes. Each cut
+divides each share of the cuts before it: an all-gather along the innermost axis gives exactly the
 layout without it. A rank's share of a dimension is an `IndexSet` (pdla/indices.py).
 """
 
@@ -35,7 +35,7 @@ _AXIS = attrgetter("axis")
 
 @lru_cache(maxsize=65536)
 def _share(n: int, cuts: tuple[Cut, ...], parts: tuple[int, ...], coords: tuple[int, ...]) -> IndexSet:
-    """Indices of 0..n-1 left after every cut in turn, outermost first."""
+    """Find the share of indices 0 to n - 1 after all cuts, outermost first."""
     if not cuts:
         return IndexSet.interval(0, n)
     held = _share(n, cuts[:-1], parts[:-1], coords[:-1])
@@ -43,20 +43,20 @@ def _share(n: int, cuts: tuple[Cut, ...], parts: tuple[int, ...], coords: tuple[
 
 
 def share(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> IndexSet:
-    """The indices of a dimension of length n that the rank at `coords` holds."""
+    """Find the indices of a dimension of length n that the rank at `coords` holds."""
     axes = axes_of(cuts)
     return _share(n, cuts, tuple(map(sizes.__getitem__, axes)), tuple(map(coords.__getitem__, axes)))
 
 
 def share_length(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> int:
-    """How many indices there are in `share`, which is not made: short cyclic blocks of a long dimension would fill the memory."""
+    """Count the indices of `share` without making it: the runs of short cyclic blocks could fill the memory."""
     for cut in cuts:
         n = cut.length(n, sizes[cut.axis], coords[cut.axis])
     return n
 
 
 def points(sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """The coordinates of ranks that differ only along the axes `over`, first axis slowest; the others are as given."""
+    """Yield the coordinates of ranks that differ from `coords` only along the axes `over`, first axis slowest."""
     for point in product(*(range(sizes[axis]) for axis in over)):
         yield {**coords, **dict(zip(over, point, strict=True))}
 
@@ -64,7 +64,7 @@ def points(sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str,
 def shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]
 ) -> list[IndexSet]:
-    """The shares of such ranks. Each is made once: along axes that do not cut the dimension ranks have the same one."""
+    """List the shares of such ranks, of which each is made once: ranks share one along axes that do not cut the dimension."""
     turning = tuple(axis for axis in over if axis in axes_of(cuts))
     made = {tuple([where[axis] for axis in turning]): share(n, cuts, sizes, where) for where in points(sizes, turning, coords)}
     at = [i for i, axis in enumerate(over) if axis in turning]
@@ -76,7 +76,7 @@ def shares(
 def find_shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet, where: Mapping[str, int] | None = None
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
-    """The shares of a dimension that have indices in common with `held`, as `shares` gives them; no others are looked at."""
+    """Yield the shares of a dimension that have indices in common with `held`, without a look at others."""
     where = dict(where or {})
     if len(where) == len(cuts):
         yield where, share(n, cuts, sizes, where)
@@ -87,10 +87,13 @@ def find_shares(
 
 
 class Overlay(NamedTuple):
-    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices.
+    """A share of a dimension that has indices in common with an index set `held`.
 
-    Of the indices in common, `here` are the positions in `held`, `there` those in the share, and
-    `size` is how many there are.
+    where  the coordinates of its ranks
+    share  its indices
+    here   the positions of the common indices in `held`
+    there  their positions in the share
+    size   their number
     """
 
     where: dict[str, int]
@@ -101,7 +104,7 @@ class Overlay(NamedTuple):
 
 
 def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet) -> Iterator[Overlay]:
-    """Each share of a dimension that has indices in common with `held`, and which these are."""
+    """Yield the overlay of each share of a dimension that has indices in common with `held`."""
     for where, part in find_shares(n, cuts, sizes, held):
         here, there, size = held.overlay(part)
         if size:
@@ -111,13 +114,13 @@ def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: Inde
 def overlays_of_blocks(
     shape: Shape, layout: Layout, sizes: Mapping[str, int], held: tuple[IndexSet, IndexSet]
 ) -> Iterator[tuple[Overlay, Overlay]]:
-    """The rows and the columns of each block of a matrix that has elements in common with the rows and columns `held`."""
+    """Overlay rows and columns `held` with each block of a matrix that has elements in common with them."""
     rows, cols = (overlays(n, cuts, sizes, part) for n, cuts, part in zip(shape, (layout.rows, layout.cols), held, strict=True))
     return product(rows, cols)
 
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
-    """The cuts without those along axes of one rank, which cut nothing; mostly there are none, and it is `cuts` itself."""
+    """The cuts without those along axes of one rank, which cut nothing; mostly `cuts` itself."""
     for cut in cuts:
         if sizes[cut.axis] == 1:
             return tuple([cut for cut in cuts if sizes[cut.axis] > 1])
@@ -125,7 +128,7 @@ def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...
 
 
 def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The axes over which an all-gather turns `old` into `new`: those of the innermost cuts of `old`. None where none does."""
+    """Find the axes, of the innermost cuts of `old`, whose all-gather turns `old` into `new`; None if there are none."""
     extra: tuple[str, ...] = ()
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
         before, after = effective(before, sizes), effective(after, sizes)
@@ -140,7 +143,7 @@ def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
 
 
 def ranks_along(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
-    """How many ranks differ only along these axes."""
+    """Count the ranks that differ only along these axes."""
     return prod(map(sizes.__getitem__, axes))
 
 
@@ -155,7 +158,7 @@ def usual_order(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _summed_over(spec: Any) -> tuple[str, ...]:
-    """A user's partial= as a tuple of axes; a set is sorted, so that its order is the same on all ranks."""
+    """Convert a user's partial= to a tuple of axes; a set is sorted, so that all ranks have the same order."""
     axes = (spec,) if isinstance(spec, str) else tuple(sorted(spec, key=str)) if isinstance(spec, (set, frozenset)) else spec
     if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
         raise LayoutError(f"partial={spec!r}: give the name of an axis or a tuple of names")
@@ -164,9 +167,9 @@ def _summed_over(spec: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Layout:
-    """How a matrix is cut over a grid: an immutable value, which sends nothing.
+    """The cuts of a matrix over a grid: an immutable value, without communication.
 
-    Axes that are not named hold copies.
+    Ranks along axes that are not named hold copies.
 
     Parameters
     ----------
@@ -174,8 +177,7 @@ class Layout:
         How rows and columns are cut, outermost first: None: not at all; an axis name: in balanced
         blocks.
     partial : str or tuple of str, optional
-        Axes along which every rank holds an addend of the matrix rather than the matrix, in any
-        order.
+        Axes along which each rank holds an addend of the matrix, not the matrix; in any order.
 
     Raises
     ------
@@ -209,7 +211,7 @@ class Layout:
 
     @staticmethod
     def trust(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
-        """Make a layout of cuts that are known to go together, without a check.
+        """Make a layout of cuts without a check. The caller knows that they fit together.
 
         Parameters
         ----------
@@ -254,7 +256,7 @@ class Layout:
         return f"Layout({', '.join(words)})"
 
     def _repr_html_(self) -> str:
-        """The layout in words, and of the smallest grid and matrix that show all its cuts."""
+        """The layout in words, and its drawing on the smallest grid and matrix that show all cuts."""
         from pdla import show
 
         sizes: dict[str, int] = dict.fromkeys(self.partial, 2)
@@ -280,15 +282,12 @@ class Layout:
 
     @property
     def contiguous(self) -> bool:
-        """Whether each rank's rows, and its columns, are one contiguous range: no cut is cyclic."""
+        """Whether no cut is cyclic: each rank's rows, and its columns, are one range."""
         return not any(isinstance(cut, Cyclic) for cut in (*self.rows, *self.cols))
 
     @property
     def summed(self) -> Layout:
-        """The layout once the partial sums have been added up on all ranks along their axes.
-
-        These then hold copies.
-        """
+        """The layout after an all-reduce of the partial sums, whose axes then hold copies."""
         return Layout.trust(self.rows, self.cols) if self.partial else self
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
@@ -343,7 +342,7 @@ class Layout:
         Raises
         ------
         LayoutError
-            Where this layout does not fit, as `check` says.
+            If the layout does not fit, see `check`.
         """
         if coords is None:
             return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
@@ -373,7 +372,7 @@ class Layout:
         Raises
         ------
         LayoutError
-            Where this layout does not fit, as `check` says.
+            If the layout does not fit, see `check`.
         """
         if coords is None:
             return 0, 0
@@ -384,7 +383,7 @@ class Layout:
             raise
 
     def part(self, shape: Shape, sizes: Mapping[str, int], rows: range, cols: range) -> Layout:
-        """Give the layout of some rows and columns alone, each element where it is.
+        """Give the layout of some rows and columns; each element stays on its rank.
 
         Parameters
         ----------
@@ -393,19 +392,19 @@ class Layout:
         sizes : mapping of str to int
             Ranks along each axis, `ProcessGrid.sizes`.
         rows, cols : range
-            Those of the part, ascending.
+            Rows and columns of the part, ascending.
 
         Returns
         -------
         Layout
-            Of the part.
+            The layout of the part.
 
         Raises
         ------
         LayoutError
-            For part of a dimension that is cut along several axes, as no nested cuts describe where
-            it lies: but of the first indices of cyclic ones these do. For steps that do not divide
-            the length of cyclic blocks.
+            For a part of a dimension that is cut along several axes: no nested cuts describe it.
+            The first indices of cyclic cuts are allowed. For steps that do not divide the length of
+            cyclic blocks.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
         made = [self._part(name, n, cuts, sizes, some) for name, n, cuts, some in faces]
@@ -460,17 +459,17 @@ class Layout:
         return coords
 
     def draw(self, shape: Shape, grid: Any) -> Drawing:
-        """Draw who holds what: each element in the colour of its ranks, with their numbers. Local.
+        """Draw the owners: each element in the colour of its ranks, with their numbers. Local.
 
-        Up to 16 rows, or columns, each has its square; of more, neighbours on the same ranks are
-        one block. Of many blocks the first 24 are drawn.
+        Each of up to 16 rows, or columns, has a square. More are drawn as blocks: neighbours on the
+        same ranks. Only the first 24 blocks are drawn.
 
         Parameters
         ----------
         shape : tuple of int
             Rows and columns of the matrix.
         grid : ProcessGrid or mapping of str to int
-            The grid: then this rank's part has a frame. Or ranks along each axis, in the usual
+            The grid, on which this rank's part has a frame. Or ranks along each axis, in the usual
             order of a grid.
 
         Returns
@@ -481,8 +480,8 @@ class Layout:
         Raises
         ------
         LayoutError
-            Where this layout does not fit, as `check` says, and for more than 100000 blocks, unless
-            all cuts are cyclic.
+            If the layout does not fit, see `check`; for more than 100000 blocks, unless all cuts
+            are cyclic.
 
         Examples
         --------
@@ -523,14 +522,14 @@ class Layout:
         Returns
         -------
         bool
-            Whether it does, however the cuts are written.
+            Whether the shares are equal, however the cuts are written.
         """
         pairs = ((self.rows, other.rows), (self.cols, other.cols))
         return all(_same_cut(n, *pair, sizes) for n, pair in zip(shape, pairs, strict=True))
 
 
 def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Mapping[str, int]) -> bool:
-    """Whether every rank has the same indices by both. A cut may be written in two ways: so index sets are compared."""
+    """Whether every rank has the same indices by both. Index sets are compared: a cut may be written in two ways."""
     first, second = effective(first, sizes), effective(second, sizes)
     if first == second:
         return True
@@ -544,7 +543,7 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 
 
 def draw_html(layout: Layout, shape: Shape, grid: Any) -> str:
-    """The drawing in HTML; nothing where there is too much to draw."""
+    """Draw a layout in HTML; return "" if there is too much to draw."""
     try:
         return layout.draw(shape, grid)._repr_html_()
     except LayoutError:
@@ -552,7 +551,7 @@ def draw_html(layout: Layout, shape: Shape, grid: Any) -> str:
 
 
 def check_drawable(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> None:
-    """LayoutError for a dimension of so many blocks that to find them would take seconds."""
+    """LayoutError for a dimension of more than MOST_BLOCKS blocks: the search for them would take seconds."""
     blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
     parts = max(ranks_along(axes_of(cuts), sizes), n // min(blocks, default=n or 1))
     if parts > MOST_BLOCKS:
@@ -560,11 +559,11 @@ def check_drawable(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> N
 
 
 def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span]:
-    """The first of the blocks into which a dimension is cut, with the coordinates of their ranks; of a short one each index."""
+    """List the first blocks of a dimension, with the coordinates of their ranks; of a short dimension each index."""
     from pdla.show import SINGLE, Span
 
     blocks = [cut.block for cut in cuts if isinstance(cut, Cyclic)]
-    # The first indices of a dimension that only cyclic cuts divide are where they would be alone.
+    # With cyclic cuts only, the owners of the first indices do not depend on the length.
     length = min(n, DRAWN * max(blocks)) if blocks and len(blocks) == len(cuts) else n
     check_drawable(length, cuts, sizes)
     found = [
@@ -584,11 +583,10 @@ def _spans(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> list[Span
 def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[tuple[Selection, Selection]]:
-    """Where blocks of ranks in the layout `parts` lie within the block of one rank in the layout `whole`.
+    """List the places of ranks' blocks, in the layout `parts`, within the block of the rank at `coords` in the layout `whole`.
 
-    The ranks are those that differ from the one at `coords`, whose block it is, only along the
-    axes, in C order. `whole` is `parts` without its cuts along the axes, which are the innermost:
-    so no share of other ranks meets the block.
+    The ranks differ from that one only along the axes, in C order. `whole` is `parts` without its
+    cuts along the axes, the innermost ones: blocks of other ranks have no elements there.
     """
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
@@ -603,7 +601,7 @@ def _places_of(
 
 
 def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[Selection]:
-    """The same along one dimension, from the shares that meet the block."""
+    """The same along one dimension, from the overlays of the block."""
     numbers: list[int] = []
     here = {}
     for met in found:
@@ -616,10 +614,10 @@ def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mappin
 def find_blocks(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> dict[int, tuple[Overlay, Overlay]]:
-    """Of the same ranks those whose blocks in `parts` have elements of the block in `whole`.
+    """Find the ranks whose blocks in `parts` have elements of the block in `whole`, as `places_of`.
 
-    By their number in C order, with the rows and the columns of these blocks; all of the axes cut
-    `parts`.
+    Map a rank's number, in C order, to the overlays of its block's rows and columns. All of the
+    axes cut `parts`.
     """
     weight, total = {}, 1
     for axis in reversed(axes):
@@ -636,9 +634,6 @@ def find_blocks(
 def _overlay_block(
     shape: Shape, parts: Layout, whole: Layout, sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> Iterator[Iterator[Overlay]]:
-    """The shares, along rows and then along columns, that meet the block.
-
-    No others are looked at: of many ranks most may have none of it.
-    """
+    """Yield the overlays of the block along rows, and those along columns, without a look at other ranks."""
     for n, cuts, held in zip(shape, (parts.rows, parts.cols), whole.indices(shape, sizes, coords), strict=True):
         yield overlays(n, cuts, sizes, held)

@@ -1,6 +1,7 @@
-"""HTML and SVG for notebooks: elements, tables, bars, matrices in colours; and long arrays in short. Strings and numbers alone.
+"""HTML and SVG for notebooks, from strings and numbers: elements, tables, bars, matrices in colours; and long arrays in short.
 
-What is made here is well-formed XML, legible on light and dark pages: text has the page's own colour, or is dark on a pale ground.
+The output is well-formed XML, legible on light and dark pages: text has the page's own colour, or is
+dark on a pale ground.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ COLOURS = (  # of ranks: pale, and different from their neighbours
     "#8dd3c7", "#ffed6f", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5", "#d9d9d9", "#bc80bd", "#ccebc5",
     "#fbb4ae", "#b3cde3", "#decbe4", "#fed9a6", "#e5d8bd",
 )
-OWN, COMING = "#5b8ff9", "#b5d0ff"  # what a rank holds, and what it receives
+OWN, COMING = "#5b8ff9", "#b5d0ff"  # elements that a rank holds, and those that it receives
 DARK = "#222222"  # text on these
 CELL, LETTER = 26.0, 6.5  # pixels: the least side of a cell, the width of a letter
-SIDE = 320.0  # pixels: a matrix whose cells are too many to have each its square
-SINGLE = 16  # up to so many rows or columns each has its square
-NAMED, TOLD = 4, 16  # so many ranks of a cell are named in it, and where the mouse is; of more the first and the last
-ENDS = 3  # so many elements of a long array are printed at either end
+SIDE = 320.0  # pixels of a matrix with too many cells for squares
+SINGLE = 16  # the most rows or columns that are drawn as squares
+NAMED, TOLD = 4, 16  # the most ranks that are named in a cell, and in its tooltip; of more the first and the last
+ENDS = 3  # elements of a long array that are printed at either end
 STYLE = "<style>svg { color: black } @media (prefers-color-scheme: dark) { svg { color: white } }</style>"
 
 
 class Span(NamedTuple):
-    """Neighbouring rows or columns, from `start` up to `stop`, that the same ranks hold; `key` says which."""
+    """Neighbouring rows or columns, from `start` up to `stop`, of the same ranks; `key` identifies these."""
 
     start: int
     stop: int
@@ -72,7 +73,7 @@ class Drawing:
         Raises
         ------
         OSError
-            Where the file cannot be written.
+            If the file cannot be written.
         """
         Path(path).write_text(self.svg.replace(">", f">{STYLE}", 1) + "\n", encoding="utf-8")
 
@@ -85,23 +86,23 @@ class Markup(str):
 
 
 def element(name: str, *inner: str, **attributes: Any) -> Markup:
-    """An element; `inner` is markup already. A hyphen in the name of an attribute is written as _."""
+    """Write an element; `inner` is markup. Write a hyphen in the name of an attribute as _."""
     named = "".join(f' {key.replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{named}>{''.join(inner)}</{name}>")
 
 
 def heading(text: str) -> str:
-    """What a thing is, above its picture."""
+    """Write the heading of a picture."""
     return element("div", element("code", escape(text)))
 
 
 def note(text: str) -> str:
-    """A remark in small letters."""
+    """Write a remark in small letters."""
     return element("small", escape(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of texts and markup. An empty head is left out."""
+    """Write a table of texts and markup, without a head if that is empty."""
     style = "text-align: left; padding: 1px 10px 1px 0"
     lines = [[element("th", _cell(word), style=style) for word in head]] if head else []
     lines += [[element("td", _cell(word), style=style) for word in row] for row in rows]
@@ -113,18 +114,18 @@ def _cell(word: Any) -> str:
 
 
 def bar(share: float) -> Markup:
-    """A bar of this share of the longest, which is 1."""
+    """Draw a bar, of a share of the longest one."""
     return element("div", style=f"width: {max(1, round(200 * share))}px; height: 10px; background: {OWN}")
 
 
 def swatch(colour: str, text: str) -> str:
-    """What a colour means."""
+    """Write an entry of a legend."""
     square = element("span", style=f"display: inline-block; width: 10px; height: 10px; background: {colour}; margin: 0 4px 0 8px")
     return square + escape(text)
 
 
 def set_in_row(*parts: str) -> str:
-    """Some parts in a row."""
+    """Set some parts in a row."""
     return element("div", *(element("div", part) for part in parts), style="display: flex; flex-wrap: wrap; gap: 16px")
 
 
@@ -132,7 +133,7 @@ def set_in_row(*parts: str) -> str:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A number with its unit; of bytes, operations and seconds with a prefix."""
+    """Format a number with its unit, and a prefix for bytes, operations and seconds."""
     if unit not in ("B", "B/s", "flop", "flop/s", "s") or not value:
         return f"{value:.3g} {unit}".strip()
     thousands = min(max(floor(log10(value) / 3 + 1e-9), -3), 6)
@@ -140,13 +141,13 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def format_exactly(value: float) -> str:
-    """A number in as few digits as tell it exactly."""
+    """Format a number exactly, in few digits."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 def abbreviate(array: Any) -> str:
-    """A list of an array's elements; of a long one the ends, as NumPy prints it."""
+    """List an array's elements; of a long one the ends, as NumPy prints it."""
     words = [*map(str, array)] if len(array) <= 2 * ENDS + 2 else [*map(str, array[:ENDS]), "...", *map(str, array[-ENDS:])]
     return f"[{', '.join(words)}]"
 
@@ -158,9 +159,9 @@ def owners(
     shape: tuple[int, int], rows: Sequence[Span], cols: Sequence[Span], holders: Callable[[Any, Any], Sequence[int]], join: str,
     here: int | None = None,
 ) -> Drawing:
-    """A matrix in the colours of the ranks that hold each part of it; those of the rank `here` have a frame.
+    """Draw a matrix in the colours of the ranks that hold each part; parts of the rank `here` have a frame.
 
-    Where the spans end before the matrix does, its top left corner is drawn.
+    If the spans end before the matrix, its top left corner is drawn.
     """
     ranks = [[tuple(holders(i.key, j.key)) for j in cols] for i in rows]
     labels = [[_label(found, join, NAMED) for found in line] for line in ranks]
@@ -188,7 +189,7 @@ def owners(
 
 
 def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]], side: float = SIDE / 2) -> Markup:
-    """A matrix to scale, below its name: layers of a colour, and rows and columns, one above the other; keys are densities."""
+    """Draw a matrix to scale, below its name: layers of a colour, rows and columns, one above the other. Keys are densities."""
     scale = min(side / max(*shape, 1), CELL)
     height, width = (max(4.0, n * scale) for n in shape)
     parts: list[str] = [element("rect", x=0, y=0, width=_px(width), height=_px(height), fill="currentColor", fill_opacity=0.08)]
@@ -204,7 +205,7 @@ def faces(name: str, shape: tuple[int, int], layers: Sequence[tuple[str, Spans]]
 
 
 def densities(starts: np.ndarray, stops: np.ndarray, n: int, most: int = 32) -> list[Span]:
-    """Runs of indices of 0 to n - 1 as spans; more than `most` of them as so many spans with the share of each that they cover."""
+    """Convert runs of indices of 0 to n - 1 to at most `most` spans. The key of a span is the share that runs cover."""
     if len(starts) <= most:
         return [Span(int(lo), int(hi), 1.0) for lo, hi in zip(starts, stops, strict=True)]
     ups, edges = np.cumsum(stops - starts), np.linspace(0, n, most + 1)
@@ -215,7 +216,7 @@ def densities(starts: np.ndarray, stops: np.ndarray, n: int, most: int = 32) -> 
 
 
 def svg(size: tuple[float, float], title: str, parts: Sequence[str]) -> Markup:
-    """A picture of so many pixels, width first."""
+    """Write a picture of so many pixels, width first."""
     width, height = (_px(max(1.0, side) + 2) for side in size)
     return element(
         "svg", element("title", escape(title)), *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"-1 -1 {width} {height}",
@@ -224,7 +225,7 @@ def svg(size: tuple[float, float], title: str, parts: Sequence[str]) -> Markup:
 
 
 def _places(spans: Sequence[Span], letters: int) -> list[float]:
-    """Where each span begins, and the last ends, in pixels."""
+    """The start of each span, and the end of the last, in pixels."""
     if all(span.stop - span.start == 1 for span in spans) and len(spans) <= SINGLE:
         side = max(CELL, LETTER * letters + 6)
         return [side * i for i in range(len(spans) + 1)]
@@ -257,7 +258,7 @@ def _range(what: str, span: Span) -> str:
 
 
 def _in_characters(rows: Sequence[Span], cols: Sequence[Span], labels: list[list[str]], name: str) -> str:
-    """The labels in columns; lengths of spans beside them, unless all are 1; and the name, where that tells of a part."""
+    """Print the labels in columns, with the lengths of spans unless all are 1, and the name if it is of a part."""
     single = all(span.stop - span.start == 1 for span in (*rows, *cols))
     lines = labels if single else [
         ["", *(str(col.stop - col.start) for col in cols)],

@@ -1,7 +1,7 @@
-"""What pdla does not have, and what to do instead: one table for pdla, its packages, and a matrix's attributes.
+"""Names that pdla does not have, and their replacements: one table for pdla, its packages, and a matrix's attributes.
 
-A name is looked for in this order: among pdla's other public names (`pdla.cholesky` is
-`pdla.linalg.cholesky`), in the table, and among the names that are like it.
+A missing name is searched among pdla's other public names (`pdla.cholesky` is
+`pdla.linalg.cholesky`), then in the table, then among similar names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYOUT = "pdla.Layout('row', 'col'), for each dimension the axes that cut it; pa
 DTENSOR = "from_dtensor of the module pdla.torch takes a DTensor as it is"
 GATHERED = "A.gather() is the whole matrix as an array, A.local this rank's block"
 
-# Names -> what to do instead. Remove a name when pdla gets it: a test holds that the table has none of pdla's own.
+# Names -> replacements. Remove a name when pdla gets it: a test checks that the table has none of pdla's own.
 TABLE: dict[str, str] = {
     name: instead.replace("{name}", name)
     for names, instead in {
@@ -68,24 +68,24 @@ TABLE: dict[str, str] = {
 
 
 def make_error(owner: str, name: str, known: Iterable[str], called: bool = False) -> AttributeError:
-    """The error for an attribute that the owner, in words, does not have: it says what to do instead, or what was meant.
+    """Make the error for an attribute that the owner, in words, does not have: with its replacement, or a similar name.
 
-    known   the public names that it has
-    called  whether a function of pdla in its place is shown with its arguments, as a matrix's is
+    known   the owner's public names
+    called  whether to show the arguments of a function that replaces it
     """
     said = f"{owner} has no attribute {name!r}"
-    if not name.startswith("_"):  # NumPy and others ask for such names, and want no advice
+    if not name.startswith("_"):  # NumPy and others probe for private names, and ignore advice
         places = [place for place in PACKAGES if name in getattr(sys.modules.get(place), "__all__", ())]
         found = [f"{place}.{name}{_arguments(getattr(sys.modules[place], name)) if called else ''}" for place in places]
         if name in vars(sys.modules["pdla.matrix.core"].DistMatrix):
             found.append(f"A.{name} of a DistMatrix A")
         instead = " or ".join(found) or TABLE.get(name)
         said += f": {instead}" if instead else suggest(name, known)
-    return AttributeError(said, name=name)  # without obj=, as Python would add what it thinks was meant
+    return AttributeError(said, name=name)  # without obj=: Python would add its own suggestion
 
 
 def _arguments(function: Any) -> str:
-    """"(path, A)": the arguments that a function must have; "" for what is none."""
+    """"(path, A)": the required arguments of a function; "" for anything else."""
     if not isfunction(function):
         return ""
     needed = [one for one in signature(function).parameters.values() if one.default is one.empty and one.kind < one.VAR_KEYWORD]
@@ -93,9 +93,9 @@ def _arguments(function: Any) -> str:
 
 
 def put_up() -> None:
-    """Give each of the packages, once they are there, a `__getattr__`, which Python calls where a module has no such attribute.
+    """Give each package a `__getattr__`, which Python calls for missing attributes.
 
-    Not in their own files, where type checkers would let any name pass.
+    In the packages' own files it would make type checkers accept any name.
     """
     for place in PACKAGES:
         module = sys.modules[place]

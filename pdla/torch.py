@@ -1,6 +1,6 @@
 """PyTorch's distributed tensors: a DTensor's mesh is a grid, its placements are a layout, and its memory is a matrix's.
 
-Along one dimension of the mesh `Shard` is a cut, `Replicate` a copy, and `Partial` an addend of a sum.
+Along one dimension of the mesh `Shard` is a cut, `Replicate` a copy, and `Partial` an addend.
 PyTorch's shards of n rows over p ranks have ceil(n / p) rows each, the last ones fewer or none.
 """
 
@@ -30,21 +30,20 @@ from pdla.matrix.create import from_local
 
 __all__ = ["from_dtensor", "to_dtensor"]
 
-DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's names of where pdla's arrays are
+DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's names of the devices of pdla's arrays
 
 
 def from_dtensor(T: DTensor, comm: Any = None) -> DistMatrix:
-    """Make a matrix over a DTensor's memory, without a copy: each sees what the other writes.
+    """Make a matrix over a DTensor's memory, without a copy: both share the memory.
 
-    Collective over `comm`, ranks outside the tensor's mesh included.
+    Collective over `comm`, with ranks outside the tensor's mesh.
 
     Parameters
     ----------
     T : DTensor
         2-D, of one to four mesh dimensions, placed by `Shard`, `Replicate` and `Partial("sum")`.
     comm : Communicator or mpi4py.MPI.Comm, optional
-        It has the ranks of torch.distributed's default group, in the same order. The world by
-        default.
+        The ranks of torch.distributed's default group, in the same order. The world by default.
 
     Returns
     -------
@@ -54,14 +53,14 @@ def from_dtensor(T: DTensor, comm: Any = None) -> DistMatrix:
     Raises
     ------
     GridError
-        Where torch.distributed is not initialised or numbers ranks otherwise, and for a mesh whose
+        If torch.distributed is not initialised or numbers ranks differently, and for a mesh whose
         ranks do not ascend along each dimension, on every rank.
     LayoutError
         For another placement, and for shards of shards that no layout describes, on every rank.
     ShapeError
-        For what is no DTensor, has not two dimensions or wants a gradient, on every rank.
+        For anything but a DTensor of two dimensions without gradient, on every rank.
     DeviceError
-        For a tensor that is not where PDLA_ARRAY says, on every rank.
+        For a tensor on another device than PDLA_ARRAY's, on every rank.
 
     See Also
     --------
@@ -95,7 +94,7 @@ def from_dtensor(T: DTensor, comm: Any = None) -> DistMatrix:
     with agreed(comm, "the placements of from_dtensor"):
         layout = _layout("from_dtensor", shape, grid, T.placements)
         block: Any = T.to_local() if grid.active else None
-        if hasattr(block, "wait"):  # what T comes from may be on its way
+        if hasattr(block, "wait"):  # an unfinished collective of PyTorch's
             block = block.wait()
     return from_local(block, shape, grid, layout)
 
@@ -108,28 +107,28 @@ def to_dtensor(A: DistMatrix, mesh: DeviceMesh, placements: Sequence[Placement] 
     A : DistMatrix
         On any grid over the ranks of torch.distributed's default group.
     mesh : DeviceMesh
-        That of the DTensor.
+        The mesh of the DTensor.
     placements : sequence of Placement, optional
-        Those of the DTensor, one for each dimension of the mesh. By default those of A's layout:
-        `Shard` along an axis that cuts A, `Partial` along one with partial sums, else `Replicate`;
-        A's grid then has the mesh's shape and ranks.
+        One placement for each dimension of the mesh. By default that of A's layout: `Shard` along
+        an axis that cuts A, `Partial` along one with partial sums, else `Replicate`. A's grid must
+        then have the mesh's shape and ranks.
 
     Returns
     -------
     DTensor
-        Over A's memory where A lies as the placements say, and NumPy lets PyTorch write to it; else
-        over a copy, as A is redistributed first.
+        Over A's memory, if A has these placements and its memory is writeable; else over a copy,
+        to which A is redistributed.
 
     Raises
     ------
     GridError
-        As by `from_dtensor`, and for a grid that is not the mesh's, without placements.
+        As by `from_dtensor`; without placements also for a grid that is not the mesh's.
     LayoutError
         As by `from_dtensor`, and for partial sums that A has not.
     ShapeError
-        For elements that PyTorch has not.
+        For a dtype that PyTorch has not.
     DeviceError
-        For a mesh of other devices than the matrix's, on every rank, as all of these.
+        For a mesh of other devices than the matrix's. All of these are raised on every rank.
 
     See Also
     --------
@@ -184,14 +183,14 @@ def _mesh_in_words(mesh: Any) -> str:
 
 
 def _ranks(mesh: DeviceMesh) -> list[int]:
-    """In C order of their places in the mesh."""
+    """List the mesh's ranks, in C order of their places."""
     return mesh.mesh.flatten().tolist()
 
 
 def _check_ranks(call: str, comm: Communicator, mesh: DeviceMesh) -> None:
-    """GridError unless torch.distributed has this communicator's ranks, and the mesh has them in their order.
+    """GridError unless torch.distributed has this communicator's ranks, and they ascend in the mesh.
 
-    Along a dimension of a mesh PyTorch gathers by the numbers of ranks, whatever the order in the
+    PyTorch gathers along a dimension of a mesh by the numbers of ranks, not by their order in the
     mesh.
     """
     begin = f"init_process_group('gloo', store=store, rank=comm.rank, world_size=comm.size) with pdla's comm, of {comm.size} ranks"
@@ -218,7 +217,7 @@ def _grid(mesh: DeviceMesh, comm: Communicator) -> ProcessGrid:
 
 
 def _placements(A: DistMatrix, grid: ProcessGrid) -> list[Placement]:
-    """As A's layout has each axis of its grid."""
+    """Convert A's layout to placements, one for each axis of its grid."""
     if grid is not A.grid:
         raise GridError(f"to_dtensor: A is on {A.grid!r}, not on the mesh's {grid!r}: give placements=, as [Shard(0), Replicate()]")
     found: dict[str, Placement] = {axis: Partial() for axis in A.layout.partial}
@@ -228,7 +227,7 @@ def _placements(A: DistMatrix, grid: ProcessGrid) -> list[Placement]:
 
 
 def _layout(call: str, shape: tuple[int, int], grid: ProcessGrid, placements: Sequence[Any]) -> Layout:
-    """LayoutError where no layout is the placements of a matrix of this shape."""
+    """Convert the placements of a matrix of this shape to a layout; LayoutError if there is none."""
     if len(placements) != len(grid.axes):
         raise LayoutError(f"{call}: placements {placements}: give one for each dimension of the mesh, of {len(grid.axes)}")
     cut: tuple[list[str], list[str]] = ([], [])  # axes along which rows are cut, and columns
@@ -251,7 +250,7 @@ def _layout(call: str, shape: tuple[int, int], grid: ProcessGrid, placements: Se
 
 @lru_cache
 def _cuts(n: int, axes: tuple[tuple[str, int], ...]) -> tuple[Block, ...] | None:
-    """PyTorch's shards of n indices along these axes, each with its number of ranks, outermost first; None: no cuts are these."""
+    """Convert PyTorch's shards of n indices along axes, each with its number of ranks, outermost first, to cuts, or None."""
     made: list[Block] = []
     lengths = {n}  # of what the axes before have left
     for axis, parts in axes:
@@ -267,7 +266,7 @@ def _cuts(n: int, axes: tuple[tuple[str, int], ...]) -> tuple[Block, ...] | None
 
 
 def _shards(n: int, parts: int) -> list[int]:
-    """How many of n indices each shard has, as torch.chunk cuts them."""
+    """Count the indices of each shard of n indices, as torch.chunk cuts them."""
     size = -(-n // parts)
     return [min(max(n - i * size, 0), size) for i in range(parts)]
 
@@ -280,11 +279,11 @@ def _lengths(cut: Block, n: int, parts: int) -> list[int]:
 
 
 def _tensor(block: Any) -> torch.Tensor:
-    """A tensor over an array's memory; over a copy where that is read-only, or read backwards, of which tensors know nothing."""
+    """Make a tensor over an array's memory; over a copy if that is read-only, or has negative strides, which tensors have not."""
     if min(block.strides) < 0 or not getattr(block.flags, "writeable", True):
         block = block.copy()
     try:
-        if block.dtype.name == "bfloat16":  # of which NumPy has no DLPack
+        if block.dtype.name == "bfloat16":  # NumPy's DLPack has none
             return torch.from_dlpack(block.view(np.int16)).view(torch.bfloat16)
         return torch.from_dlpack(block)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""How many cores this process may use: those that it is bound to, and no more than its container's CPU quota lets it use at once.
+"""Count the cores that this process may use: those that it is bound to, but no more than its container's CPU quota.
 
-A container that may use two of 64 cores usually sees all 64, and is stopped for the rest of each
-tenth of a second in which it has used what two cores could. Its quota stands in the files of its
-control group (cgroup v1 or v2), or of one around that.
+A container that may use two of 64 cores usually sees all 64. When it has used the time of two cores,
+it is stopped for the rest of each tenth of a second. The quota is in the files of its control group
+(cgroup v1 or v2), or of an outer one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 
 def usable(bound: int | None = None) -> int:
-    """Cores that processes of this container can use at once, at least 1.
+    """Count the cores that processes of this container can use at once, at least 1.
 
-    bound: cores on which they may run, if not this process's alone.
+    bound: the cores on which they may run; by default this process's.
     """
     return max(1, int(min(len(os.sched_getaffinity(0)) if bound is None else bound, quota())))
 
 
 def share(ranks: int) -> int:
-    """Cores for each of `ranks` ranks on this machine.
+    """Count the cores for each of `ranks` ranks on this machine.
 
-    An equal share or, where this process is bound to some cores, these; but no more than its share
-    of the quota.
+    The cores to which this process is bound, if it is; else an equal share. No more than a share of
+    the quota.
     """
     mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     own = mine if mine < all_cores else all_cores // ranks
@@ -33,12 +33,12 @@ def share(ranks: int) -> int:
 
 
 def quota(proc: str = "/proc/self") -> float:
-    """The CPU quota of this process's control group and of those around it, in cores; infinite without one."""
+    """The CPU quota, in cores, of this process's control group and the outer ones; infinite without one."""
     return min(map(_limit, _groups(Path(proc))), default=inf)
 
 
 def _groups(proc: Path) -> Iterator[Path]:
-    """The folders of the control groups that hold this process, as far out as they are seen here."""
+    """List the folders of the control groups of this process, as far out as visible here."""
     own = {name: place for _, names, place in _lines(proc / "cgroup", ":", 2) for name in names.split(",")}  # v2's has no name
     for fields in _lines(proc / "mountinfo", " "):
         kind, _, options = fields[fields.index("-") + 1 :]
@@ -51,7 +51,7 @@ def _groups(proc: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path, separator: str, splits: int = -1) -> list[list[str]]:
-    """A file's lines in fields; none where there is no such file."""
+    """Read a file's lines as fields; none if there is no such file."""
     try:
         return [line.split(separator, splits) for line in path.read_text().splitlines()]
     except OSError:

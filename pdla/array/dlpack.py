@@ -1,4 +1,4 @@
-"""Arrays of other libraries, over the same memory: PyTorch's, JAX's and all others that have DLPack's `__dlpack__`."""
+"""Arrays of other libraries with DLPack's `__dlpack__`, such as PyTorch and JAX, viewed over the same memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from pdla.array import namespace, numpy
 from pdla.errors import DeviceError, ShapeError, kind_of
 
-HOST = (1, 3)  # DLPack's numbers of what NumPy can read: a processor's memory, and the part of it that is pinned for a GPU
+HOST = (1, 3)  # DLPack's device types that NumPy can read: host memory, and host memory pinned for a GPU
 
 
 def view_foreign(call: str, x: Any, xp: ModuleType) -> Any:
-    """Local: another library's array as one of NumPy's or CuPy's over the same memory; all else as it is.
+    """Local: view another library's array as one of NumPy's or CuPy's; return anything else unchanged.
 
-    DeviceError for one on a device of which matrices, xp's arrays, are not made; ShapeError for one
-    that its library does not share. call: what the text begins with.
+    DeviceError for an array on another device than matrices, which are xp's arrays; ShapeError for
+    one that its library does not share. call: the start of error texts.
     """
     if namespace(x) is not numpy or isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         return x
@@ -28,7 +28,7 @@ def view_foreign(call: str, x: Any, xp: ModuleType) -> Any:
             return _view(x, np.from_dlpack)
         if xp.name == "cupy":
             return _view(x, xp.from_dlpack)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # as by PyTorch, where a gradient is wanted
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # as by PyTorch's tensors that require gradients
         raise ShapeError(f"{call}: {kind_of(x)}, whose memory cannot be shared: {error}") from None
     raise DeviceError(
         f"{call}: {kind_of(x)} on a device (DLPack's kind {device}), matrices are made of {xp.name}'s arrays "
@@ -37,7 +37,7 @@ def view_foreign(call: str, x: Any, xp: ModuleType) -> Any:
 
 
 def _view(x: Any, read: Callable[[Any], Any]) -> Any:
-    """DLPack knows no signs that a view changes, as PyTorch's may, and NumPy's knows no bfloat16."""
+    """View x by DLPack, which has no negated views, as PyTorch has; NumPy's DLPack has no bfloat16."""
     name = str(getattr(x, "dtype", ""))
     if getattr(x, "is_neg", bool)():
         raise BufferError("its numbers are negated in a view: give x.resolve_neg()")

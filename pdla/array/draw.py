@@ -1,6 +1,6 @@
-"""Random matrices that are the same however they are cut up.
+"""Random matrices that are the same in every layout.
 
-Each tile is drawn by NumPy's Philox, whose key is the seed and whose counter is the tile's place.
+NumPy's Philox draws each tile; the key is the seed, the counter the tile's place.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from pdla.array.quantile import normal
 from pdla.indices import IndexSet
 
-TILE = 1 << 14  # elements of a tile at most: 128 KiB of float64, which stays in a core's cache
+TILE = 1 << 14  # the most elements of a tile: 128 KiB of float64, which fit a core's cache
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A random matrix of so many columns. A tile has as many columns, but at most 128, and is always drawn whole, row by row.
+    """A random matrix of so many columns. A tile has as many, but at most 128, and is always drawn whole, row by row.
 
     distribution  "uniform" on [low, high), "integers" from low to high - 1, or "normal" with mean 0 and deviation 1.
     """
@@ -41,11 +41,11 @@ class Draw:
 
     @property
     def parts(self) -> int:
-        """Parts of a number: a complex one's real and imaginary parts are drawn with different keys."""
+        """Parts of a number: different keys draw the real and imaginary parts of a complex one."""
         return 2 if self.dtype.kind == "c" else 1
 
     def fill(self, block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
-        """Write the matrix's elements in these rows and columns into block."""
+        """Write the matrix's elements in these rows and columns to block."""
         columns = list(tiles(cols, self.width))
         for i, here, within in tiles(rows, self.height):
             for j, there, across in columns:
@@ -70,10 +70,9 @@ class Draw:
 
 
 def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
-    """The tiles, of `size` indices each, that have some of the held indices.
+    """Yield the tiles, of `size` indices each, that have some of the held indices.
 
-    Of each: its number, the positions of these indices among those held, which are in a row and so
-    a slice, and their positions in the tile.
+    Each with its number, the positions of these indices in `held`, a slice, and those in the tile.
     """
     indices = held.indices()
     numbers = indices // size

@@ -1,4 +1,4 @@
-"""Dtypes: which numbers they can represent, and in which of them two meet."""
+"""Dtypes: the numbers that they can represent, and the common dtype of several."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 from pdla.errors import ShapeError
 
 with suppress(ImportError):
-    import ml_dtypes  # noqa: F401 - NumPy knows "bfloat16" by name from here on, and not only after pdla has met the name
+    import ml_dtypes  # noqa: F401 - from here on NumPy knows "bfloat16" by name
 
 COMPLEX = (complex, np.complexfloating)
 
 
 def restore_bfloat16(x: Any) -> Any:
-    """x; in bfloat16 where x is an array as np.load gives one: NumPy's files keep bfloat16 as two raw bytes, |V2."""
+    """View x as bfloat16 if np.load read it from a file, as two raw bytes, |V2; else return x."""
     if isinstance(x, np.ndarray) and x.dtype == np.dtype("V2"):
         with suppress(TypeError):  # without ml_dtypes
             return x.view("bfloat16")
@@ -29,19 +29,19 @@ def restore_bfloat16(x: Any) -> Any:
 
 
 def is_numeric(dtype: np.dtype) -> bool:
-    """Whether elements are numbers. ml_dtypes' numbers are of kind V, as are NumPy's records, which are none."""
+    """Whether elements are numbers. Of kind V are ml_dtypes' numbers, and NumPy's records, which are none."""
     return dtype.kind in "biufcV" and dtype.type is not np.void
 
 
 @lru_cache
 def has_fractions(dtype: np.dtype) -> bool:
-    """Whether elements are floats, real or complex. Of ml_dtypes' dtypes, all of kind V, some are integers."""
+    """Whether elements are floats, real or complex. Some of ml_dtypes' dtypes, all of kind V, are integers."""
     return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
 
 
 @lru_cache
 def promote(*dtypes: np.dtype) -> np.dtype:
-    """The dtype of a product of matrices of these dtypes, as NumPy promotes them; ShapeError where NumPy has none."""
+    """Promote dtypes to that of a product, as NumPy does; ShapeError if NumPy has none."""
     try:
         return reduce(np.result_type, sorted(dtypes, key=_widest_float_first))
     except TypeError:
@@ -50,7 +50,7 @@ def promote(*dtypes: np.dtype) -> np.dtype:
 
 
 def near_one(sizes: Any, dtype: np.dtype) -> Any:
-    """Powers of 2, real numbers of this dtype, that bring sizes near 1, the infinite ones too: as near as normal powers can."""
+    """Powers of 2 of this dtype that scale sizes, also infinite ones, as near to 1 as normal powers can."""
     kind = np.finfo(dtype)
     most = kind.maxexp - 24
     exponents = np.frexp(np.minimum(sizes, np.finfo(np.float64).max))[1]
@@ -58,15 +58,15 @@ def near_one(sizes: Any, dtype: np.dtype) -> Any:
 
 
 def _widest_float_first(dtype: np.dtype) -> tuple[bool, int, str]:
-    """A key to sort by: NumPy has no dtype for bfloat16 and int64, so it takes both beside a float64 only if that comes first."""
+    """A sort key: NumPy has no dtype for bfloat16 and int64, and promotes both with a float64 only if that comes first."""
     return dtype.kind not in "fc", -dtype.itemsize, str(dtype)
 
 
 def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
     """ShapeError unless elements of this dtype are numbers, and `xp`, a module of arrays, has arrays of them.
 
-    CuPy has none of long doubles, of 8-bit floats, or in the other byte order. call: what the text
-    begins with.
+    CuPy has no arrays of long doubles, of 8-bit floats, or in the other byte order. call: the start
+    of the text.
     """
     if not is_numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
@@ -85,15 +85,15 @@ def is_number(x: Any) -> bool:
 
 @lru_cache
 def find_largest(dtype: np.dtype) -> float:
-    """The largest number of one of NumPy's dtypes of floats, or the largest float64 if that is less; 0 for other dtypes."""
+    """The largest number of one of NumPy's float dtypes, at most the largest float64; 0 for other dtypes."""
     return min(float(np.finfo(dtype).max), float_info.max) if dtype.kind in "fc" else 0.0
 
 
 def has(dtype: np.dtype, number: Any) -> bool:
-    """Whether a dtype can represent this number, floats by rounding it.
+    """Whether a dtype can represent this number, floats by rounding it; floats have infinity and NaN.
 
-    Otherwise NumPy would drop imaginary parts and fractions, wrap integers around, and make
-    infinity of what is too large for a float. Infinity itself and NaN floats have.
+    Otherwise NumPy would drop imaginary parts and fractions, wrap integers around, and overflow to
+    infinity.
     """
     number = number.item() if isinstance(number, np.generic) else number
     if isinstance(number, COMPLEX) and dtype.kind != "c":
@@ -104,7 +104,7 @@ def has(dtype: np.dtype, number: Any) -> bool:
 
 
 def _finite_in(dtype: np.dtype, real: Any) -> bool:
-    """Whether a dtype of floats rounds a number to none that is infinite, unless it is so itself, or NaN."""
+    """Whether a dtype of floats does not round a finite number to infinity; True for infinity and NaN."""
     if real != real or abs(real) in (0, inf):
         return True
     try:
@@ -117,6 +117,6 @@ def _finite_in(dtype: np.dtype, real: Any) -> bool:
 def can_cast_addends(one: np.dtype, other: np.dtype) -> bool:
     """Whether addends can be cast from one dtype to the other before they are summed.
 
-    Integers cannot: they wrap around at another number in another dtype, or not at all.
+    Integers cannot: the point at which they wrap around depends on the dtype.
     """
     return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))

@@ -1,7 +1,7 @@
 """The quantile function of the normal distribution, by sums, products, quotients and square roots alone.
 
-These are rounded alike on every processor and GPU, and a library's logarithm is not: so random
-matrices are equal everywhere, bit by bit.
+Every processor and GPU rounds these in the same way, unlike a library's logarithm: random matrices
+are equal everywhere, bit for bit.
 
 Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational
 functions, accurate to about 1e-16.
@@ -38,7 +38,7 @@ _LOG2, _HALF = log(2), sqrt(0.5)
 
 
 def normal(uniform: np.ndarray) -> np.ndarray:
-    """The quantiles of numbers from [0, 1), multiples of 2^-53. Half a step is added to each: so no quantile is 0 or infinite."""
+    """The quantiles of numbers from [0, 1), multiples of 2^-53, plus half a step, so that none is 0 or infinite."""
     q = uniform - 0.5
     q += 2.0**-54  # both exact
     x = _ratio(_MIDDLE, 0.180625 - q * q)
@@ -53,7 +53,7 @@ def normal(uniform: np.ndarray) -> np.ndarray:
 
 
 def _minus_log(p: np.ndarray) -> np.ndarray:
-    """-log(p): with p = 2^e h (1 + s) / (1 - s), h = sqrt(1/2), log((1 + s) / (1 - s)) = 2 atanh(s), and |s| < 0.172."""
+    """-log(p), of p = 2^e h (1 + s) / (1 - s), h = sqrt(1/2): log((1 + s) / (1 - s)) = 2 atanh(s), |s| < 0.172."""
     m, e = np.frexp(p)
     s = (m - _HALF) / (m + _HALF)
     return (0.5 - e) * _LOG2 - 2 * s * _powers(_ATANH, s * s)
@@ -66,7 +66,7 @@ def _ratio(of: tuple[tuple[float, ...], tuple[float, ...]], r: np.ndarray) -> np
 
 
 def _powers(coefficients: tuple[float, ...], r: np.ndarray) -> np.ndarray:
-    """A polynomial by Horner's rule."""
+    """Evaluate a polynomial by Horner's rule."""
     first, *rest = coefficients
     sums = np.full(r.shape, first)
     for more in rest:

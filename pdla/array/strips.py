@@ -1,8 +1,8 @@
-"""Copies block-cyclic parts of a NumPy array strip by strip, as NumPy takes lists of positions element by element.
+"""Copy block-cyclic parts of a NumPy array strip by strip: NumPy takes lists of positions element by element.
 
-If positions are runs of equal width at equal distances, their dimension can be seen as two, (run,
-place in the run), so that they are a view. Most lists are one such group of runs, or three where
-the first and the last run are shorter.
+Runs of positions, of equal width at equal distances, are a view with two dimensions in place of
+one: the run, and the place in the run. Most lists are one such group of runs, or three if the first
+and the last run are shorter.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.lib.stride_tricks import as_strided
 from pdla.indices import Selection
 
 ALL = slice(None)
-LARGE = 2**15  # elements of a part from which on looking for strips costs less than it gains
+LARGE = 2**15  # elements of a part for which the search for strips pays
 WIDE, FEW = 8, 4  # the least average width of runs, and the most groups of runs
 
 
 class Strips(NamedTuple):
-    """`runs` runs of `width` positions; the first begins at `start`, each other one `step` after the one before."""
+    """`runs` runs of `width` positions; the first starts at `start`, each other one `step` after the one before."""
 
     start: int
     step: int
@@ -30,7 +30,7 @@ class Strips(NamedTuple):
     width: int
 
     def within(self, x: np.ndarray, dimension: int) -> np.ndarray:
-        """A view of x at these positions of a dimension, which becomes two: runs and places in a run."""
+        """View x at these positions of a dimension, which becomes two: runs and places in a run."""
         shape, strides = list(x.shape), list(x.strides)
         here = strides[dimension]
         shape[dimension : dimension + 1] = self.runs, self.width
@@ -44,9 +44,9 @@ Group = tuple[Strips, Strips]  # positions in an array, and in the part of it
 class Part(NamedTuple):
     """Some rows and columns of an array.
 
-    shape  how many rows and columns
-    x      the array, with those rows or columns cut out that are given by a slice
-    lists  for each dimension that is given by a list: (dimension, groups of the list)
+    shape  numbers of rows and columns
+    x      the array, cut to the rows or columns given by a slice
+    lists  of each dimension given by a list: (dimension, groups of the list)
     """
 
     shape: tuple[int, int]
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     lists: list[tuple[int, list[Group]]]
 
     def pairs_with(self, part: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of the array and of `part`, an array of `shape`, in pairs that have the same elements."""
+        """Pair views of the array with views of `part`, an array of `shape`, for the same elements."""
         for groups in product(*(groups for _, groups in self.lists)):
             there, here = self.x, part
             for (d, _), (in_x, in_part) in zip(self.lists, groups, strict=True):
@@ -68,8 +68,8 @@ class Part(NamedTuple):
 
 
 def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
-    """x[rows][:, cols] as strips, where not both are slices; None if it is small, or a list is not a few groups of runs."""
-    # The last dimension first: so those before it keep their numbers when it becomes two.
+    """Find x[rows][:, cols], not both slices, as strips; None if it is small, or a list is not a few groups of runs."""
+    # The last dimension first: the first keeps its number when the last becomes two.
     lists = {d: positions for d, positions in ((1, cols), (0, rows)) if not isinstance(positions, slice)}
     sliced = x[tuple(chosen if isinstance(chosen, slice) else ALL for chosen in (rows, cols))]
     m, n = (len(lists.get(d, range(size))) for d, size in enumerate(sliced.shape))
@@ -80,7 +80,7 @@ def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
 
 
 def _groups(positions: np.ndarray) -> list[Group]:
-    """Ascending positions as groups of runs of equal width and distance; empty if that takes more than FEW groups."""
+    """Divide ascending positions into groups of runs of equal width and distance; empty for more than FEW groups."""
     first = np.concatenate(([0], np.flatnonzero(np.diff(positions) != 1) + 1))
     if len(positions) < WIDE * len(first):
         return []

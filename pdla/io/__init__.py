@@ -2,9 +2,9 @@
 
 Each format has a module with three functions:
 
-header(path, dataset)                               shape and dtype of the matrix; every rank reads them; not collective
-load(path, dataset, shape, dtype, grid, layout)     the matrix; collective
-save(part, path, dataset, A)                        A into the new file `part`, which then replaces `path`; collective
+    header(path, dataset)                            local: read the shape and dtype of the matrix
+    load(path, dataset, shape, dtype, grid, layout)  collective: read the matrix
+    save(part, path, dataset, A)                     collective: write A to the new file `part`, which then replaces `path`
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def load(
     path : str or os.PathLike
         Its ending tells the format:
 
-        * ``.npy``: C or Fortran order, any byte order; each rank reads its own block through a
-          memory map (a file that is shortened just then ends the rank: SIGBUS).
-        * ``.npz``: one of its arrays; each rank reads its own block, or where it is compressed
-          rank 0 reads it and deals it out.
-        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: Matrix Market, sparse or dense; the
-          matrix is dense; rank 0 reads it and deals it out.
-        * ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
+        * ``.npy``: C or Fortran order, any byte order. Each rank reads its own block through a
+          memory map. (SIGBUS ends the rank if the file is shortened at that moment.)
+        * ``.npz``: one of its arrays. Each rank reads its own block; rank 0 reads a compressed
+          array and sends the blocks.
+        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: Matrix Market, sparse or dense.
+          Rank 0 reads the file and sends dense blocks.
+        * ``.h5``, ``.hdf5``: HDF5. Each rank reads its own block.
         * ``.mat``: MATLAB's since 7.3, which are HDF5 files of transposes; ``.nc``: netCDF-4, which
           are HDF5 files, too.
 
@@ -61,29 +61,29 @@ def load(
     layout : Layout, optional
         How it is cut, without partial sums; by default the grid's `default_layout`.
     dataset : str, optional
-        Of HDF5 and ``.npz``: the name of the dataset; by default the only one in the file.
+        The name of the dataset, for HDF5 and ``.npz``; by default the only one in the file.
 
     Returns
     -------
     DistMatrix
         Bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64
-        or complex128. Two bytes without a name, as np.save and h5py make of bfloat16, are bfloat16,
+        or complex128. Raw elements of two bytes, as np.save and h5py write bfloat16, are bfloat16,
         which needs ml_dtypes.
 
     Raises
     ------
     FileError
-        For a file that is missing, damaged, truncated, written to while it is read, or not a matrix
-        of numbers, and for an HDF5 dataset that lies in other files which are missing or too short;
-        on every rank.
+        On every rank, for a file that is missing, damaged, truncated, written to while it is read,
+        or not a matrix of numbers. Also if an HDF5 dataset refers to files that are missing or too
+        short.
     LayoutError
         For a layout that does not fit the matrix or has partial sums, on every rank.
 
     Notes
     -----
-    A Matrix Market file has exactly the entries that it announces, none that its symmetry forbids,
-    and no sum of entries that overflows an integer; if it ends within its last number, nobody can
-    tell. Exponents stand after E or, as Fortran writes them, D.
+    A Matrix Market file must have exactly the entries that it announces. None may break its
+    symmetry, and no sum of entries may overflow an integer. A file cut within its last number
+    cannot be noticed. Exponents follow E or, as in Fortran, D.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def load(
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with share_errors(comm, path):
-        if version(path) != before:  # in a file with another header the elements are at other places than those that were read
+        if version(path) != before:  # with another header, the elements would be at other places than those read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
 
@@ -124,46 +124,48 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     """Write a matrix into a file.
 
     Collective over the communicator of A's grid. The file appears, or replaces an old one and takes
-    over its permissions, only when all of it has been written: a save that fails leaves the old
-    one. A dry run writes nothing.
+    over its permissions, when all of it has been written. A save that fails keeps the old file. A
+    dry run writes nothing.
 
     Parameters
     ----------
     path : str or os.PathLike
         Its ending tells the format:
 
-        * ``.npy``: C order; each block is written once, by a rank that holds it, through a memory
-          map. Across nodes this needs a file system that keeps the nodes' maps coherent, as Lustre
-          does and NFS does not.
-        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: gathered on rank 0 and written
-          there, dense; bool and short dtypes are loaded again as 64-bit integers and double
-          precision; long doubles are refused.
-        * ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks where h5py is
-          built with MPI. The file's other datasets stay, and the attributes of this one.
-        * ``.npz``: written by rank 0, a few rows at a time; the file has this matrix alone.
+        * ``.npy``: C order. One rank that holds a block writes it, through a memory map. Across
+          nodes the file system must keep their maps coherent, as Lustre does and NFS does not.
+        * ``.mtx``, also ``.mtx.gz``, ``.mtx.bz2``, ``.mtx.xz``: rank 0 gathers and writes the
+          matrix, dense. Bool and short dtypes are loaded again as 64-bit integers and double
+          precision. Long doubles are refused.
+        * ``.h5``, ``.hdf5``: rank 0 writes, a few rows at a time; all ranks if h5py has MPI. The
+          file keeps other datasets, and the attributes of this one.
+        * ``.npz``: rank 0 writes, a few rows at a time. The file has this matrix alone.
     A : DistMatrix
         The matrix; partial sums are added up first.
     dataset : str, optional
-        Of HDF5 and ``.npz``: the name of the matrix in the file.
+        The name of the matrix in the file, for HDF5 and ``.npz``.
 
     Raises
     ------
     FileError
-        Where the file cannot be written, on every rank.
+        If the file cannot be written, on every rank.
 
     Notes
     -----
-    Who has the old file open keeps it, and what is written there is lost. So a save is refused
-    where anybody, in this program or another, has locked the file to write to it, as HDF5 does;
-    where it has been changed meanwhile; and where it has other names (hard links). Nobody can tell
-    who writes without a lock (a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE), or
-    on another node, where the file system does not pass locks on, or at the very moment at which
-    the file is replaced.
+    Programs that have the old file open keep the old file, and lose what they write to it. A save
+    is therefore refused for a file that any program has locked for writing, as HDF5 does; that has
+    changed meanwhile; or that has other names (hard links). Some writers are not noticed:
 
-    bfloat16 is written to ``.npy`` as by np.save: jax.numpy.load knows it,
-    ``np.load(path).view(ml_dtypes.bfloat16)`` gives it. To HDF5 it is a float of 16 bits, which
-    h5py and others read as float32. A dataset is stored in one piece, not compressed, whatever was
-    there, and a link into another file is refused.
+    * without a lock: a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE;
+    * on another node, if the file system does not pass on locks;
+    * at the moment of the replacement.
+
+    bfloat16 is written to ``.npy`` as np.save writes it: jax.numpy.load reads it, as does
+    ``np.load(path).view(ml_dtypes.bfloat16)``. In HDF5 bfloat16 is a float of 16 bits, which h5py
+    and others read as float32.
+
+    An HDF5 dataset is stored contiguously and uncompressed, even if the old one was not. A link
+    into another file is refused.
 
     Examples
     --------
@@ -195,17 +197,17 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 
 
 def _write(form: ModuleType, path: Path, A: DistMatrix, dataset: str) -> None:
-    """Collective: A into a new file, which then takes the place of `path`."""
+    """Collective: write A to a new file, which then replaces `path`."""
     comm = A.grid.comm
     whole = convert(A, A.layout.summed, A.grid) if A.layout.partial else A
-    if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
+    if not whole.dtype.isnative:  # scipy would write integers, and h5py wrong complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))
     with replace_file(comm, path) as part:
         form.save(part, path, dataset, whole)
 
 
 def find_format(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
-    """The path and the module of its format, which the ending tells."""
+    """Return the path, and the module of its format, by the ending."""
     try:
         found = Path(path)
     except TypeError:

@@ -1,9 +1,8 @@
 """Dtypes in HDF5 that h5py does not read as numbers: bfloat16, and complex numbers as pairs named real and imag.
 
-bfloat16 is a float of that form, which HDF5 converts for any reader; h5py takes it for float32.
-
-What h5py itself makes of it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5
-converts but 10 million a second.
+An HDF5 float of its form stores bfloat16: HDF5 converts it for any reader, for h5py to float32. The
+two opaque bytes (|V2) that h5py itself stores are read, too. Elements move as bits, as HDF5 converts
+only 10 million a second.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def dtype_in(x: Any) -> np.dtype:
 
 
 def complex_in(dtype: np.dtype) -> np.dtype | None:
-    """The complex dtype of pairs named real and imag, as MATLAB, Julia and others write them; h5py knows but r and i."""
+    """The complex dtype of pairs named real and imag, as MATLAB, Julia and others write them; h5py knows only r and i."""
     parts = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else []
     if dtype.names != ("real", "imag") or parts[0] != parts[1] or parts[0].kind != "f" or parts[0].itemsize not in (4, 8):
         return None
@@ -46,7 +45,7 @@ def has_dtype(x: Any, dtype: np.dtype) -> bool:
 
 
 def for_h5py(dtype: np.dtype) -> Any:
-    """What h5py makes a dataset of this dtype of."""
+    """The type of a dataset of this dtype, for h5py."""
     import h5py
 
     if dtype.name != "bfloat16":
@@ -59,14 +58,14 @@ def for_h5py(dtype: np.dtype) -> Any:
 
 
 def get(x: Any, rows: slice, cols: slice) -> np.ndarray:
-    """`x[rows, cols]`, read; of a vector its rows, as a column."""
+    """Read `x[rows, cols]`; of a vector its rows, as a column."""
     if x.ndim == 1:
         return _numbers(x[rows])[:, None] if not is_bfloat16(x) else _short(x, (rows,))[:, None]
     return _short(x, (rows, cols)) if is_bfloat16(x) else _numbers(x[rows, cols])
 
 
 def _numbers(found: np.ndarray) -> np.ndarray:
-    """Pairs named real and imag as complex numbers, others as they are."""
+    """Convert pairs named real and imag to complex numbers, and nothing else."""
     kind = complex_in(found.dtype)
     if kind is None:
         return found
@@ -76,7 +75,7 @@ def _numbers(found: np.ndarray) -> np.ndarray:
 
 
 def _short(x: Any, some: tuple[slice, ...]) -> np.ndarray:
-    """Elements of bfloat16."""
+    """Read elements of bfloat16."""
     shape = tuple(len(range(part.start, part.stop, part.step or 1)) for part in some)
     bits = np.empty(shape, _bits(x))
     _move(x.id.read, x, some, bits)
@@ -84,7 +83,7 @@ def _short(x: Any, some: tuple[slice, ...]) -> np.ndarray:
 
 
 def put(x: Any, rows: slice, cols: slice, block: np.ndarray) -> None:
-    """`x[rows, cols] = block`, written."""
+    """Write `x[rows, cols] = block`."""
     if not is_bfloat16(x):
         x[rows, cols] = block
     elif block.size:

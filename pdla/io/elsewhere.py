@@ -1,4 +1,4 @@
-"""HDF5 datasets whose elements lie in other files: for those that are not there HDF5 reads fill values, and says nothing."""
+"""HDF5 datasets with elements in other files: HDF5 silently reads fill values if such a file is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def check_sources(x: Any) -> None:
-    """ValueError where elements of a dataset lie in a file or a dataset that is not there, or in a raw file that is too short."""
+    """ValueError if elements of a dataset are in a missing file or dataset, or in a raw file that is too short."""
     if x.is_virtual:
         for names in sorted({(source.file_name, source.dset_name) for source in x.virtual_sources()}):
             _check_virtual(x, *(re.sub("%([%b])", lambda found: found[1].replace("b", "0"), name) for name in names))
@@ -36,7 +36,7 @@ def _check_virtual(x: Any, file: str, name: str) -> None:
 
 
 def _places(x: Any, file: str) -> Iterator[Path]:
-    """Where HDF5 looks for the source of a virtual dataset, in this order (H5F_prefix_open_file)."""
+    """Yield the places at which HDF5 looks for the source of a virtual dataset, in order (H5F_prefix_open_file)."""
     home = Path(x.file.filename).absolute().parent
     yield from [Path(file)] if os.path.isabs(file) else []
     name = os.path.basename(file) if os.path.isabs(file) else file
@@ -46,6 +46,6 @@ def _places(x: Any, file: str) -> Iterator[Path]:
 
 
 def _raw(x: Any, file: str) -> Path:
-    """The raw file of this name: beside other files only if HDF5_EXTFILE_PREFIX says so."""
+    """The raw file of this name: relative to HDF5_EXTFILE_PREFIX, else to the current folder."""
     home = str(Path(x.file.filename).absolute().parent)
     return Path(os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", home)) / file

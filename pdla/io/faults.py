@@ -1,4 +1,4 @@
-"""Elements that a Matrix Market file must not have, though scipy reads them."""
+"""Forbidden elements of a Matrix Market file, which scipy reads silently."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Faults = tuple[np.ndarray, str]  # places, each a row and a column, and what is 
 
 
 def find_fault(block: np.ndarray, found: Any, entries: int, symmetry: str) -> tuple[int, int, str] | None:
-    """(row, column, what is wrong there) of an element of which something is.
+    """Find a forbidden element: (row, column, reason); None if there is none.
 
     block    the matrix
-    found    as scipy has read it, mirrored: an array, or in coordinates, of which the first `entries` are the file's
+    found    the same, read and mirrored by scipy: an array, or coordinates, the file's `entries` first
     """
     for places, wrong in _faults(block, found, entries, symmetry):
         for row, col in places:
@@ -42,14 +42,14 @@ def _to_places(wrong: np.ndarray) -> np.ndarray:
 
 
 def _find_repeated(rows: np.ndarray, cols: np.ndarray) -> Faults:
-    """Elements that the file has beside their mirror images, to which scipy adds them."""
+    """Find elements that the file has together with their mirror images: scipy adds both."""
     upper, lower, height = rows < cols, rows > cols, 1 + max(rows.max(initial=0), cols.max(initial=0))
     both = np.intersect1d((rows * height + cols)[upper], (cols * height + rows)[lower])
     return np.stack([both // height, both % height], axis=1), "its mirror image stands in the file, too"
 
 
 def _find_overflows(block: np.ndarray, found: Any) -> Faults:
-    """Elements whose entries have a sum that their dtype cannot hold, as the same sum of floats shows."""
+    """Find elements whose entries overflow their dtype when summed, by the same sum of floats."""
     from scipy.sparse import coo_array
 
     terms, wrong = found.data.astype(np.float64), f"the sum of its entries is too large for {block.dtype}"

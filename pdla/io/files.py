@@ -1,4 +1,4 @@
-"""What the formats share: errors that every rank sees, and blocks filled from a file."""
+"""Functions of all formats: errors on every rank, blocks that are read from a file, and blocks that are written."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
 
-PANEL = 1 << 26  # bytes that are read or written at a time, and so may be in memory besides the matrix
+PANEL = 1 << 26  # bytes that are read or written at a time, in memory besides the matrix
 
 
 @contextmanager
 def share_errors(comm: Communicator, path: Path) -> Iterator[None]:
-    """Collective: a with-block for each rank's own work on a file.
+    """Collective: a with-block of each rank's own work on a file, at whose end ranks wait for one another.
 
-    At its end ranks wait for one another; an error on one rank is an error on all: FileError, or
-    pdla's own.
-
-    PDLA_CHECK=0 does not turn this off: a full disk is no mistake of the caller's, and ranks must
-    wait for one another.
+    An error on one rank becomes an error on all: FileError, or pdla's own. PDLA_CHECK=0 does not
+    turn this off: a full disk is not the caller's mistake.
     """
     failure: PdlaError | None = None
     cause: Exception | None = None
@@ -53,13 +50,13 @@ def _words(error: Exception) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """ValueError where a path is there, but is no file: who opens a pipe waits for its other end, and a save would replace it."""
+    """ValueError for a path to something other than a file: opening a pipe would wait, and a save would replace it."""
     if path.exists() and not path.is_file():
         raise ValueError("Is a directory" if path.is_dir() else "no file, but a pipe, a socket or a device")
 
 
 def check_dtype(dtype: np.dtype) -> None:
-    """ValueError unless elements are booleans, integers, real or complex numbers, in a dtype of NumPy's own or bfloat16."""
+    """ValueError unless elements are numbers or booleans, in a dtype of NumPy's own or bfloat16."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise ValueError(f"elements of dtype {dtype} are not supported: bool, integers, real and complex numbers are")
 
@@ -72,7 +69,7 @@ def bfloat16() -> np.dtype:
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dtype]:
-    """Shape and dtype of what a header describes, in this machine's byte order; ValueError unless it is a matrix of numbers.
+    """Check that a header describes a matrix of numbers; return its shape, and its dtype in this machine's byte order.
 
     A vector is a column, as for matvec and solve.
     """
@@ -93,7 +90,7 @@ def read_blocks(
     layout: Layout,
     read: Callable[[np.ndarray, Selection, Selection], None],
 ) -> DistMatrix:
-    """Collective: a new matrix, of which each rank reads its own block, if it has one: read(block, rows, columns in the file)."""
+    """Collective: make a matrix, of which each rank reads its own block: read(block, rows, columns in the file)."""
 
     def fill(block: np.ndarray) -> None:
         if block.size and grid.coords is not None:
@@ -106,7 +103,7 @@ def read_blocks(
 
 
 def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet, IndexSet] | None:
-    """Rows and columns that the rank at these coordinates writes: its block's, if it is not empty and the first of its copies."""
+    """The rows and columns that the rank at these coordinates writes: its block's, unless empty or not the first copy."""
     if coords is None or any(coords[axis] for axis in A.grid.axes if axis not in A.layout.axes):
         return None
     rows, cols = A.layout.indices(A.shape, A.grid.sizes, coords)
@@ -114,14 +111,14 @@ def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet,
 
 
 def write_block(A: DistMatrix, write: Callable[[Any, Selection, Selection], None]) -> None:
-    """Call write(block, rows, columns in the file) with this rank's block, if `to_write` says that this rank writes it."""
+    """Call write(block, rows, columns in the file) with this rank's block, if it is this rank's `to_write`."""
     mine = to_write(A, A.grid.coords)
     if mine is not None:
         write(A.xp.host(A.local), mine[0].selection, mine[1].selection)
 
 
 def gather_panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
-    """Collective: A, a few whole rows at a time: (which rows, their elements on rank 0 and None on others)."""
+    """Collective: gather A on rank 0, a few whole rows at a time: (which rows, their elements, None on other ranks)."""
     (m, n), grid = A.shape, A.grid
     if grid.comm.rank == 0:
         places = (dict(zip(grid.axes, place, strict=True)) for place in np.ndindex(grid.shape))
@@ -136,7 +133,7 @@ def gather_panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
 
 
 def _panel(A: DistMatrix, held: dict[int, tuple[IndexSet, IndexSet]], rows: IndexSet) -> Any:
-    """Collective: these rows of A on rank 0. held: on rank 0 what each rank has to give; on another rank what it has itself."""
+    """Collective: gather these rows of A on rank 0. held: on rank 0 the part that each rank sends; elsewhere this rank's own."""
     comm, xp = A.grid.comm, A.xp
     meetings = {rank: (*mine.overlay(rows), cols) for rank, (mine, cols) in held.items()}
     here, _, count, _ = meetings.get(comm.rank, (slice(0, 0), None, 0, None))

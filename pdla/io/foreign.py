@@ -1,7 +1,7 @@
 """HDF5 files of other programs, read only: MATLAB's .mat since version 7.3, netCDF-4's .nc.
 
-MATLAB stores matrices by columns, so HDF5 finds their transposes. netCDF may pack numbers, and pdla
-does not unpack them.
+MATLAB stores matrices by columns, so HDF5 files hold their transposes. netCDF may pack numbers;
+pdla refuses these.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _is_transposed(path: Path) -> bool:
 
 
 def _check_hdf5(path: Path) -> None:
-    """ValueError for the older forms of these files, which are not HDF5."""
+    """ValueError for older forms of these files, which are not HDF5."""
     with path.open("rb") as file:
         begins = file.read(520)
-    if SIGNATURE not in (begins[:8], begins[512:]):  # MATLAB puts 512 bytes of its own before it
+    if SIGNATURE not in (begins[:8], begins[512:]):  # MATLAB writes 512 bytes of its own before it
         how = "save(..., '-v7.3'), or pass scipy.io.loadmat's array to from_global" if _is_transposed(path) else "write netCDF-4"
         raise ValueError(f"an older form, or none, of {path.suffix}, which is no HDF5 file: {how}")
 

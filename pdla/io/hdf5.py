@@ -1,4 +1,4 @@
-"""HDF5 through h5py: every rank reads its own block; all ranks write, or rank 0 alone where h5py is built without MPI."""
+"""HDF5 through h5py: every rank reads its own block; all ranks write, or rank 0 alone if h5py is built without MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pdla.io.files import PANEL, check_matrix, gather_panels, read_blocks, share
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 
-HEADERS = 1 << 16  # bytes: more than HDF5 writes besides the elements
+HEADERS = 1 << 16  # bytes: at least those that HDF5 writes besides the elements
 
 
 def _h5py() -> ModuleType:
@@ -42,7 +42,7 @@ def header(path: Path, dataset: str | None, check: Callable[[Any], None] | None 
 
 
 def _dataset(file: Any, name: str | None) -> Any:
-    """The dataset of this name, or for None the only one in the file; else ValueError, which lists all datasets."""
+    """Find the dataset of this name, or for None the only one in the file; else ValueError, which lists all datasets."""
     kind = _h5py().Dataset
     names: list[str] = []
     if name is not None and isinstance(found := file.get(name), kind):
@@ -55,7 +55,7 @@ def _dataset(file: Any, name: str | None) -> Any:
 
 
 def _is_scale(x: Any) -> bool:
-    """Whether a dataset has but the coordinates along a dimension of others, as netCDF writes them."""
+    """Whether a dataset has only coordinates along a dimension of others, as netCDF writes them."""
     return x.attrs.get("CLASS") == b"DIMENSION_SCALE"
 
 
@@ -71,10 +71,10 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 
 
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """x[rows][:, cols] into block, in few large reads: HDF5 is slow at many small ones, and may unpack a chunk anew for each.
+    """Read x[rows][:, cols] to block in few large reads: HDF5 is slow at small ones, and may unpack a chunk again for each.
 
-    So scattered columns are picked from the whole stretch between the first and the last, scattered
-    rows from that of their chunks.
+    Scattered columns are selected from the whole stretch between the first and the last, scattered
+    rows from the stretch of their chunks.
     """
     stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
     within = slice(None) if isinstance(cols, slice) else cols - cols[0]
@@ -85,9 +85,9 @@ def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
 
 
 def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice, slice, Selection]]:
-    """How to read these rows: (positions in the block, at most `height` rows of the file in a row, which of those are meant).
+    """Yield reads for these rows: (positions in the block, a stretch of at most `height` rows of the file, a selection of it).
 
-    tall  rows of a chunk. Scattered rows are read together if they are neighbours, or lie in the same chunk
+    tall  rows of a chunk. Scattered rows are read together if they are neighbours, or in the same chunk
     """
     if isinstance(rows, slice):
         yield from ((here, there, slice(None)) for here, there in _strips(rows, height))
@@ -101,7 +101,7 @@ def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice,
 
 
 def _strips(indices: Selection, height: int) -> Iterator[tuple[slice, slice]]:
-    """Pairs of slices of at most `height`: positions in the block, and the indices in the file that they are."""
+    """Yield pairs of slices of at most `height`: positions in the block, and their indices in the file."""
     if isinstance(indices, slice):
         runs = [indices]
     else:
@@ -137,10 +137,10 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
-    """A copy of the old file, or a new one, with the dataset in it, to be written to.
+    """Create a copy of the old file, or a new one, with the dataset.
 
-    All disk space that it needs is taken now: if HDF5 found the disk full when it closes a file, it
-    would end the process (h5py's issue 914).
+    Disk space is reserved now: HDF5 would end the process if it found the disk full when it closes a
+    file (h5py's issue 914).
     """
     old = path.exists()
     if old:
@@ -168,9 +168,9 @@ def _make(file: Any, dataset: str, shape: Shape, dtype: np.dtype) -> Any:
 
 
 def _check_links(file: Any, dataset: str) -> None:
-    """ValueError where a link on the way to a dataset leads to nothing, or into another file.
+    """ValueError if a link on the path to a dataset is dangling, or leads into another file.
 
-    That must not be written to before all has been written.
+    A save must not change another file before all has been written.
     """
     steps = [step for step in dataset.split("/") if step not in ("", ".")]
     for n in range(1, len(steps) + 1):
@@ -183,17 +183,17 @@ def _check_links(file: Any, dataset: str) -> None:
 
 
 def _has_its_place(x: Any) -> bool:
-    """Whether all space of a dataset has been taken, in its file.
+    """Whether all space of a dataset has been reserved in its file.
 
-    That of chunks has not, which need more the less can be compressed; nor that of a dataset never
-    written to, or whose elements lie in other files.
+    Not so for chunks, whose size depends on compression, for a dataset never written to, and for
+    elements in other files.
     """
     layout, h5d, size = x.id.get_create_plist().get_layout(), _h5py().h5d, x.size * x.id.get_type().get_size()
     return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == size
 
 
 def _take(path: Path, size: int) -> None:
-    """Reserve disk space for the first `size` bytes of a file; OSError where there is none. On macOS this does nothing."""
+    """Reserve disk space for the first `size` bytes of a file; OSError if the disk is full. On macOS do nothing."""
     with path.open("ab") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)

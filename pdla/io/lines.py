@@ -1,7 +1,7 @@
-"""Checks the lines of a Matrix Market file; gives the numbers of a dense one, and the lines of others to scipy.
+"""Check the lines of a Matrix Market file; read the numbers of a dense one, and pass the lines of others to scipy.
 
-scipy reads as much of a line as it understands, ignores the rest, and takes for zeros what a symmetric array lacks. Its
-import takes longer than to read a dense matrix of 4 MB, which is therefore read without it.
+scipy ignores the rest of a line that it does not understand, and takes missing elements of a
+symmetric array for zeros. Dense files are read without scipy, whose import takes as long as 4 MB.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 CHUNK = 1 << 20  # bytes that are checked at a time
-# Only single characters are repeated possessively: Python 3.11.2 loses its place in a group that
-# is.
+# Only single characters are repeated possessively: Python 3.11.2 fails for a possessive group.
 WHOLE = r"[+-]?+\d++"
 REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?|nan|inf(?:inity)?)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
@@ -25,19 +24,19 @@ NATURALS = (("an integer of at least 0", r"\+?+\d++"),)
 VALUES: dict[str, tuple[tuple[str, str], ...]] = {
     "pattern": (), "integer": WHOLES, "unsigned-integer": NATURALS, "real": REALS, "double": REALS, "complex": REALS * 2,
 }
-EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
+EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes exponents of double precision after a D
 BANNER = re.compile(rb"%%MatrixMarket matrix array (real|double|integer|unsigned-integer|complex) ([a-z-]+)[ \t\r]*")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 SIZES = re.compile(rb"[ \t]*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*")
 BLANK = re.compile(rb"\n[ \t\r]*+(?=\n|\Z)")
-PLUS = re.compile(rb"(?<![^ \t])\+(?=\d)")  # before a number, where scipy takes none
+PLUS = re.compile(rb"(?<![^ \t])\+(?=\d)")  # before a number: scipy refuses it
 
 
 class Lines:
     """A file of one entry a line, for scipy to read.
 
-    ValueError for a line that is none, and for more or fewer than are announced. A D before an exponent becomes an e, and a
-    + is left out.
+    ValueError for a line that is no entry, and for more or fewer entries than announced. A D before
+    an exponent becomes an e, and a + is removed.
     """
 
     rows: int
@@ -62,17 +61,16 @@ class Lines:
         self.unread: bytes = self.head
 
     def _head(self) -> bytes:
-        """The header and the comments, and the line of sizes, which is the last."""
+        """Read the header, the comments, and last the line of sizes."""
         lines = [self.file.readline()]
         while lines[-1].startswith(b"%") or lines[-1].isspace():
             lines.append(self.file.readline())
         return b"".join(lines[:-1]) + PLUS.sub(b"", lines[-1])
 
     def before(self, col: int) -> int:
-        """How many entries of a dense file stand before this column.
+        """Count the entries of a dense file before this column.
 
-        Of a symmetric matrix only the lower triangle is written, of a skew-symmetric one without
-        the diagonal.
+        A symmetric file has only the lower triangle, a skew-symmetric one without the diagonal.
         """
         if self.symmetry == "general":
             return col * self.rows
@@ -80,7 +78,7 @@ class Lines:
         return col * (2 * self.rows - col + 1 - 2 * skew) // 2
 
     def read(self, size: int) -> bytes:
-        """Some whole lines, whatever `size` is: scipy asks for few bytes."""
+        """Read some whole lines, whatever `size` is: scipy asks for few bytes."""
         text, self.unread = self.unread or self._body(), b""
         return text
 
@@ -90,7 +88,7 @@ class Lines:
         return text.translate(EXPONENTS, b"+")
 
     def numbers(self, dtype: Any) -> np.ndarray:
-        """The entries of a dense file, in its order, of one of the dtypes of `pdla.io.mtx.DTYPES`."""
+        """Read the entries of a dense file, in its order, in one of the dtypes of `pdla.io.mtx.DTYPES`."""
         made = np.empty(self.entries, dtype)
         parts = made.view(made.real.dtype)  # a complex number is two words
         read: type[float] | type[int] = float if parts.dtype.kind == "f" else int
@@ -107,7 +105,7 @@ class Lines:
         return made
 
     def line_of(self, row: int, col: int) -> int:
-        """The number of the last line that gives this element or, where there is a symmetry, its mirror image. Reads the file."""
+        """Read the file; return the number of the last line of this element or, with a symmetry, of its mirror image."""
         places = {(row, col)} | ({(col, row)} if self.symmetry != "general" else set())
         last = 0
         for number, line in enumerate(self.file, self.number + 1):
@@ -117,7 +115,7 @@ class Lines:
         return last
 
     def _place(self, words: list[bytes]) -> tuple[int, int]:
-        """Row and column of the entry that comes after `count` others."""
+        """Row and column of the entry after `count` others."""
         if self.form == "coordinate":
             return int(words[0]) - 1, int(words[1]) - 1
         col = bisect_right(range(self.cols), self.count, key=self.before) - 1
@@ -155,7 +153,7 @@ class Lines:
 
 
 def _read_head(head: bytes) -> tuple[int, int, int, str, str, str]:
-    """What a head announces: rows, columns, entries, form, field, symmetry. scipy is asked unless the file is plainly dense."""
+    """Parse a head: rows, columns, entries, form, field, symmetry; with scipy, unless the file is plainly dense."""
     lines = head.removesuffix(b"\n").split(b"\n")
     banner, sizes = BANNER.fullmatch(lines[0]), SIZES.fullmatch(lines[-1])
     if not banner or not sizes or (symmetry := banner[2].decode()) not in SYMMETRIES:
@@ -167,10 +165,10 @@ def _read_head(head: bytes) -> tuple[int, int, int, str, str, str]:
 
 
 def _number_lines(text: bytes, first: int) -> list[int]:
-    """The numbers of the lines that are not blank, where those of the text begin with `first`."""
+    """List the numbers of the text's non-blank lines, of which the first line of all is number `first`."""
     return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
 
 
 def _fits(word: bytes, dtype: np.dtype) -> bool:
-    """Whether an integer is within a dtype; of more than 20 digits none is."""
+    """Whether an integer is within a dtype; none of more than 20 digits is."""
     return len(word.lstrip(b"-0")) <= 20 and np.iinfo(dtype).min <= int(word) <= np.iinfo(dtype).max

@@ -1,4 +1,4 @@
-"""Matrix Market, on rank 0: it is text, so no rank could find its own block in it. scipy reads what is not dense, and writes."""
+"""Matrix Market, on rank 0: no rank can find its own block in a text. scipy reads files that are not dense, and writes."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
     with _open(path) as file:
         lines = Lines(file)
         while not (lines.rows and lines.cols) and lines.read(0):
-            pass  # nobody else will look behind an empty matrix
+            pass  # of an empty matrix nothing is loaded: its lines are checked here
     return (lines.rows, lines.cols), np.dtype(DTYPES[lines.field])
 
 
 def _open(path: Path) -> BufferedIOBase:
-    """The file's text, unpacked here: scipy unpacks a file only if its ending is in lower case."""
+    """Open the file's text, unpacked: scipy unpacks a file only if its ending is in lower case."""
     return _opener(path)(path, "rb")
 
 
 def _opener(path: Path) -> Callable[..., Any]:
-    """What opens a file of this ending, packed or not."""
+    """Find the function that opens a file of this ending, packed or not."""
     return PACKED.get(path.suffix.lower(), open)
 
 
@@ -73,7 +73,7 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
 
 
 def _dense(lines: Lines) -> np.ndarray:
-    """The matrix of a dense file. Of one with a symmetry the lower triangle is written, column by column."""
+    """Read the matrix of a dense file. One with a symmetry has the lower triangle only, column by column."""
     numbers = lines.numbers(DTYPES[lines.field])
     if lines.symmetry == "general":
         return numbers.reshape(lines.cols, lines.rows).T
@@ -104,13 +104,13 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
-    # In double precision, as they will be read: scipy writes only the digits that a shorter dtype
-    # needs, and float16 not at all.
+    # In double precision, as they will be read: scipy writes only the digits of a shorter dtype, and
+    # cannot write float16.
     numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if has_fractions(whole.dtype) else whole
     with _opener(path)(part, "xb") as file:
         if numbers.size:
-            plain = SimpleNamespace(write=file.write, flush=file.flush)  # scipy would seek, which some packed files cannot
+            plain = SimpleNamespace(write=file.write, flush=file.flush)  # no seek: some packed files cannot
             mmwrite(plain, numbers, symmetry="general")
-        else:  # scipy never returns from writing a complex matrix without rows
+        else:  # scipy never returns from a complex matrix without rows
             rows, cols = numbers.shape
             file.write(f"%%MatrixMarket matrix array {FIELDS[numbers.dtype.kind]} general\n{rows} {cols}\n".encode())

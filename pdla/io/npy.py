@@ -1,4 +1,4 @@
-"""NumPy's .npy: every rank maps the file into memory and touches its own part."""
+"""NumPy's .npy: every rank maps the file into memory, and reads or writes its own part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pdla.matrix.core import DistMatrix
 
 READING = Lock()  # in several threads at once, Python's parser, by which NumPy reads a header, may fail with a SystemError
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-READERS[3, 0] = READERS[2, 0]  # its header is UTF-8, not Latin-1, which only names of fields tell apart
+READERS[3, 0] = READERS[2, 0]  # its header is UTF-8, not Latin-1: only names of fields differ
 
 
 def _fields(path: Path) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _fields(path: Path) -> dict[str, Any]:
 
 
 def fields(file: IO[bytes]) -> dict[str, Any]:
-    """What the header at a file's place says, as arguments of np.memmap, a vector as a column; ValueError where it is damaged."""
+    """Read the header at a file's place, as arguments of np.memmap, a vector as a column; ValueError if it is damaged."""
     version = np.lib.format.read_magic(file)
     if version not in READERS:
         raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
@@ -56,7 +56,7 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
 
 
 def read_part(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """x[rows][:, cols] into block, for x in C or Fortran order."""
+    """Copy x[rows][:, cols] to block, for x in C or Fortran order."""
     if x.flags.c_contiguous:
         _read(x, block, rows, cols)
     else:
@@ -64,7 +64,7 @@ def read_part(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection
 
 
 def _read(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """x[rows][:, cols] into block, some rows at a time: what is chosen by lists NumPy copies first, which takes memory."""
+    """Copy x[rows][:, cols] to block, some rows at a time: NumPy first copies a selection by lists, which takes memory."""
     height = max(1, PANEL // (block.shape[1] * x.itemsize))
     for lo in range(0, len(block), height):
         some = slice_selection(rows, lo, lo + height)
@@ -87,7 +87,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(path: Path, shape: Shape, dtype: np.dtype) -> None:
-    """A file of full size, whose disk space is taken now: here a full disk is an error, in the memory map it would be a signal."""
+    """Create a file of full size, and reserve its disk space: a full disk is an error here, in a memory map a signal."""
     descr = np.lib.format.dtype_to_descr(dtype)
     with path.open("xb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})

@@ -1,8 +1,7 @@
 """NumPy's .npz: a zip archive of .npy files, of which `dataset` names one.
 
-What np.savez has stored as it is, every rank maps into memory, as an .npy file; what
-np.savez_compressed has packed, rank 0 unpacks. Rank 0 writes, a few rows at a time, as a zip archive
-has checksums.
+Every rank maps an array of np.savez into memory, as an .npy file; rank 0 unpacks one of
+np.savez_compressed. Rank 0 writes, a few rows at a time, as a zip archive has checksums.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import convert
 
-LOCAL = struct.Struct("<26x2H")  # of the header before a member: the lengths of its name and of its extra field
+LOCAL = struct.Struct("<26x2H")  # of a member's header: the lengths of its name and of its extra field
 
 
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
@@ -35,7 +34,7 @@ def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
 
 
 def names(path: Path) -> list[str]:
-    """The arrays in an archive."""
+    """List the arrays in an archive."""
     with _open(path) as archive:
         return [*_members(archive)]
 
@@ -52,7 +51,7 @@ def _members(archive: ZipFile) -> dict[str, ZipInfo]:
 
 
 def _member(archive: ZipFile, name: str | None) -> ZipInfo:
-    """The array of this name, or for None the only one in the archive; else ValueError, which lists all."""
+    """Find the array of this name, or for None the only one in the archive; else ValueError, which lists all."""
     members = _members(archive)
     if name is None and len(members) == 1:
         return next(iter(members.values()))
@@ -74,7 +73,7 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 
 
 def vector(path: Path, dataset: str) -> np.ndarray:
-    """A short array that this rank reads whole, as a vector."""
+    """Local: read a short array as a vector."""
     with _open(path) as archive, archive.open(_member(archive, dataset)) as file:
         found = _read(file)
     return found.ravel().astype(found.dtype.newbyteorder("="))
@@ -87,7 +86,7 @@ def _read(file: IO[bytes]) -> np.ndarray:
 
 
 def _array(path: Path, dataset: str | None) -> np.ndarray:
-    """The array: where it is stored as it is, a memory map."""
+    """Map the array into memory, or read it if it is packed."""
     with ZipFile(path) as archive:
         info = _member(archive, dataset)
         with archive.open(info) as file:
@@ -104,7 +103,7 @@ def _array(path: Path, dataset: str | None) -> np.ndarray:
 
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
-    """A after the arrays that are in `part` already, if there are any."""
+    """Collective: append A to the arrays that are in `part` already, if there are any."""
     comm, opened, file = A.grid.comm, ExitStack(), None
     try:
         with share_errors(comm, path):
@@ -122,14 +121,14 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def append(part: Path, dataset: str, x: np.ndarray) -> None:
-    """Local: write an array of one rank's after those that are in an archive already."""
+    """Local: append an array of one rank to an archive."""
     with _append_to(part, dataset, x.shape, x.dtype) as file:
         file.write(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
 
 
 @contextmanager
 def _append_to(part: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
-    """What the elements of a new array in an archive, in C order, are written to."""
+    """Open a new array in an archive, to write its elements in C order."""
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with ZipFile(part, "a") as archive, archive.open(f"{dataset}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array_header_1_0(file, described)

@@ -1,4 +1,4 @@
-"""How a new file takes the place of an old one: not where others would lose what they write, or go on with the old one."""
+"""Replace an old file by a new one, unless other programs would lose what they write, or keep the old file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Version = tuple[int, int, int]
 
 
 def version(path: Path) -> Version:
-    """What differs between a file and one that replaces it, or the file after a write.
+    """Numbers that differ between a file and its replacement, or the file after a write.
 
-    It is opened, since only then NFS asks the server anew.
+    The file is opened: only then NFS asks the server again.
     """
     check_regular(path)
     with path.open("rb") as file:
@@ -35,7 +35,7 @@ def _version(file: IO[bytes]) -> Version:
 
 @contextmanager
 def replace_file(comm: Communicator, path: Path) -> Iterator[Path]:
-    """Collective: the name of a new file, which takes the place of `path` at the end of the block, or goes where that fails."""
+    """Collective: a with-block with the name of a new file, which replaces `path` at its end, or is removed after an error."""
     with ExitStack() as kept:
         with share_errors(comm, path):
             target = path.resolve()
@@ -50,12 +50,12 @@ def replace_file(comm: Communicator, path: Path) -> Iterator[Path]:
                         _replace(target, part, before)
         finally:
             if comm.rank == 0:
-                with suppress(OSError):  # if the name of `part` is too long for the file system, this fails, too
+                with suppress(OSError):  # `part` may not exist: its name may be too long
                     part.unlink()
 
 
 def _check_replaceable(target: Path) -> None:
-    """ValueError where there is no file but something else, or a file with other names, which would go on to mean the old one."""
+    """ValueError for something other than a file, and for a file with other names: they would keep the old file."""
     check_regular(target)
     if target.exists() and (names := target.stat().st_nlink) > 1:
         raise ValueError(f"it has {names} names (hard links), of which a save would change one: remove it first, or give another")
@@ -63,10 +63,10 @@ def _check_replaceable(target: Path) -> None:
 
 @contextmanager
 def _lock(target: Path) -> Iterator[Version | None]:
-    """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version.
+    """A with-block with a reader's lock on a file, if it exists, against writers' locks; yields its version.
 
-    ValueError where somebody has, as HDF5 does. A file system without locks tells nothing, nor do
-    programs that take none.
+    ValueError if a writer has locked it, as HDF5 does. File systems and programs without locks are
+    not noticed.
     """
     try:
         file = target.open("rb")
@@ -85,7 +85,7 @@ def _lock(target: Path) -> Iterator[Version | None]:
 
 
 def _replace(target: Path, part: Path, before: Version | None) -> None:
-    """Move the new file to its name, with the permissions of the old one; ValueError where that is no longer as it was."""
+    """Move the new file to its name, with the permissions of the old one; ValueError if the old one has changed."""
     found = None
     with suppress(OSError):
         found = version(target)

@@ -1,4 +1,4 @@
-"""What a product costs, before it runs: lower bounds that no algorithm beats."""
+"""Predicted costs: lower bounds of products, machines, and what work costs there."""
 
 from pdla.model.bounds import received_lower_bound, scaling_ends
 

@@ -1,4 +1,4 @@
-"""Lower bounds on communication: what every algorithm must move, whatever its layouts and schedule."""
+"""Lower bounds on communication, for all algorithms, layouts and schedules."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def exact(*sizes: Any) -> tuple[Any, ...]:
-    """Integers as Python's, whose products do not wrap around as NumPy's do; anything else unchanged."""
+    """Convert integers to Python's, whose products do not wrap around as NumPy's do; return all else unchanged."""
     return tuple([int(n) if isinstance(n, Integral) else n for n in sizes])
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
-    """Words of A (m x k), B (k x n) and C (m x n) that a rank must at least touch to do 1/P of the multiplications.
+    """Bound the words of A (m x k), B (k x n) and C (m x n) that a rank touches for 1/P of the multiplications.
 
-    It touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2 (Loomis and
-    Whitney 1949), and at least 1/P of each of the three. The least sum of the three has three
-    cases: one, two or three dimensions are cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022
-    (SPAA), theorem 3. Not collective.
+    The sizes of the touched parts have a product of at least (m n k / P)^2 (Loomis and Whitney
+    1949), and each is at least 1/P of its matrix. The least sum of the three has three cases: one,
+    two or three dimensions are cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem
+    3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
@@ -33,18 +33,18 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
 
 
 def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
-    """Words that a rank with room for `memory` words must bring in, or send off, to do its 1/P of the work.
+    """Bound the words of A, B and sums of C that a rank with `memory` words loads or stores for 1/P of the work.
 
-    They are words of A, B and sums of C. Cut its work, in the order in which it is done, into j
-    parts. Each touches what 1/(P j) of all multiplications must touch; `memory` words of that may
-    be in memory when the part begins, and none of it when the first one does. So for each j
+    Cut the rank's work, in its order, into j parts. Each part touches the words that 1/(P j) of all
+    multiplications must touch. Of these, `memory` words may be in memory when the part starts; none
+    are when the first part starts. Each j gives the bound
 
-        j accessed(P j) - (j - 1) memory,
+        j accessed(P j) - (j - 1) memory.
 
-    is a bound. Where three dimensions are cut the largest is 2 m n k / (P sqrt(memory)) + memory,
-    for parts of memory^(3/2) multiplications: Kwasniewski et al. 2019 (SC), theorem 2; Irony,
-    Toledo and Tiskin 2004, with a smaller constant. j = 1 gives the bound that holds for any
-    memory. It is concave in j: the best integer is next to the best real j. Not collective.
+    j = 1 is the bound for any memory. If three dimensions are cut the largest bound is
+    2 m n k / (P sqrt(memory)) + memory, for parts of memory^(3/2) multiplications: Kwasniewski et
+    al. 2019 (SC), theorem 2; with a smaller constant Irony, Toledo and Tiskin 2004. The bound is
+    concave in j: the best integer is next to the best real j. Not collective.
     """
     best = scaling_ends(m, n, k, memory) / P
     parts = {1, max(1, int(best)), max(1, min(ceil(best), m * n * k // P))}
@@ -54,9 +54,8 @@ def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
 def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
     """Find the number P* of ranks, each with some memory, at which perfect strong scaling ends.
 
-    From the least number of ranks that hold the matrices up to P* the words that a rank receives
-    can fall as 1/P; beyond, where there is more memory than can be used, as P^(-2/3) at best. Not
-    collective.
+    From the fewest ranks that can hold the matrices up to P*, a rank's received words can fall as
+    1/P. Beyond P*, where memory cannot all be used, they fall as P^(-2/3) at best. Not collective.
 
     Parameters
     ----------
@@ -97,10 +96,10 @@ def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
 def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = None) -> float:
     """Bound the words that some rank of P must receive to multiply m x k by k x n.
 
-    Those that it must touch, less the 1/P that it owns: A, B and C start and end spread evenly,
-    without copies, and every rank does 1/P of the multiplications. Where the work is uneven, the
-    bound is on the words that some rank receives, and those of its sums that it sends. Not
-    collective.
+    The bound is the words that a rank must touch, less the 1/P that it owns. A, B and C start and
+    end spread evenly, without copies, and every rank does 1/P of the multiplications. For uneven
+    work the bound is on the words that some rank receives, plus those of its sums that it sends.
+    Not collective.
 
     Parameters
     ----------
@@ -109,8 +108,8 @@ def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = 
     P : int
         Ranks.
     memory : float, optional
-        Words that a rank holds at any time, its share of A, B and C included; by default the bound
-        is the one that holds for any memory.
+        The most words that a rank holds, with its share of A, B and C; by default the bound is that
+        for any memory.
 
     Returns
     -------
@@ -125,8 +124,8 @@ def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = 
 
     Notes
     -----
-    Without `memory` it is theorem 3 of Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), from
-    the inequality of Loomis and Whitney 1949; with it, theorem 2 of Kwasniewski et al. 2019 (SC).
+    For any memory: Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3, from the
+    inequality of Loomis and Whitney 1949. With `memory`: Kwasniewski et al. 2019 (SC), theorem 2.
 
     Examples
     --------

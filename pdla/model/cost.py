@@ -1,4 +1,4 @@
-"""What work costs on a machine, before it is done: counts, and the seconds that follow from them."""
+"""Predicted costs of work on a machine: counts, and the seconds that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pdla.model.machine import Machine
 
 @dataclass(frozen=True)
 class Cost:
-    """What work costs: of each figure the most that any of the ranks that were run dry has.
+    """The cost of some work: the most of each figure on any rank that was run dry.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Cost:
     seconds : float
         On the machine that the work was planned for.
     computing : float
-        Of these seconds, those in which the rank that computes longest computes.
+        The computing time, among these seconds, of the rank that computes longest.
     """
 
     bytes_received: int
@@ -44,7 +44,7 @@ class Cost:
         Parameters
         ----------
         ledgers : collection of Ledger
-            Of ranks that were run dry.
+            The ledgers of ranks that were run dry.
 
         Returns
         -------
@@ -56,6 +56,6 @@ class Cost:
 
 
 def in_words(cost: Cost, machine: Machine, ranks: int) -> str:
-    """The seconds, and on what: one line."""
+    """Write the seconds and the machine in one line."""
     nodes = f"{-(-ranks // machine.node)} nodes of {machine.node} ranks" if 0 < machine.node < ranks else "one node"
     return f"{cost.seconds:.3g} s on {machine.title}, {nodes}, overlap {machine.overlap:g}"

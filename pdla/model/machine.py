@@ -1,4 +1,4 @@
-"""A machine in a few figures, by which a plan weighs work against words and messages, and a dry run tells the time."""
+"""A machine in a few figures: plans weigh work against words and messages by them, and dry runs predict times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Inner = TypeVar("Inner", int, float)
 
 
 def operations(m: int, n: int, k: Inner, dtype: Any) -> Inner:
-    """Multiplications and additions of an m x k by k x n product, in real arithmetic."""
+    """Count the multiplications and additions of an m x k by k x n product, in real arithmetic."""
     return (8 if np.dtype(dtype).kind == "c" else 2) * m * n * k
 
 
@@ -45,7 +45,7 @@ def operations(m: int, n: int, k: Inner, dtype: Any) -> Inner:
 class Machine:
     """Figures of one rank; those left out are a desktop core's under MPICH, rounded.
 
-    Its repr names the latter. To describe a cluster, begin with a machine that is like it:
+    The repr names the latter. To describe a cluster, change a similar machine:
     ``dataclasses.replace(pdla.Machine.load("h200x8"), node=4, network=2.5e10)``.
 
     Parameters
@@ -57,7 +57,7 @@ class Machine:
     network : float
         Bytes a second received from a rank on another node.
     latency : float
-        Seconds until a message begins to arrive from the same node.
+        Seconds until the first byte of a message from the same node.
     single : float
         How many times as many operations a second in float32.
     half : float
@@ -70,8 +70,8 @@ class Machine:
         Seconds of overhead of each local product and each step of elementwise work (the
         interpreter, a kernel's launch).
     narrow : float
-        The inner size of a product that takes as long as what LAPACK's work on a block takes beyond
-        its operations: most of it is on narrow panels.
+        The inner size of a product that takes as long as the overhead of LAPACK's work on a block,
+        which is mostly on narrow panels.
     step : float
         Seconds of the interpreter's work in each step of a factorization.
     memory : float
@@ -79,7 +79,7 @@ class Machine:
     erf : float
         Elements a second of the error function; 0: limited by `memory` alone.
     far_latency : float
-        Seconds until a message begins to arrive from another node.
+        Seconds until the first byte of a message from another node.
     gap : float
         Seconds for which each message, however short, occupies a rank that sends or receives it;
         its bytes may take longer.
@@ -92,9 +92,9 @@ class Machine:
         The share of computing time in which messages move on: 1 with progress in hardware, 0
         without any.
     name : str
-        What the machine is.
+        The name of the machine.
     source : str
-        Where the figures are from.
+        The source of the figures.
 
     Raises
     ------
@@ -134,7 +134,7 @@ class Machine:
             object.__setattr__(self, one.name, _check(one.name, str(one.type), getattr(self, one.name)))
 
     def __repr__(self) -> str:
-        """As it would be written, without figures that are the default's; of a machine that has others, too, these are named."""
+        """The machine as an expression, without default figures; if there are others, too, the default ones are named."""
         from pdla.show import format_exactly
 
         given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
@@ -144,12 +144,12 @@ class Machine:
 
     @property
     def _by_default(self) -> list[str]:
-        """The figures in which it is a desktop core: those that a file must have, but for `overlap`, which hides what it can."""
+        """The figures that a file must have, but for `overlap`, and that are a desktop core's here."""
         needed = (one for one in fields(self) if one.name not in (*_OPTIONAL, "overlap"))
         return [one.name for one in needed if getattr(self, one.name) == one.default]
 
     def _repr_html_(self) -> str:
-        """Its figures, with their units."""
+        """The figures with their units, as a table."""
         from pdla import show
 
         rows = [(name, show.with_unit(getattr(self, name), unit), what) for name, (unit, what) in FIGURES.items()]
@@ -175,11 +175,11 @@ class Machine:
         Raises
         ------
         FileNotFoundError
-            Where there is no such file.
+            If there is no such file.
         ValueError
-            For a name that is none of the known machines'. For a file with keys or values that no
-            machine has, or without a figure for which 0 would not mean "none": only reached,
-            narrow, step, erf, gap, node, injection, name and source may be left out.
+            For an unknown name, for a file with keys or values that no machine has, and for a
+            missing figure. Only reached, narrow, step, erf, gap, node, injection, name and source
+            may be missing.
 
         Examples
         --------
@@ -268,12 +268,12 @@ class Machine:
 
     @property
     def is_custom(self) -> bool:
-        """Whether it is another than the default: then plans are compared by their seconds."""
+        """Whether it is not the default machine. If so, plans are compared by their seconds."""
         return self != Machine()
 
     @property
     def title(self) -> str:
-        """Its name or, without one, what to call it."""
+        """The name, or a phrase in its place."""
         return self.name or ("a machine without a name" if self.is_custom else "the default machine")
 
     def text(self) -> str:
@@ -291,10 +291,9 @@ class Machine:
 
     @property
     def message(self) -> float:
-        """What one more message costs, in words of 8 bytes that could be received in its gap.
+        """The cost of one more message, in words of 8 bytes that a rank could receive in its gap.
 
-        If that is 0, in its latency. The gap, since messages of a round are under way together, so
-        that their latencies pass at the same time.
+        If the gap is 0, in its latency. Not in both: latencies of the messages of a round overlap.
         """
         return (self.gap or self.latency) * self.bandwidth / 8
 
@@ -321,21 +320,21 @@ class Machine:
     # ------------------------------------------------------------------ what a clock needs
 
     def gemm(self, m: int, n: int, k: float, dtype: Any, count: int = 1, out: Any = None) -> float:
-        """Tell how long one call for some products m x k by k x n takes.
+        """Predict the time of one call for some products m x k by k x n.
 
-        To compute or, if longer, to read and write the matrices.
+        The longer of computing, and of reading and writing the matrices.
 
         Parameters
         ----------
         m, n, k : int
             Sizes of each product.
         dtype : dtype
-            Of the factors, which sets the rate: 16-bit floats are multiplied as such where they are
-            added up in float32.
+            The factors' dtype, which sets the rate, also that of 16-bit floats that are added up in
+            float32.
         count : int, optional
             How many products.
         out : dtype, optional
-            Of the result; the factors' by default.
+            The result's dtype; by default the factors'.
 
         Returns
         -------
@@ -348,7 +347,7 @@ class Machine:
         return self.call + count * max(operations(m, n, k, kind) / rate, moved)
 
     def most(self, dtype: Any) -> float:
-        """Tell the most operations a second on numbers of a dtype.
+        """Give the most operations a second on numbers of a dtype.
 
         Parameters
         ----------
@@ -365,9 +364,9 @@ class Machine:
         return self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0)
 
     def lapack(self, m: int, n: int, operations: float, dtype: Any) -> float:
-        """Tell how long a factor, an inverse, or a solution by a triangle takes.
+        """Predict the time of a factor, an inverse, or a solution by a triangle.
 
-        As long as a product m x n of an inner size with as many operations, and `narrow` more.
+        As a product m x n of as many operations, whose inner size is longer by `narrow`.
 
         Parameters
         ----------
@@ -393,14 +392,14 @@ class Machine:
         return float(np.exp(np.interp(np.log(max(1, multiplications)) / 3, np.log(sizes), np.log(shares))))
 
     def touch(self, size: int, steps: int = 1) -> float:
-        """Tell how long elementwise work takes.
+        """Predict the time of elementwise work.
 
         Parameters
         ----------
         size : int
             Bytes that it reads and writes in all.
         steps : int, optional
-            In so many steps.
+            The number of steps.
 
         Returns
         -------
@@ -410,7 +409,7 @@ class Machine:
         return steps * self.call + size / self.memory
 
     def error_function(self, count: int, itemsize: int) -> float:
-        """Tell how long the error function of some elements takes.
+        """Predict the time of the error function of some elements.
 
         Parameters
         ----------
@@ -427,12 +426,12 @@ class Machine:
         return max(self.call + count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
 
     def delay(self, far: bool) -> float:
-        """Tell how long it takes until a message begins to arrive.
+        """Give the time until the first byte of a message.
 
         Parameters
         ----------
         far : bool
-            From another node.
+            Whether it comes from another node.
 
         Returns
         -------
@@ -442,12 +441,12 @@ class Machine:
         return self.far_latency if far else self.latency
 
     def rate(self, sharing: int) -> float:
-        """Tell how fast a rank receives from another.
+        """Give the rate at which a rank receives from another.
 
         Parameters
         ----------
         sharing : int
-            From other nodes, while so many ranks of its node do so; 0: from the same node.
+            Ranks of its node that receive from other nodes; 0: it receives from the same node.
 
         Returns
         -------
@@ -474,10 +473,10 @@ class Machine:
         return _homes(self.node, ranks) if 0 < self.node < ranks else ()
 
     def ladder(self, ranks: int) -> list[int]:
-        """List the numbers of ranks that are tried where up to so many may work.
+        """List the numbers of ranks to try if at most `ranks` may work.
 
-        They are 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks` itself. What is
-        fastest on any other number is hardly faster.
+        The list is 1, 2, 3, 4, 6, 8, 12 and so on, as many whole nodes, and `ranks`. Other numbers
+        are hardly faster.
 
         Parameters
         ----------
@@ -521,13 +520,13 @@ def _chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
-_OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
+_OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # may be missing in a file
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _KINDS: dict[str, tuple[Any, Any, str]] = {"int": (Integral, int, "whole"), "float": (Real, float, "finite")}
 
 
 def _check(name: str, kind: str, value: Any) -> Any:
-    """The value as the figure of this name; ArgumentError where it is of another type than this, PlanError for a wrong number."""
+    """Check the figure of this name, and return it; ArgumentError for another type, PlanError for a wrong number."""
     if kind == "str" and not isinstance(value, str):
         raise ArgumentError(f"Machine: {name}={value!r}: a text")
     if kind == "str":

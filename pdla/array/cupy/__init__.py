@@ -45,14 +45,14 @@ from pdla.indices import Selection
 
 name = "cupy"
 
-AT_ONCE = 1 << 26  # elements: a launch for each of the small pieces that a processor likes would take longer than its work
+AT_ONCE = 1 << 26  # elements: for smaller pieces launches would take longer than the work
 
 _NOT_READY = 600  # cudaErrorNotReady
 _WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 
 
 def use(number: int) -> None:
-    """Let the calling thread use this machine's device `number`, modulo their count; DeviceError where there is none."""
+    """Let the calling thread use this machine's device `number`, modulo their count; DeviceError if there is none."""
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -61,7 +61,7 @@ def use(number: int) -> None:
 
 
 def bind_device() -> Callable[[], Any]:
-    """A function for another thread to call, so that it uses this thread's device."""
+    """Bind this thread's device: a function for another thread to call, which then uses it."""
     return cupy.cuda.Device().use
 
 
@@ -74,7 +74,7 @@ def memory(size: int) -> Any:
 
 
 def view_memory(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array over the beginning of memory. It is the `base` of all views of it, and lives as long as any of them."""
+    """View the start of memory as an array. All views of it have it as their `base`, and keep it alive."""
     return cupy.ndarray(shape, dtype, memory.data)
 
 
@@ -83,7 +83,7 @@ def view_at(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array in pinned memory of the host, which the device can read and write, too."""
+    """Allocate an array in pinned host memory, which the device can read and write, too."""
     memory = cupy.cuda.alloc_pinned_memory(max(1, prod(shape) * np.dtype(dtype).itemsize))
     return np.ndarray(shape, dtype, memory)
 
@@ -93,7 +93,7 @@ def asarray(x: Any) -> Any:
 
 
 def from_dlpack(x: Any) -> Any:
-    """Another library's array on a GPU as one of CuPy's over the same memory."""
+    """View another library's array on a GPU as one of CuPy's."""
     return cupy.from_dlpack(x)
 
 
@@ -130,7 +130,7 @@ def copy(target: Any, source: Any, conjugate: bool = False) -> None:
 
 
 def copy_all(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Copies, also from and to pinned arrays, as many in a launch as fit."""
+    """Make copies, also from and to pinned arrays, as many in a launch as fit."""
     by_kernel: dict[str, list[Move]] = {}
     for target, source in pairs:
         move = rectangle(target, source)
@@ -146,10 +146,10 @@ def copy_all(pairs: Iterable[tuple[Any, Any]]) -> None:
 
 
 def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
-    """Copy what has arrived in a box.
+    """Copy a message from the box in which it has arrived.
 
-    From a pinned box the copy waits only for the event `after`, not for later work on the current
-    stream; last: return when all copies from it are done.
+    A copy from a pinned box waits for the event `after`, not for later work on the current stream.
+    last: return when all copies from the box are done.
     """
     if not isinstance(box, np.ndarray):
         copy(target, box)
@@ -177,13 +177,13 @@ class Mark:
 
 
 def mark() -> Mark:
-    """An event that is `done` when all work on the current stream so far is. Any thread may ask."""
+    """Record an event, which is `done` when all work on the current stream so far is. Any thread may ask."""
     return Mark()
 
 
 @contextmanager
 def use_stream(use: str, after: Any) -> Iterator[Any]:
-    """A with-block in which the stream of this `use` is the current one; it begins when the event `after` has passed."""
+    """A with-block with the stream of this `use` as the current one, whose work waits for the event `after`."""
     before, stream = cupy.cuda.get_current_stream(), _stream(use, cupy.cuda.runtime.getDevice())
     stream.use()  # not CuPy's with-block, which would not restore a stream that the program has made current by `use`
     try:
@@ -199,7 +199,7 @@ def _stream(use: str, device: int) -> Any:
 
 
 def bus() -> str:
-    """The PCI bus id of the calling thread's device, which tells it from others of its machine."""
+    """The PCI bus id of the calling thread's device, unique on its machine."""
     return cupy.cuda.Device().pci_bus_id
 
 
@@ -212,7 +212,7 @@ def maximum(target: Any, source: Any) -> None:
 
 
 def combine(target: Any, beta: complex, source: Any) -> None:
-    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is not read: its NaN vanish."""
     move, kernel = rectangle(target, source), kernel_for(target.dtype, source.dtype, True)
     if beta == 0:
         copy(target, source)
@@ -259,7 +259,7 @@ def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
 
 
 def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:
-    """`x` cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
+    """Cut `x` by the slices among rows and cols; also return the lists (rows, cols) of positions, None if there are none."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols], None
     if isinstance(rows, slice):
@@ -268,7 +268,7 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
 
 
 def bind_put(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
-    """A function that does `put` with these arrays, again and again."""
+    """Bind `put` with these arrays, as a function to call many times."""
     return partial(put, x, rows, cols, source)
 
 
@@ -293,9 +293,10 @@ def gemm(
 ) -> None:
     """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
-    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
-    allocate   allocate(shape, dtype) gives an array: for a product that cuBLAS cannot make
-    alike  as for NumPy's, but not needed: cuBLAS does not see that two factors are one
+    a and b have one dtype. c has theirs or, for 16-bit floats, float32, in which those are summed.
+
+    allocate  allocates an array (shape, dtype) for a product that cuBLAS cannot make
+    alike     ignored: cuBLAS does not notice that two factors are the same
     """
     if c.size == 0:
         return
@@ -309,7 +310,7 @@ def gemm(
 
 
 def bind_matvec(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
-    """A function that does `y += a x`, or a^H x, again and again, for x and y of one column."""
+    """Bind `y += a x`, or a^H x, for x and y of one column, as a function to call many times."""
     if not adjoint or a.dtype.kind != "c":
         return partial(gemm, a.T if adjoint else a, x, y, 1, 1)
 
@@ -322,15 +323,15 @@ def bind_matvec(a: Any, x: Any, y: Any, adjoint: bool) -> Callable[[], None]:
 
 
 def can_square(a: Any, c: Any) -> bool:
-    """Never: gemm, on the triangle halved again and again, is as fast."""
+    """False: gemm, on a triangle that is halved recursively, is as fast."""
     return False
 
 
 @cache
 def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str, int] | None:
-    """Types in cuBLAS of the factors and of the result, the scalars' dtype, and its compute type.
+    """CuBLAS's types of the factors and of the result, the scalars' dtype, and the compute type.
 
-    None if it has no such product.
+    None if cuBLAS has no such product.
     """
     runtime, factors, sums = cupy.cuda.runtime, str(factor), str(sum_)
     fast = tf32 and factors in ("float32", "complex64")
@@ -350,7 +351,7 @@ def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str,
 
 
 def _multiply(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
-    """`c = alpha a b + beta c` by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
+    """`c = alpha a b + beta c` by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, if it cannot."""
     kind, into = a.dtype, blas.orientation(c)
     types = _types(kind, c.dtype, config.settings.tf32)
     if types is None or into is None or kind != b.dtype:
@@ -375,7 +376,7 @@ def _multiply(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
 
 @contextmanager
 def _wide_sums(library: Any, handle: int) -> Iterator[None]:
-    """A with-block in which cuBLAS adds parts of sums in float32 before it rounds them to 16-bit floats; else it may not."""
+    """A with-block in which cuBLAS must add parts of sums in float32 before it rounds them to 16-bit floats."""
     mode = library.getMathMode(handle)
     library.setMathMode(handle, mode | _WIDE)
     try:
@@ -385,7 +386,7 @@ def _wide_sums(library: Any, handle: int) -> Iterator[None]:
 
 
 def _orient(x: Any) -> tuple[Any, tuple[bytes, int]]:
-    """x, or a copy of it if it has no unit stride, and its `orientation`."""
+    """Return x, or a copy if it has no unit stride, and its `orientation`."""
     how = blas.orientation(x)
     if how is None:
         x = cupy.ascontiguousarray(x)
@@ -408,16 +409,16 @@ def finish() -> None:
 
 
 def lane() -> int:
-    """A number that tells the current stream from others, for as long as it lives."""
+    """The number of the current stream, unique while the stream lives."""
     return cupy.cuda.get_current_stream().ptr
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether two arrays share any element in memory; True, too, where that would take too long to find out."""
+    """Whether two arrays share any element in memory; True, too, if the search would take too long."""
     return bool(x.size and y.size) and numpy.overlap(_outline(x), _outline(y))
 
 
 def _outline(x: Any) -> np.ndarray:
-    """A NumPy array with x's addresses and strides, by which NumPy compares memory; it must not be read."""
+    """Make a NumPy array with x's addresses and strides, so that NumPy can compare memory. Never read its elements."""
     where = {"data": (x.data.ptr, False), "shape": x.shape, "strides": x.strides, "typestr": f"|V{x.itemsize}", "version": 3}
     return np.asarray(SimpleNamespace(__array_interface__=where))

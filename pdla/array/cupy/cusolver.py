@@ -1,6 +1,6 @@
 """LAPACK's routines on a GPU, as lapack.py's on NumPy's arrays: cuSOLVER's, and cuBLAS's trsm.
 
-All but trsm wait for the device, as faults are looked for at once.
+All but trsm wait for the device, to look for faults.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def trtri(a: Any) -> float:
 
 
 def getrf(a: Any, before: Any) -> tuple[np.ndarray, int]:
-    """See lapack.py; the pivots are the host's, which also divides by those that the device may not."""
+    """See lapack.py; the host gets the pivots, and factors again where the device cannot divide by one."""
     if not a.size:
         return np.zeros(0, np.int32), 0
     pivots = cupy.empty((min(a.shape),), np.int32)

@@ -20,10 +20,9 @@ _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row take
 
 
 def _prepare(*arrays: Any, into: Any = None) -> list[Any]:
-    """The arrays, copied where they have gaps, and None for None.
+    """The arrays, copied if they have gaps, and None for None.
 
-    An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to
-    be written to, has gaps.
+    An empty list if no kernel takes their dtypes, or if `into`, the target, has gaps.
     """
     given = [x for x in (*arrays, into) if x is not None]
     if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):
@@ -66,7 +65,7 @@ def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
-    """A number from [0, 1) for each row and column, equal bit by bit to that of pdla/array/numpy.py's `uniform`."""
+    """Draw a number from [0, 1) for each row and column, bit for bit as pdla/array/numpy.py's `uniform`."""
     m, n = len(rows), len(cols)
     made = cupy.empty((m, n), np.float64)
     if made.size:
@@ -98,7 +97,7 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _sum_columns(x: Any, y: Any, product: Any, both: bool) -> Any:
-    """The sums over the rows of x y, and, if `both`, those of x behind them: first within tiles, then of the tiles' sums."""
+    """Sum x y over the rows, and, if `both`, append the sums of x: first within tiles, then of the tiles' sums."""
     m, n = x.shape
     parts = max(1, -(-m // _ROWS))
     sums = cupy.empty((parts, n * (1 + both)), x.dtype)
@@ -110,7 +109,7 @@ def _sum_columns(x: Any, y: Any, product: Any, both: bool) -> Any:
 
 
 def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
-    """target[rows[i]] += source[i] for each i, where rows may repeat, in this order: copies on several ranks stay copies."""
+    """target[rows[i]] += source[i] for each i, where rows may repeat, in this order, so that copies on ranks remain equal."""
     if str(target.dtype) not in _FLOATS:
         added = target.get()
         numpy.add_at(added, rows, source.get())

@@ -1,7 +1,7 @@
 """Copies of rectangles by the kernels of cuda/pack.cu.
 
-They are between any strides and, within a family, dtypes; at listed rows and columns or at all;
-conjugated, or added to what is there. As many go in one launch as fit.
+Strides are any, and so are dtypes within a family. Copies take listed rows and columns or all, may
+conjugate, and may add to the target. One launch makes as many copies as fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VECTOR = 16  # bytes that a thread reads or writes at once
 _MOST = 32  # the most rectangles in a launch of pack.cu
 WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
-_FIELDS = 13  # numbers that describe a rectangle to pack.cu, and the last of them: the tiles of all so far
+_FIELDS = 13  # numbers that describe a rectangle to pack.cu; the last: the tiles of all so far
 _LENGTH = _FIELDS * _MOST + 1
 _RECTANGLES = np.dtype([("all", np.int64, _LENGTH)])  # one argument of a kernel
 Rectangle = tuple[int, ...]  # those numbers without the last
@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
 
 def rectangle(target: Any, source: Any) -> Move | None:
-    """The copy of one array into another as the copy of a matrix; None where it cannot be one."""
+    """Describe the copy of one array to another as the copy of a matrix; None if it cannot be one."""
     if target.shape != source.shape:
         return None
     if target.ndim == 2:
@@ -47,7 +47,7 @@ def rectangle(target: Any, source: Any) -> Move | None:
 
 
 def kernel_for(to: np.dtype, source: np.dtype, computing: bool) -> str:
-    """The kernel that copies from one dtype to another; "" where there is none. computing: it must conjugate or add."""
+    """Find the kernel that copies from one dtype to another; "" if there is none. computing: it must conjugate or add."""
     if to == source and not computing:
         return WORDS.get(to.itemsize, "")
     return f"pack_{to}_{source}" if any(str(to) in family and str(source) in family for family in _CASTS) else ""
@@ -87,9 +87,9 @@ def _size(move: Move) -> tuple[int, int]:
 
 
 def _upload(moves: Sequence[Move]) -> tuple[Any, list[int]]:
-    """Bring the moves' lists of positions to the device at once, those that several moves share once.
+    """Copy the moves' lists of positions to the device together, lists that several moves share once.
 
-    The memory, and by list its address, 0 for None.
+    Return the memory, and the address of each list, 0 for None.
     """
     given = [at for move in moves for at in (*move.at, *move.to)]
     lists = {id(at): at for at in given if at is not None}
@@ -102,9 +102,9 @@ def _upload(moves: Sequence[Move]) -> tuple[Any, list[int]]:
 
 
 def _describe(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
-    """A move of m rows of n, transposed if need be, and whether neighbours in a column of it are such in the source.
+    """Describe a move of m rows of n, and whether the source is stored by columns.
 
-    Neighbours in a row of the target are neighbours in memory.
+    The rectangle is transposed if necessary, so that the target is stored by rows.
     """
     target, source = move.target, move.source
     to = [stride // target.itemsize for stride in target.strides]
@@ -116,7 +116,7 @@ def _describe(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectang
 
 
 def _fold(move: Move, rectangle: Rectangle) -> list[Rectangle]:
-    """The same rectangle, or two instead: where both sides lie without gaps, rows as long as a tile is wide, and what is left."""
+    """The rectangle; or, if both sides have no gaps, two: rows as long as a tile is wide, and the rest."""
     source, target, m, n, from_row, from_col, to_row, to_col, *lists = rectangle
     width = _width([move])
     if n == width or not from_col == to_col == 1 or any(lists) or not (m == 1 or from_row == to_row == n):
@@ -139,15 +139,12 @@ def _side(moves: Sequence[Move]) -> int:
 
 
 def _neighbours(length: int, stride: int) -> tuple[bool, int]:
-    """A key by which dimensions are compared: how far apart in memory the elements of one are; of length 1: the farthest."""
+    """A key that compares dimensions by the distance of their elements in memory; length 1 counts as the farthest."""
     return length == 1, abs(stride)
 
 
 def _address(x: Any) -> int:
-    """Where an array begins. ShapeError for one of the host that is not pinned.
-
-    A kernel that touches it ends all work on the device.
-    """
+    """The address of an array. ShapeError for a host array that is not pinned: a kernel that touches one is fatal to the device."""
     if not isinstance(x, np.ndarray):
         return x.data.ptr
     memory: Any = x

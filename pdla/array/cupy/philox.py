@@ -18,7 +18,7 @@ _DRAWS = {"uniform": 4, "normal": 4, "integers": 8}  # how many numbers one bloc
 
 
 def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
-    """A new array of these rows and columns of a random matrix; where no kernel can draw it, it is drawn on the host."""
+    """Draw these rows and columns of a random matrix, on the host if no kernel can."""
     scalars = _scalars(draw)
     if not scalars:
         return cupy.asarray(numpy.draw_part(rows, cols, draw))
@@ -34,7 +34,7 @@ def draw_part(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
 
 
 def _scalars(draw: Draw) -> tuple[Any, ...]:
-    """The lowest number that a kernel draws, and the length of the range; empty where no kernel can draw these numbers."""
+    """The lowest number that a kernel draws, and the length of the range; empty if no kernel can draw these numbers."""
     if str(draw.dtype) in _KINDS and draw.distribution == "normal":
         return np.float64(0), np.float64(1)
     if str(draw.dtype) in _KINDS and draw.distribution == "integers":
