@@ -35,7 +35,7 @@ def default_layout(a: Layout, b: Layout) -> Layout:
     """C's layout where the caller gives none: A's row cuts and B's column cuts.
 
     An axis in both cuts the rows. The columns are then cut along an axis that otherwise cuts the
-    inner dimension alone. So C of A^T B is cut as far as A and B are.
+    inner dimension alone. C of A^T B is then cut as far as A and B are.
     """
     by_rows = axes_of(a.rows)
     taken = {*by_rows, *axes_of(b.cols)}
@@ -355,7 +355,7 @@ class Plans:
 
 
 def plans_of(comm: Communicator) -> Plans:
-    """The plans of a communicator. They are its attribute, and live as long as it does."""
+    """The plans of a communicator. Being its attribute, the plans live as long as it does."""
     if not hasattr(comm, "_plans"):
         comm._plans = Plans()  # type: ignore[attr-defined]
     return comm._plans  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ def _evaluate(m: int, n: int, k: int, box: Box) -> Boxes:
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     """Split pk ranks that sum a face of C, bm x bn, into ranks along its rows and along its columns.
 
-    Of the splits with about the fewest words it is the one of fewest messages.
+    The split is that of fewest messages among those of about the fewest words.
     """
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
@@ -312,7 +312,7 @@ def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_fi
 
 
 def _list_thinner(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """These boxes with a half, a quarter, ... of the ranks along k, as long as they have `least` ranks in all."""
+    """Boxes with a half, a quarter, ... of the ranks along k, as long as they have `least` ranks in all."""
     halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
     pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
     some = pm * pn * pk >= least

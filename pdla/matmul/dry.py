@@ -1,4 +1,4 @@
-"""Dry runs that tell what work costs: which ranks are run, and one of them, as the ranks here are or on a described machine."""
+"""Dry runs that predict costs: the sampled ranks, and the run of one, like this communicator's ranks or on a described machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Program = Callable[[DryComm], object]
 
 
 def sampled(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
-    """Local: the ranks that are run: all of them, up to `every`; of more those that may have the highest costs.
+    """Local: choose the ranks to run: up to `every` all of them, of more those that may have the highest costs.
 
-    Those are the first and last along each axis of the grids, the middle rank, and the second
-    node's first. If cuts do not match, another rank may have more.
+    The sample has the first and last rank along each axis of the grids, the middle rank, and the
+    second node's first. If cuts do not match, another rank may have more.
 
     second  also the second along each axis
     """
@@ -33,19 +33,19 @@ def sampled(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY
 
 
 def nodes_of(comm: Communicator, machine: Machine) -> Sequence[int]:
-    """Local: the node of each rank on a machine: as the ranks here run on nodes, or else as the machine describes; (): on one."""
+    """Local: find the node of each rank on a machine: as this communicator's ranks, or else as the machine says; (): one node."""
     return comm.homes if comm.nodes > 1 else machine.homes(comm.size)
 
 
 def imagined(ranks: int, machine: Machine) -> DryComm:
-    """Local: the communicator of so many ranks of a machine, which send nothing."""
+    """Local: make a dry communicator of so many ranks of a machine."""
     comm = DryComm(0, ranks)
     comm.homes = machine.homes(ranks)
     return comm
 
 
 def as_here(comm: Communicator, program: Program, rank: int) -> Ledger:
-    """Local: what one rank of this communicator counts, on nodes and with shared memory as here."""
+    """Local: run one rank of this communicator dry, on its nodes and with its shared memory, and give the ledger."""
 
     def run(dry: DryComm) -> None:
         dry.homes, dry.shared_limit, dry.publishes, dry.adds = comm.homes, comm.shared_limit, comm.publishes, comm.adds
@@ -55,7 +55,7 @@ def as_here(comm: Communicator, program: Program, rank: int) -> Ledger:
 
 
 def on_machine(comm: Communicator, program: Program, rank: int, machine: Machine) -> Ledger:
-    """Local: what one rank counts on a machine, where ranks send messages, and how long it takes."""
+    """Local: run one rank dry on a machine, whose ranks send messages, with a clock, and give the ledger."""
 
     def run(dry: DryComm) -> None:
         dry.homes, dry.shared_limit = nodes_of(comm, machine), comm.shared_limit

@@ -1,4 +1,4 @@
-"""The one rule: each grid axis has a role in C(m, n) += A(m, k) B(k, n), which determines the layouts of A, B and C along it.
+"""The one rule: in C(m, n) += A(m, k) B(k, n) each grid axis has a role, which fixes the layouts of A, B and C along it.
 
     the axis carries   A must be     B must be     C comes as
     m                  cut along m   whole         cut along m

@@ -1,13 +1,13 @@
-"""Products that are checked after they were computed: C x against A (B x), for vectors x of 1 and -1, others for each product.
+"""Check a product after it was computed: C x against A (B x), for vectors x of 1 and -1, new ones for each product.
 
-Freivalds, Probabilistic machines can use less running time, IFIP 1977. What C x and alpha A (B x) +
-beta C0 x may differ by is bounded for each row from |A| (|B| |x|), which are row sums of |B|, by
-the terms that are added up in any order. One wrong element shows in its row with either sign of x:
-so one that is wrong by more than twice the bound is always found. Several wrong ones in a row may
-cancel for a vector, and then do so for at most half of all vectors.
+Freivalds, Probabilistic machines can use less running time, IFIP 1977. |A| (|B| |x|), where |B| |x|
+are row sums of |B|, bounds the rounding of C x and of alpha A (B x) + beta C0 x in each row, for
+terms added in any order. One wrong element shows in its row with either sign of x: an error of more
+than twice the bound is always found. Several wrong elements of a row may cancel, but for at most
+half of all vectors.
 
 A rank receives a few vectors of the lengths of A's, B's and C's dimensions. Only if something is
-wrong, the columns of each of C's blocks are looked at alone, which says whose block it is.
+wrong, the columns of each of C's blocks are checked alone, which tells the block's owner.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def check_option(verify: Any) -> None:
 def run(
     plan: Any, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, *rest: Any, keep: bool = False
 ) -> DistMatrix:
-    """Collective: Plan.run, and a check of what it gave; computed once more, or VerificationError on every rank, if it is wrong.
+    """Collective: run a plan and check its product. A wrong product is computed once more, or is a VerificationError on every rank.
 
     keep: C is kept before it is written to, so that it can be computed again.
     """
     wide = sum_dtype(promote(A.dtype, B.dtype))
-    if wide.kind not in "fciu":  # booleans are not added up, and NumPy has no sums of ml_dtypes' integers
+    if wide.kind not in "fciu":  # booleans have no sums, and NumPy does not sum ml_dtypes' integers
         return plan.run(A, B, out, alpha, beta, *rest)
     before = out.copy() if keep and out is not None and beta != 0 else None
     check = Check(A, B, alpha, beta, Images.of(A.grid.comm, wide), out)
@@ -62,16 +62,16 @@ def run(
 
 
 class NotFinite(str):
-    """What is wrong, where a right result may be infinite, too: it is, if it is so twice."""
+    """The text of a fault that a right result may have, too, as an infinite element: the same fault twice is accepted."""
 
 
 def recompute_if_wrong(
     comm: Communicator, made: Any, find_faults: Callable[[Any], str], recompute: Callable[[Any], Any], lost: str
 ) -> Any:
-    """Collective: what was made, if it has no faults; else what is made again, with a warning; VerificationError if that has some.
+    """Collective: give a result without faults, or else compute it again, with a warning; VerificationError if it still has some.
 
-    It is looked at a second time first: a message of the check may have been wrong. lost: why it
-    cannot be made again; "": it can
+    The check is repeated first, since its own message may have been wrong. lost: the reason why the
+    result cannot be computed again; "": it can.
     """
     if not (wrong := find_faults(made)):
         return made
@@ -89,7 +89,7 @@ def recompute_if_wrong(
 
 
 def warn(comm: Communicator, wrong: str, mended: str = "computed again") -> None:
-    """Tell, on rank 0, what was mended."""
+    """Warn, on rank 0, of a fault that was mended."""
     if comm.rank == 0:
         warnings.warn(f"{wrong}; {mended}, it was right", RuntimeWarning, stacklevel=4)
 
@@ -104,10 +104,10 @@ class Check:
     beta: complex
     images: Images
     out: DistMatrix | None
-    before: Any = None  # of C's block before the product: its image, not added up over ranks
+    before: Any = None  # the image of C's block before the product, not summed over ranks
 
     def begin(self) -> None:
-        """Local: remember what the product is added to."""
+        """Local: keep the image of the matrix to which the product is added."""
         if self.beta != 0 and self.out is not None:
             self.before = self.images.addends(self.out, self._vectors)
 
@@ -116,7 +116,7 @@ class Check:
         return self.images.vectors(self.B.shape[1])
 
     def find_faults(self, C: DistMatrix) -> str:
-        """Collective: what is wrong, in words that are the same on every rank; "": nothing."""
+        """Collective: describe the faults, in the same words on every rank; "": there is none."""
         comm = C.grid.comm
         with collective_section(comm, "the check of a product"), np.errstate(all="ignore"):
             expected, own = self._multiply(self._vectors), self._image_of_sum(C)
@@ -129,7 +129,7 @@ class Check:
             return "; ".join(blocks) or _describe_rows(comm.share(rows))
 
     def _describe_blocks(self, C: DistMatrix) -> Iterator[str]:
-        """Collective: whether this rank's block is wrong, and in which rows, in words; each block's columns are looked at alone."""
+        """Collective: describe the wrong rows of this rank's block, if any; each block's columns are checked alone."""
         mine, own = C.indices[1], self._image_of_sum(C)
         for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
             cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
@@ -143,14 +143,14 @@ class Check:
                     yield f"rank {C.grid.comm.rank} has wrong elements in {place}"
 
     def _image_of_sum(self, C: DistMatrix) -> Pair:
-        """Local: this rank's addends of the image by alpha A B: those of C's without what it was added to, whose sizes remain."""
+        """Local: this rank's addends of the image by alpha A B: C's without those of the old C, whose sizes remain."""
         found, none = self.images.addends(C, (self._vectors[0], None))
         if self.before is None:
             return found, none
         return found - self.images.wide.type(self.beta) * self.before[0], np.abs(self.beta) * self.before[1]
 
     def _find_wrong(self, C: DistMatrix, found: Pair, expected: Pair) -> tuple[int, int] | None:
-        """The first and the last row of this rank's in which C x is too far from what it should be; None: there is none."""
+        """Find the first and last of this rank's rows in which C x is too far from its expected value; None: there is none."""
         xp, wide = C.xp, self.images.wide
         if xp.name == "meta" or not C.stored.size:
             return None
@@ -170,10 +170,10 @@ class Check:
 def find_wrong_rows(
     found: Any, expected: Any, most: Any, dtype: np.dtype, n: int, k: int, ranks: int = 1, factor: float = 2, xp: str = "numpy"
 ) -> np.ndarray:
-    """In which rows the images of a product in this dtype are too far from what they should be, for their sizes `most`.
+    """Find the rows in which images of a product in this dtype are too far from the expected ones, for their sizes `most`.
 
-    Of each sum all terms may err, the ranks' addends, too, and what is rounded to 16 bits. factor:
-    by how much of what underflows.
+    All terms of a sum may err: also the ranks' addends, and elements rounded to 16 bits. factor:
+    the share of underflow.
     """
     if found.dtype.kind in "iu":
         return (found.astype(dtype) != expected.astype(dtype)).any(axis=-1)
@@ -182,7 +182,7 @@ def find_wrong_rows(
     each = (n + k + ranks + 8) * float(kind.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
     each += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
     apart = np.where(np.isfinite(found), np.abs(found - expected), np.inf)
-    known = most < float(_largest(dtype)) / 4  # else it may well be infinite; NaN where an operand has one
+    known = most < float(_largest(dtype)) / 4  # otherwise it may be infinite, or NaN if an operand has one
     return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 
 
@@ -204,6 +204,6 @@ def _largest(dtype: np.dtype) -> Any:
 
 
 def _describe_rows(found: list[tuple[int, int] | None]) -> str:
-    """Where blocks looked at alone are right: in words, for the rows that each rank found wrong."""
+    """Describe the rows that ranks found wrong, if all blocks are right when checked alone."""
     rows = [rows for rows in found if rows is not None]
     return f"the product is wrong in rows {min(lo for lo, _ in rows)} to {max(hi for _, hi in rows)}"

@@ -1,4 +1,4 @@
-"""What was chosen for a product: grid, layouts, roles, schedule, panels, and for what; a frozen value."""
+"""The choices for a product, a frozen value: grid, layouts, roles, schedule, panels, and the product itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOSED = attrgetter("closed")
 class Description:
     """How C = alpha A B + beta C is computed; `Plan` says what each field is.
 
-    state  what is kept from run to run, which is no part of the value
+    state  buffers and results that are kept from run to run; no part of the value
     """
 
     A: Operand
@@ -68,14 +68,14 @@ class Description:
 
     @property
     def memo(self) -> PlanCache:
-        """What a schedule works out at its first run and keeps for the next."""
+        """The results that a schedule computes at its first run and keeps."""
         return self.state.memo
 
     @property
     def closed(self) -> bool:
         """Whether one of its grids has been closed.
 
-        For matrices on an equal grid, made later, another plan must be made.
+        Matrices on an equal grid, made later, need a new plan.
         """
         return any(map(_CLOSED, (self.grid, self.A.grid, self.B.grid, self.C.grid)))
 
@@ -102,7 +102,7 @@ class Description:
 
     @cached_property
     def needs_no_conversion(self) -> bool:
-        """Whether A and B are multiplied as they lie, if on the plan's very grid and of its dtype.
+        """Whether A and B are multiplied without a conversion, if they are on the plan's very grid and of its dtype.
 
         Conjugates are not.
         """

@@ -1,4 +1,4 @@
-"""A plan in words: how it multiplies, what that costs, and which ways come next."""
+"""A plan in words: its algorithm, its cost, and the next cheapest ways."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(plan: Description, cost: Cost, runners_up: Iterable[str]) -> str:
 
 
 def _describe_layouts(plan: Description, i: int) -> str:
-    """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""
+    """Describe the layouts of A, B or C (0, 1 or 2): as given, native, and for the local products."""
     given, native, needed = (plan.A, plan.B, plan.C)[i].layout, plan.native[i], plan.roles.layouts[i]
     steps = [given] if plan.stays[i] else [given, native]
     steps += [] if steps[-1] == needed else [needed]

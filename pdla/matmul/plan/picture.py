@@ -1,4 +1,4 @@
-"""A plan in HTML, for one rank: what it holds of A, B and C, and what it receives, by the layouts alone."""
+"""A plan in HTML, for one rank: the parts of A, B and C that it holds and receives, by the layouts alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pdla.matmul.plan.description import Description
 
 
 def picture(plan: Description) -> str:
-    """Local, and without dry runs: the words are those by which the plan was chosen.
+    """Local, and without dry runs: the plan was chosen by the same words.
 
-    An idle rank is shown what the first one does.
+    An idle rank shows the first one's parts.
     """
     grid, size = plan.grid, plan.dtype.itemsize
     rank = grid.comm.rank if grid.active else int(grid.ranks.flat[0])

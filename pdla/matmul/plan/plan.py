@@ -1,4 +1,4 @@
-"""A plan as users are given it: a description of a product that can be run, predicted and explained."""
+"""The plan that users get: a description of a product that can be run, predicted and explained."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from pdla.model.cost import Cost
 class Plan(Description):
     """How C = alpha A B + beta C is computed; `plan_matmul` makes it, ``plan(A, B)`` runs it.
 
-    Its buffers are kept from run to run; `free` gives them back.
+    Its buffers are kept from run to run; `free` frees them.
 
     Parameters
     ----------
     A, B, C : Operand
-        What it was made for: shapes, layouts, grids, dtypes.
+        The product: shapes, layouts, grids, dtypes.
     dtype : numpy.dtype
         Of the product.
     algorithm : str
-        What was chosen.
+        The chosen algorithm.
     schedule : str
-        How its panels move.
+        The schedule by which its panels move.
     grid : ProcessGrid
-        What the product is computed on.
+        The grid of the product.
     native : tuple of three Layout
-        Those on `grid` to which A and B are brought, and in which C is computed.
+        The layouts on `grid` in which A and B are multiplied, and C is computed.
     stays : tuple of three bool
-        Which of the three have theirs.
+        Whether A, B and C have these layouts already.
     roles : Roles
-        What each axis of `grid` carries.
+        The dimension that each axis of `grid` carries.
     walk : Walk
         The dimension along which panels pass.
     panel : int
         Width of panels, in indices.
     machine : Machine
-        What the plan is made for.
+        The machine for which the plan was chosen.
     words : float
-        A rank receives for the product.
+        Words that a rank receives for the product.
     moved : float
         Words for the conversions of layouts.
     bound : float
         Words that some rank must receive.
     adds : bool
-        Made for a beta other than 0: then C, if it comes from another layout, needs memory of its
-        own before it is added.
+        Whether the plan is for a beta other than 0. A product in another layout than C's then needs
+        memory before it is added.
     limit : float
         Bytes of workspace, or infinity.
     rivals : callable, optional
@@ -96,8 +96,8 @@ class Plan(Description):
         ShapeError, LayoutError
             For an `out`, alpha or beta that does not fit them, on this rank alone.
         GridError
-            Where a grid of theirs or the plan's is closed, or they are on another communicator than
-            the plan, on this rank alone.
+            If one of their grids or the plan's is closed, or they are on another communicator, on
+            this rank alone.
         """
         try:
             running.check(self, A, B, out)
@@ -122,7 +122,7 @@ class Plan(Description):
         alpha, beta : number
             Factors of the product and of what `out` holds.
         workspace : Workspace
-            Where buffers come from.
+            The source of buffers.
 
         Returns
         -------
@@ -132,21 +132,21 @@ class Plan(Description):
         return running.run(self, A, B, out, alpha, beta, workspace)
 
     def free(self) -> None:
-        """Give back the buffers kept for the next run; the plan still runs. Not collective."""
+        """Free the buffers kept for the next run; the plan still runs. Not collective."""
         self.state.workspace.trim(0)
 
     @cached_property
     def predicted(self) -> Cost:
-        """What the plan will cost: the largest figures of some ranks, from dry runs of the plan.
+        """The cost of a run: the largest figures of some ranks, from dry runs of the plan.
 
-        Bytes, messages and workspace are those of the ranks here. Seconds are by the clocks of
-        ranks of the plan's machine, on its nodes.
+        Bytes, messages and workspace are those of this communicator's ranks. Seconds are by the
+        clocks of ranks of the plan's machine, on its nodes.
         """
         return costs.predicted(self, self.timed)
 
     @cached_property
     def timed(self) -> Cost:
-        """The same as ranks of the plan's machine count it, which is found sooner."""
+        """The same as ranks of the plan's machine count it: fewer dry runs."""
         return costs.timed(self)
 
     def peak_of(self, rank: int) -> int:
@@ -155,7 +155,7 @@ class Plan(Description):
         Parameters
         ----------
         rank : int
-            Of the grid's communicator.
+            A rank of the grid's communicator.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class Plan(Description):
 
     @cached_property
     def runners_up(self) -> tuple[str, ...]:
-        """The next cheapest ways, in words; they are looked for when this is first asked for."""
+        """The next cheapest ways, in words; found at the first request."""
         return self.rivals()
 
     def explain(self) -> str:

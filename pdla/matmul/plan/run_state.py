@@ -1,4 +1,4 @@
-"""What a plan keeps from run to run: its buffers, what it has worked out, and the matrices of its last call."""
+"""The state that a plan keeps from run to run: buffers, results that depend on layouts alone, and its last call's matrices."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RunState:
 
 
 class LastCall:
-    """The matrices of a plan's last call, which are checked and known, and which it does not keep alive.
+    """The matrices of a plan's last call, which have been checked. References are weak.
 
-    turn  the turn in which they are multiplied, where a call does nothing else; else None
+    turn  the turn that multiplies them, if a call does nothing else; else None
 
-    Only a factor that is gone clears this, and no call has one: so it does not change amid a call,
-    whenever an `out` is gone.
+    Only the garbage collection of a factor clears this. A call holds its factors: so nothing
+    changes during a call, even if an `out` is gone.
     """
 
     A: Callable[[], Any]
@@ -40,12 +40,12 @@ class LastCall:
         self.clear()
 
     def clear(self, gone: ref[Any] | None = None) -> None:
-        """Local: forget it, as one of its factors is gone."""
+        """Local: forget the call, as one of its factors is gone."""
         self.A = self.B = self.out = _no_matrix
         self.turn = None
 
     def note(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, turn: Any) -> None:
-        """Local: these are the matrices of the last call now."""
+        """Local: note the matrices of a call."""
         self.A, self.B, self.out, self.turn = ref(A, self.clear), ref(B, self.clear), _no_matrix if out is None else ref(out), turn
 
     def matches(self, A: DistMatrix, B: DistMatrix) -> bool:

@@ -1,4 +1,4 @@
-"""Running a plan: A and B are brought where they are multiplied, the schedule multiplies, and C is brought back."""
+"""Run a plan: A and B are converted, the schedule multiplies, and C is converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pdla.matrix.redistribute import local_shape, order_sums, start, sum_partial
 
 
 def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-    """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
+    """Local: check the matrices of a call, and note them: the next call with the same ones need not check."""
     if plan.state.last.matches(A, B) and plan.state.last.out() is out:
         return
     for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
@@ -39,7 +39,7 @@ def check(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
 
 
 def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-    """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else."""
+    """Note the matrices of this call, and the turn that multiplies them, if a call does nothing else."""
     product = A, B, plan.roles, plan.grid, plan.memo
     as_they_are = A.dtype == B.dtype == plan.dtype and not (A.conjugated or B.conjugated)
     again = as_they_are and plan.memo.once("at once", lambda: _is_one_turn(plan)) and shared.Script.once(*product).is_reusable
@@ -48,7 +48,7 @@ def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
 
 def _is_one_turn(plan: Description) -> bool:
     """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
-    # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
+    # Blocks of A or B on the right ranks of another grid would be taken for other ranks' blocks, and copied.
     one_grid = plan.A.grid == plan.B.grid == plan.C.grid == plan.grid
     in_place = plan.how.reads_in_place and one_grid and all(plan.stays) and plan.needs_no_conversion
     return in_place and _can_add_to(plan, plan.dtype, plan.C.layout, plan.roles.C)
@@ -72,7 +72,7 @@ def run(
         workspace.most = plan.limit
         with within(workspace):
             turn.run(C.stored if plan.grid.active else None, alpha, beta)
-    except BaseException as error:  # not by `collective_section`, whose cost would show in the smallest products
+    except BaseException as error:  # without `collective_section`, whose cost would show in the smallest products
         mark_failed(comm, "a product", error)
         raise
     finally:
@@ -81,7 +81,7 @@ def run(
 
 
 def _allocate(plan: Description, A: DistMatrix) -> DistMatrix:
-    """A matrix for the product, whose contents are undefined; with the arrays of A's kind."""
+    """Allocate a matrix for the product, with undefined contents, of A's kind of array."""
     C = plan.C
     return DistMatrix(A.xp.empty(plan.block, plan.dtype), C.shape, C.grid, C.layout)
 
@@ -105,9 +105,9 @@ def _run(
 
 
 def convert(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-    """Collective: A and B in their native layouts; both are on their way before either is waited for.
+    """Collective: convert A and B to their native layouts; both are sent before either is waited for.
 
-    Some schedules take them in whatever layouts they come.
+    Some schedules take them in any layouts.
     """
     same = A.grid is B.grid is plan.grid and A.dtype is B.dtype is plan.dtype
     if same and plan.needs_no_conversion and not (A.conjugated or B.conjugated):
@@ -127,7 +127,7 @@ def convert(plan: Description, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix
 
 
 def _view_on_grid(plan: Description, X: DistMatrix, layout: Layout) -> DistMatrix:
-    """X as a matrix on the plan's grid, where its blocks are on the right ranks already."""
+    """View X, whose blocks are on the right ranks, as a matrix on the plan's grid."""
     if X.grid is plan.grid or X.grid == plan.grid:
         return X
     shape = local_shape(X.shape, layout, plan.grid)
@@ -137,7 +137,7 @@ def _view_on_grid(plan: Description, X: DistMatrix, layout: Layout) -> DistMatri
 
 
 def _prepare(plan: Description, X: DistMatrix) -> DistMatrix:
-    """An operand in the product's dtype, with its partial sums added up, and no conjugate view."""
+    """Prepare an operand: the product's dtype, no partial sums, and no conjugate view."""
     if X.layout.partial:
         X = sum_partials(X, X.layout.summed)
     if X.dtype == plan.dtype and not X.conjugated:
@@ -150,9 +150,9 @@ def _prepare(plan: Description, X: DistMatrix) -> DistMatrix:
 def _multiply_and_return(
     plan: Description, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex
 ) -> None:
-    """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there.
+    """Collective: compute the product in C's native layout, redistribute it to `out`'s, and add beta times the old `out`.
 
-    Only then are 16-bit floats rounded.
+    16-bit floats are rounded only at the end.
     """
     xp, kind = out.xp, plan.dtype if beta == 0 else sum_dtype(plan.dtype)
     block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), kind)
@@ -170,8 +170,8 @@ def _multiply_and_return(
 def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
     """Collective: `c = alpha a b + beta c` on the plan's grid.
 
-    Computed in c's own block where that is in the layout and dtype in which the products come,
-    else in a buffer that is then summed and brought to c.
+    If c has the products' layout and dtype, they are added to its own block; else to a buffer,
+    which is then summed and redistributed to c.
     """
     xp, memo = c.xp, plan.memo
     layout, moving = (plan.walk.C, bool(plan.walk.axes_c)) if plan.how.walks else (plan.roles.C, False)
@@ -180,12 +180,12 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
         plan.how.run(plan, a, b, inside, alpha, beta)
         return
     shape = local_shape(c.shape, layout, plan.grid)
-    # By columns where these are cut to be summed: parts of rows would have gaps, and be copied
-    # to be sent.
+    # By columns if a sum cuts columns: parts of rows would have gaps, and would be copied before
+    # they are sent.
     by_columns = bool(layout.partial) and not order_sums(c.shape, layout, c.layout, tuple(plan.grid.sizes.items()))[0][1]
     base = buffer(xp, shape[::-1] if by_columns else shape, sum_dtype(plan.dtype))
     addends = DistMatrix(base, c.shape, plan.grid, layout, by_columns)
-    inside = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C travel by rows
+    inside = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C are sent by rows
     plan.how.run(plan, a, b, inside, alpha, 0)
     if addends.layout.partial:
         addends = sum_partials(addends, c.layout)
@@ -197,5 +197,5 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
 
 
 def _can_add_to(plan: Description, dtype: np.dtype, current: Layout, layout: Layout) -> bool:
-    """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
+    """Whether products in `layout` can be added directly to blocks of C of this dtype in the layout `current`."""
     return dtype == sum_dtype(plan.dtype) and not layout.partial and current.same_cuts(layout, plan.C.shape, plan.grid.sizes)

@@ -41,7 +41,7 @@ BUFFERS = 2  # panels of each operand: the one that is multiplied, and the next
 def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
 
-    They can if any two parts with indices in common meet at a step of `list_part_pairs`. Their
+    Two matrices can if any two parts with common indices meet at a step of `list_part_pairs`. Their
     rings share no axis: A moves along axes that carry n, B along those that carry m, C along those
     that carry k. sides: of the grid.
     """

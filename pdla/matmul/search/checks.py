@@ -1,4 +1,4 @@
-"""The checks of what is predicted: of numbers that cannot be a search would find nothing, or never end."""
+"""Checks of the arguments of predictions: with impossible numbers a search would find nothing, or never end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pdla.comm.agreement import to_text
 from pdla.errors import PlanError, ShapeError, list_choices, misfit, shorten
 from pdla.indices import MOST as LONGEST
 
-MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
+MOST_RANKS = 10**7  # a grid lists its ranks, and a search lists many grids: more ranks would fill the memory
 QUOTED = 60  # characters of a number in an error, at most
 
 
@@ -23,7 +23,7 @@ def sizes(what: str, least: int, **numbers: Any) -> None:
 
 
 def search(ranks: Any, count: Any = 1) -> None:
-    """PlanError unless there may be so many ranks, of which so many ways are to be found."""
+    """PlanError unless a search may have so many ranks, and find so many ways."""
     if not (isinstance(ranks, Integral) and 1 <= int(ranks) <= MOST_RANKS):
         raise misfit(PlanError, ranks)(f"ranks={shorten(to_text(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
     if not (isinstance(count, Integral) and int(count) >= 1):

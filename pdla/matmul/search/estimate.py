@@ -1,9 +1,9 @@
-"""Closed forms: what the first rank of a grid holds, receives and computes, without a run. For choosing what to run.
+"""Closed forms of what the first rank of a grid holds, receives and computes: they choose the candidates to run.
 
 The first rank has the largest block of every cut. The words it receives are exact, except that
-Cannon's may be more, and those of short sums along several axes at once may be less. Of its work
-only products and sums over ranks are counted. A run takes at least the time of that work, and at
-least that of its bytes on a link.
+Cannon's may be more, and those of short sums along several axes may be less. Work is products and
+sums over ranks alone. A run takes at least the time of that work, and at least that of its bytes on
+a link.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Sizes = Mapping[str, int]  # ranks along each axis; along the last they are cons
 class Move:
     """Words that the first rank receives from ranks that differ from it along `axes`.
 
-    They are addends of a sum, one in each message, or parts of what it gathers, `whole` words with
-    its own. Parts that come in steps are copied one by one afterwards: `copies`.
+    The words are addends of a sum, one in each message, or parts of a gather of `whole` words with
+    the rank's own. Parts that come in steps are copied afterwards, each in one of `copies`.
     """
 
     axes: tuple[str, ...]
@@ -43,9 +43,9 @@ class Move:
 class Seconds:
     """Seconds of the work, sums of received addends included, and of the bytes from ranks of the same node and of other nodes.
 
-    saved  of the seconds from other nodes, where all-gathers go around the nodes; panels do not
-    begun  what messages, and the products that follow them, take however small they are; partly hidden
-    hides  about what share of the shorter of work and messages passes while the other does
+    saved     of the seconds from other nodes, if all-gathers go around the nodes; panels do not
+    overhead  of messages, and of the products after them, at any size; partly hidden
+    hides     about the share of the shorter of work and messages that the longer hides
     """
 
     work: float
@@ -62,7 +62,7 @@ class Seconds:
 
     @property
     def promise(self) -> float:
-        """An estimate to rank candidates by. Nothing is saved in it, as all-gathers, which save, overlap less than panels do."""
+        """An estimate that ranks candidates. It leaves `saved` out, since all-gathers, which save, overlap less than panels."""
         messages = self.near + self.far
         return self.work + messages - self.hides * min(self.work, messages) + self.overhead
 
@@ -104,7 +104,7 @@ def block(shape: Shape, layout: Layout, sizes: Sizes) -> int:
 def gather(
     shape: Shape, held: Layout, needed: Layout, sizes: Sizes, itemsize: int, panels: bool = False
 ) -> Iterator[Move]:
-    """A matrix gathered over the axes that cut it in `held` and not in `needed`; panels: one by one, not in steps."""
+    """Gather a matrix along the axes that cut it in `held` and not in `needed`; panels: one by one, not in steps."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
         yield _estimate_gather(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize, panels)
@@ -117,7 +117,7 @@ def _estimate_gather(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, 
 
 
 def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
-    """Addends summed: scattered at once along the axes that cut the sum, the same on all ranks along the others."""
+    """Sum addends: scattered at once along the axes that cut the sum, and equal on all ranks along the others."""
     partial = [axis for axis in addends.partial if sizes[axis] > 1]
     cut = tuple(axis for axis in wanted.axes if axis in partial)
     whole = tuple(axis for axis in partial if axis not in cut)
@@ -129,7 +129,7 @@ def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize
 def scatter(
     shape: Shape, addends: Layout, wanted: Layout, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False
 ) -> Move:
-    """Addends of a block summed along axes, each rank getting its part of it in `wanted`; panels: one by one, not in steps."""
+    """Sum addends of a block along axes; each rank gets its part in `wanted`. panels: one by one, not in steps."""
     ranks = prod(sizes[axis] for axis in axes)
     if panels or not circulant.pays(itemsize * block(shape, addends, sizes), ranks):
         words = (ranks - 1) * block(shape, wanted, sizes)
@@ -141,7 +141,7 @@ def scatter(
 
 
 def _units(shape: Shape, layout: Layout, axis: str, sizes: Sizes) -> tuple[int, int]:
-    """How many units a layout's cut along an axis divides, and the words of each."""
+    """Count the units that a layout's cut along an axis divides, and the words of each."""
     nests = (shape[0], layout.rows, shape[1], layout.cols), (shape[1], layout.cols, shape[0], layout.rows)
     n, nest, across, others = next(one for one in nests if axis in axes_of(one[1]))
     at = axes_of(nest).index(axis)
@@ -176,7 +176,7 @@ def divisors(n: int, most: int) -> tuple[int, ...]:
 
 
 def count_neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
-    """How many of the ranks that differ from the first one along the axes are on its node of `node` ranks (0: all), with itself."""
+    """Count the ranks, on the first one's node of `node` ranks (0: all), that differ from it along the axes; itself included."""
     steps = _steps(sizes)
     if not node:
         return prod(sizes[axis] for axis in axes)
@@ -185,7 +185,7 @@ def count_neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
 
 
 def list_placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
-    """Orders of the axes that differ in which ranks share a node; the given order first."""
+    """List orders of the axes that put different ranks on a node; the given order first."""
     seen = set()
     long = [axis for axis in sizes if sizes[axis] > 1]
     for order in permutations(long):
@@ -197,7 +197,7 @@ def list_placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
 
 
 def find_fastest(moves: Sequence[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> tuple[Seconds, Sizes]:
-    """The seconds with the axes in the order in which messages take least time; and the sizes in that order."""
+    """Find the order of axes in which messages take the least time: the seconds, and the sizes in that order."""
     found = ((seconds(moves, work, placed, machine, itemsize), placed) for placed in list_placements(sizes, machine.node))
     return min(found, key=lambda pair: pair[0].promise)
 

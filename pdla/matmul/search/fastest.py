@@ -20,7 +20,7 @@ _WATCH: ContextVar[Callable[[int, int], object]] = ContextVar("watch", default=l
 
 @contextmanager
 def watch(tell: Callable[[int, int], object]) -> Iterator[None]:
-    """In the block, searches call tell(done, most) before each candidate that they run, of so many at most."""
+    """In the block, searches call tell(done, most) before each candidate that they run, of at most so many."""
     token = _WATCH.set(tell)
     try:
         yield
@@ -30,7 +30,7 @@ def watch(tell: Callable[[int, int], object]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Candidate(Generic[C]):
-    """A choice that may be run, and what is known of it without a run: its times, and bytes that a rank needs at least."""
+    """A choice that may be run, with closed forms: its times, and a lower bound on a rank's bytes."""
 
     choice: C
     seconds: Seconds
@@ -38,7 +38,7 @@ class Candidate(Generic[C]):
 
 
 class Result(Protocol):
-    """What a run gives. least: seconds that it takes at least, found sooner than its seconds;  size: bytes that a rank needs."""
+    """The result of a run. least: a lower bound on its seconds, found sooner;  size: bytes that a rank needs."""
 
     @property
     def least(self) -> float: ...
@@ -55,7 +55,7 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """What a search has found, and how many candidates there were.
+    """The result of a search, and the number of candidates.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Found(Generic[R]):
     possible, run : int
         How many candidates there were, and how many were run dry.
     too_large, too_slow : int
-        How many were not run, as they need too much memory or cannot be faster.
+        How many were not run: they need too much memory, or cannot be faster.
     smallest : float
         The least bytes that were too many.
 
@@ -84,7 +84,7 @@ class Found(Generic[R]):
 
     @property
     def not_looked_at(self) -> int:
-        """How many promised less than those that were run."""
+        """How many candidates promised less than those that were run."""
         return self.possible - self.run - self.too_large - self.too_slow
 
     def with_faster(self, other: Found[R], count: int) -> Found[R]:
@@ -93,7 +93,7 @@ class Found(Generic[R]):
         Parameters
         ----------
         other : Found
-            What it has found.
+            The other search's result.
         count : int
             How many to keep at most.
 
@@ -110,7 +110,7 @@ class Found(Generic[R]):
         )
 
     def words(self, of: tuple[str, ...]) -> str:
-        """Say what was looked at.
+        """Describe the search.
 
         Parameters
         ----------
@@ -136,7 +136,8 @@ def search(
 ) -> Found[R]:
     """The `count` fastest of the `most` that promise most; those that need more than `memory` bytes are left out.
 
-    What cannot be one of them is not run, or not to its end; nor is what takes `limit` seconds or more.
+    Candidates that cannot be among them are not run, or not to the end; nor are those of `limit`
+    seconds or more.
     """
     ranked = sorted(candidates, key=lambda candidate: candidate.seconds.promise)
     fitting = [candidate for candidate in ranked if candidate.size <= memory]

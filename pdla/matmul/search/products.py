@@ -1,4 +1,4 @@
-"""Which algorithm on which grid is fastest for a product on a described machine, by dry runs."""
+"""Find the fastest algorithm and grid for a product on a described machine, by dry runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from pdla.model.cost import Cost
 from pdla.model.machine import Machine, operations
 
 LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
-BOXES = 32  # that are looked at, the cheapest
-MOST = 12  # ways that are looked at on each number of ranks
-HIDES = 0.8  # of the shorter of work and messages, where messages move meanwhile: so most of 56 products' fastest ways come first
+BOXES = 32  # of lowest price that are tried
+MOST = 12  # ways that are tried on each number of ranks
+HIDES = 0.8  # the hidden share of the shorter of work and messages: with it most of 56 products' fastest ways come first
 
 
 @dataclass(frozen=True)
 class Product:
-    """C = A B, of which the cost is predicted.
+    """C = A B, whose cost is predicted.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Product:
         Parameters
         ----------
         ratio : float
-            Of the work to this one's.
+            The new work over this product's.
         what : str
             "m, n and k": as its cube root.
 
@@ -120,7 +120,7 @@ class Product:
         Raises
         ------
         ShapeError
-            Where they would be longer than any matrix may be.
+            If they would be longer than any matrix may be.
         """
         m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (self.m, self.n, self.k))
         if max(m, n, k) > LONGEST:
@@ -141,7 +141,7 @@ class Product:
         count : int, optional
             How many to find.
         memory : float, optional
-            The most bytes that a rank may need.
+            The most bytes of memory of a rank.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class Product:
         Raises
         ------
         PlanError
-            For numbers of ranks, or of what is to be found, that cannot be.
+            For impossible numbers of ranks or of ways.
         """
         checks.search(ranks, count)
         return find_fastest(self, ranks, Machine.of(machine), count, memory)
@@ -222,7 +222,7 @@ class Costed:
 
     @property
     def seconds(self) -> float:
-        """Of the plan, on its machine."""
+        """Seconds of the plan, on its machine."""
         return self.plan.timed.seconds
 
     @property
@@ -242,8 +242,8 @@ class Costed:
 def list_tables(product: Product, ranks: int, machine: Machine, name: str = "auto") -> Iterator[Table]:
     """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
 
-    Where two names stand for the same thing, it comes once. A matrix that is held twice has taken messages that nobody counts: so
-    that is for those who ask for the algorithm by its name.
+    Two names of the same table give it once. Copies of a matrix have taken messages that are not
+    counted: so tables with copies are only for callers who name the algorithm.
     """
     seen = set()
     for table in _list_tables(product, ranks, machine):
@@ -290,7 +290,7 @@ def _list_flat_grids(ranks: int, first: int, second: int) -> list[tuple[int, int
 
 
 def _stays(product: Product, table: Table) -> bool:
-    """Whether the rule leaves C in place on a grid of 2-D blocks; where it does not, a box does the same with fewer words."""
+    """Whether the rule does not move C on a grid of 2-D blocks; if it moves C, a box does the same with fewer words."""
     chosen, _ = roles.choose(table.A, table.B, table.C, product.m, product.n, product.k, tuple(table.sizes.items()))
     return chosen.carries == table.roles.carries
 
@@ -310,7 +310,7 @@ def _identify(table: Table) -> tuple[Any, ...]:
 
 
 def list_moves(product: Product, table: Table) -> Iterator[Move]:
-    """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
+    """List what the first rank receives. By Cannon it may be more, if the sides of a grid do not divide each other."""
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
     walked = table.walked if SCHEDULES[table.schedule].walks else ""
     yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
@@ -323,7 +323,7 @@ def list_moves(product: Product, table: Table) -> Iterator[Move]:
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
-    """The table with its axes in the order in which messages take least time, and its closed forms."""
+    """Estimate a table in closed form, with its axes in the order in which messages take the least time."""
     moved, sizes, chosen = tuple(list_moves(product, table)), table.sizes, table.roles
     dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
@@ -336,7 +336,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
 
 
 def _estimate_overhead(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
-    """Seconds that messages, and the products of panels, take however small they are.
+    """Estimate the seconds that messages and products of panels take at any size.
 
     With each panel of A, one of B is multiplied.
     """
@@ -355,7 +355,7 @@ def _estimate_overhead(table: Table, moved: Iterable[Move], placed: Sizes, machi
 def find_fastest(
     product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, name: str = "auto"
 ) -> Found[Costed]:
-    """Local: the fastest ways on so many ranks and, where one on fewer ranks of the machine's ladder is faster, that one, too.
+    """Local: find the fastest ways on so many ranks and, if one on fewer ranks of the machine's ladder is faster, that one, too.
 
     name: of an algorithm, which is the only one then
     """
@@ -370,14 +370,14 @@ def find_fastest(
 def find_fastest_on(
     product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, limit: float = inf, name: str = "auto"
 ) -> Found[Costed]:
-    """Local: the fastest ways on so many ranks, some of which may be idle."""
+    """Local: find the fastest ways on so many ranks, some of which may be idle."""
     comm = imagined(ranks, machine)
     guesses = (guess(product, table, machine) for table in list_tables(product, ranks, machine, name))
     return search(guesses, lambda choice: make_plan(product, choice, machine, comm), count, MOST, memory, limit)
 
 
 def make_plan(product: Product, choice: Choice, machine: Machine, comm: DryComm) -> Costed:
-    """Local: the plan of a choice, with the matrices in the algorithm's own layouts."""
+    """Local: make the plan of a choice, with the matrices in the algorithm's own layouts."""
     table, grid = choice.table, choice.grid(comm)
     A, B, C = (Operand(shape, layout, grid) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     boxed = None if choice.name in ON_GRID else table
