@@ -173,7 +173,7 @@ def find_wrong_rows(
     """Find the rows in which images of a product in this dtype are too far from the expected ones, for their sizes `most`.
 
     All terms of a sum may err: also the ranks' addends, and elements rounded to 16 bits. factor:
-    the share of underflow.
+    of the underflow that is allowed.
     """
     if found.dtype.kind in "iu":
         return (found.astype(dtype) != expected.astype(dtype)).any(axis=-1)

@@ -102,8 +102,8 @@ class Description:
 
     @cached_property
     def needs_no_conversion(self) -> bool:
-        """Whether A and B are multiplied without a conversion, if they are on the plan's very grid and of its dtype.
+        """Whether A and B are multiplied without a conversion.
 
-        Conjugates are not.
+        They must be on the plan's very grid, of its dtype, and not conjugated.
         """
         return all(self.stays[:2]) and not (self.A.layout.partial or self.B.layout.partial)

@@ -27,7 +27,7 @@ class Move:
     """Words that the first rank receives from ranks that differ from it along `axes`.
 
     The words are addends of a sum, one in each message, or parts of a gather of `whole` words with
-    the rank's own. Parts that come in steps are copied afterwards, each in one of `copies`.
+    the rank's own. Parts that come in steps are copied one by one afterwards: `copies`.
     """
 
     axes: tuple[str, ...]
