@@ -81,7 +81,7 @@ def draw_size(random: Random) -> int:
 
 def make_product(random: Random, ranks: int, machine: Machine) -> PlanBuilder:
     """A product of matrices in 2-D blocks."""
-    grid = pdla.ProcessGrid(pdla.balanced_shape(ranks), comm=dry.imagined(ranks, machine))
+    grid = pdla.ProcessGrid(pdla.balanced_shape(ranks), comm=dry.make_communicator(ranks, machine))
     m, n, k = (draw_size(random) for _ in "mnk")
     A, B, C = (Operand(shape, LAYOUT, grid) for shape in ((m, k), (k, n), (m, n)))
     return PlanBuilder(A, B, C, np.dtype(float), Options(), machine)
@@ -109,7 +109,7 @@ def predict_pair(what: str, random: Random, ranks: int, name: str) -> tuple[str,
     machine = Machine.load(name)
     if what == "product":
         plan = planner.make(make_product(random, ranks, machine))
-        return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.timed.seconds, time_all(plan)
+        return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.machine_cost.seconds, time_all(plan)
     kind, n = FACTORIZATIONS[what], draw_size(random)
     task = Task(kind.routine, n, n, np.dtype(float), machine)
     blocking = random.choice(price.cheapest(task, ranks)[:3])
@@ -124,7 +124,7 @@ def believed(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64
     Machines are drawn, and up to 64 ranks, or exactly so many; the ranks that a prediction runs dry
     are drawn as of thousands.
     """
-    with patch.object(dry.sampled, "__defaults__", (FEW, False)), patch.object(costs, "EVERY_RANK", FEW):
+    with patch.object(dry.sample_ranks, "__defaults__", (FEW, False)), patch.object(costs, "EVERY_RANK", FEW):
         for what in kinds.split(",") if kinds else ("product", *FACTORIZATIONS):
             random, ratios = Random(seed), {}
             for i in range(count):
@@ -153,7 +153,7 @@ def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
             else:
                 kind, n = FACTORIZATIONS[what], draw_size(random)
                 candidates = price.cheapest(Task(kind.routine, n, n, np.dtype(float), machine), size)
-                grid = pdla.ProcessGrid(pdla.balanced_shape(size), comm=dry.imagined(size, machine))
+                grid = pdla.ProcessGrid(pdla.balanced_shape(size), comm=dry.make_communicator(size, machine))
                 A = pdla.zeros((n, n), grid, LAYOUT)
                 plan = kind.call._make((A, A) if kind.call.solves else (A,), None, {}, machine)
                 seconds = {each: time_all_in(kind, n, each, machine) for each in {*candidates[:CANDIDATES], plan.blocking}}

@@ -15,7 +15,7 @@ EVERY_RANK = 16  # ranks up to which all of them are run
 Program = Callable[[DryComm], object]
 
 
-def sampled(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
+def sample_ranks(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
     """Local: choose the ranks to run: up to `every` all of them, of more those that may have the highest costs.
 
     The sample has the first and last rank along each axis of the grids, the middle rank, and the
@@ -37,14 +37,14 @@ def nodes_of(comm: Communicator, machine: Machine) -> Sequence[int]:
     return comm.homes if comm.nodes > 1 else machine.homes(comm.size)
 
 
-def imagined(ranks: int, machine: Machine) -> DryComm:
+def make_communicator(ranks: int, machine: Machine) -> DryComm:
     """Local: make a dry communicator of so many ranks of a machine."""
     comm = DryComm(0, ranks)
     comm.homes = machine.homes(ranks)
     return comm
 
 
-def as_here(comm: Communicator, program: Program, rank: int) -> Ledger:
+def run_here(comm: Communicator, program: Program, rank: int) -> Ledger:
     """Local: run one rank of this communicator dry, on its nodes and with its shared memory, and give the ledger."""
 
     def run(dry: DryComm) -> None:
@@ -54,7 +54,7 @@ def as_here(comm: Communicator, program: Program, rank: int) -> Ledger:
     return dry_run(comm.size, run, rank=rank)[1]
 
 
-def on_machine(comm: Communicator, program: Program, rank: int, machine: Machine) -> Ledger:
+def run_on_machine(comm: Communicator, program: Program, rank: int, machine: Machine) -> Ledger:
     """Local: run one rank dry on a machine, whose ranks send messages, with a clock, and give the ledger."""
 
     def run(dry: DryComm) -> None:

@@ -13,39 +13,40 @@ from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.matmul.schedules.base import AHEAD, even_width
 
-COSTED = 10  # ways, of least price, that are run dry where a machine is described
+COSTED = 10  # ways of least price that are run dry if a machine is described
 
 
 def make(builder: PlanBuilder) -> Plan:
-    """The cheapest plan for a builder: by price and, where a machine is described, of the best few the fastest on it."""
+    """Make the cheapest plan: by price or, if a machine is described, the fastest on it of the cheapest few."""
     if builder.options.memory_limit is not None:
-        return fitting(lean(builder), builder.options.memory_limit)
+        return fit(list_plans(builder), builder.options.memory_limit)
     if builder.machine.is_custom and not builder.is_decided:
-        return _fastest([builder.plan(way, builder.runners_up) for way in builder.list_contenders(COSTED)])
+        return _find_fastest([builder.plan(way, builder.runners_up) for way in builder.list_contenders(COSTED)])
     return builder.plan(builder.find_cheapest(), builder.runners_up)
 
 
-def _fastest(plans: Iterable[Plan]) -> Plan:
-    """The plan that is fastest on its machine; of equals the one whose first rank is faster."""
-    best, *others = sorted(plans, key=lambda plan: costs.clock(plan, costs.first(plan)).seconds)
+def _find_fastest(plans: Iterable[Plan]) -> Plan:
+    """Find the plan that is fastest on its machine; of equals the one whose first rank is faster."""
+    best, *others = sorted(plans, key=lambda plan: costs.clock(plan, costs.first_rank(plan)).seconds)
     for plan in others:
-        if costs.is_faster(plan, best.timed.seconds):
+        if costs.is_faster(plan, best.machine_cost.seconds):
             best = plan
     return best
 
 
-def lean(builder: PlanBuilder) -> Iterator[Plan]:
-    """The plans for a builder, cheapest first.
+def list_plans(builder: PlanBuilder) -> Iterator[Plan]:
+    """List the plans for a builder, cheapest first.
 
-    Where the caller leaves the choice, each is followed by plans in panels on its grid, which need
-    less memory.
+    If the caller leaves the choice, plans in panels on its grid, which need less memory, follow
+    each plan.
     """
     options = builder.options
     for way in builder.list_ways():
         yield (cheapest := builder.plan(way))
         how = SCHEDULES[way.schedule]
-        if options.schedule is None and how.straight_in_panels and way.table is not None and way.table == way.table.straight:
-            yield builder.plan(replace(way, schedule=how.straight_in_panels))
+        faces = way.table is not None and way.table == way.table.with_whole_faces
+        if faces and options.schedule is None and how.in_panels_from_any_layout:
+            yield builder.plan(replace(way, schedule=how.in_panels_from_any_layout))
         name = how.in_panels
         if name and options.schedule in (None, name) and (options.algorithm not in SCHEDULES or options.algorithm == name):
             for walked in "knm" if way.table is not None else (None,):
@@ -54,17 +55,17 @@ def lean(builder: PlanBuilder) -> Iterator[Plan]:
                     yield plan
 
 
-def fitting(plans: Iterable[Plan], limit: int) -> Plan:
-    """The first plan within the limit (bytes of workspace a rank), its panels as narrow as that needs. PlanError if none is."""
+def fit(plans: Iterable[Plan], limit: int) -> Plan:
+    """Find the first plan within the limit (bytes of workspace a rank), with panels as narrow as needed; PlanError if none is."""
     above: list[tuple[float, Plan]] = []
     for plan in plans:
-        thinnest = _thinnest(plan)
-        least = _least(thinnest)
-        peak, narrowed = (least, plan) if least > limit else _narrowed(plan, limit)
+        thinnest = _with_thinnest_panels(plan)
+        least = _bound_workspace(thinnest)
+        peak, narrowed = (least, plan) if least > limit else _narrow(plan, limit)
         if peak <= limit:
             return narrowed
         above.append((peak, thinnest))
-    peak, leanest = _leanest(above)
+    peak, leanest = _find_leanest(above)
     if peak > limit:
         raise PlanError(
             f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.full_name} "
@@ -73,10 +74,10 @@ def fitting(plans: Iterable[Plan], limit: int) -> Plan:
     return leanest
 
 
-def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
-    """The plan that needs the least workspace, and its bytes; `guessed`: each plan with about how much it needs at least.
+def _find_leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
+    """Find the plan of least workspace, and its bytes; `guessed`: each plan with an estimate of its least bytes.
 
-    One rank is run dry first: a plan that needs no less on it need not be tried on the others.
+    One rank is run dry first: a plan that needs no less on it is not tried on the others.
     """
     (_, leanest), *others = sorted(guessed, key=lambda pair: pair[0])
     for guess, plan in others:
@@ -88,13 +89,13 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
     return leanest.peak, leanest
 
 
-def _least(plan: Plan) -> int:
+def _bound_workspace(plan: Plan) -> int:
     """A lower bound on a plan's workspace, in bytes, without a dry run: what the grid's first rank must hold at once.
 
-    That is the blocks of A, B and C in native layouts in which they do not come already; C's
-    addends, where they are summed over ranks; and the larger of what is needed at first and of what
-    is needed at last. At first that is what is gathered of A and B, unless in memory that ranks
-    share, and panels, those under way too; at last the addends that come, if along one axis.
+    It holds the blocks of converted matrices in native layouts, and C's addends, if they are
+    summed. To these the larger of two parts is added. Before the products it is the gathered parts
+    of A and B, unless in memory that ranks share, and panels. After them it is the addends that
+    arrive, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     how = plan.how
@@ -118,8 +119,8 @@ def _least(plan: Plan) -> int:
     return plan.dtype.itemsize * (words + max(at_first, at_last))
 
 
-def _thinnest(plan: Plan) -> Plan:
-    """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
+def _with_thinnest_panels(plan: Plan) -> Plan:
+    """The plan with the narrowest panels to try: about MOST_PANELS, a rank's indices cut evenly."""
     if not plan.how.walks:
         return plan
     common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
@@ -127,17 +128,17 @@ def _thinnest(plan: Plan) -> Plan:
     return replace(plan, panel=min(plan.panel, PANEL, max(1, -(-common // pieces))))
 
 
-def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The plan with its panels halved until it keeps the limit, and its bytes of workspace.
+def _narrow(plan: Plan, limit: int) -> tuple[float, Plan]:
+    """Halve the plan's panels until it keeps the limit; gives the bytes of workspace, and the plan.
 
-    Where no width keeps it, about how many bytes it needs at least.
+    If no width keeps it, the bytes are an estimate of the least.
 
-    One rank is run dry first: a plan that is too much for it need not be tried on the others.
+    One rank is run dry first: a plan above the limit there is not tried on the others.
     """
-    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(_first(plan)), plan, limit)
+    least, narrowed = _narrow_by(lambda plan: plan.peak_of(_first(plan)), plan, limit)
     if least > limit:
         return least, plan
-    return _narrowed_by(lambda plan: plan.peak, narrowed, limit)
+    return _narrow_by(lambda plan: plan.peak, narrowed, limit)
 
 
 def _first(plan: Plan) -> int:
@@ -145,14 +146,13 @@ def _first(plan: Plan) -> int:
     return int(plan.grid.ranks.flat[0])
 
 
-def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The same, where `peak_of` gives a plan's bytes of workspace.
+def _narrow_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
+    """The same, with `peak_of` to find a plan's bytes of workspace.
 
-    A dry run takes the longer the more panels there are. But where there are more than can be under
-    way, workspace grows linearly with their width: so the bytes at two widths tell, without
-    narrower ones being run, whether any width can keep the limit.
+    A dry run of more panels takes longer. With more panels than have buffers, workspace is linear
+    in their width. Then the bytes at two widths tell whether any width keeps the limit.
     """
-    peak, thinnest = peak_of(plan), _thinnest(plan).panel
+    peak, thinnest = peak_of(plan), _with_thinnest_panels(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
     width = even_width(walk.find_widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)

@@ -18,7 +18,7 @@ from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.candidates import ALGORITHMS, list_native_tables
 from pdla.matmul.choose.price import Order
 from pdla.matmul.choose.problem import Operand, Sizes
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import SCHEDULES
@@ -133,7 +133,7 @@ def predict_matmul(
 
 def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: str, limit: int | None, machine: Machine) -> Plan:
     """Local: find the plan of least price or, with a limit, the first that keeps it."""
-    comm = imagined(P, machine)
+    comm = make_communicator(P, machine)
 
     def make_builder(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
         grid = ProcessGrid.trust(table.shape, comm, order, table.axes)
@@ -145,9 +145,9 @@ def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: s
         builder = make_builder(*found[0], found[0][0].schedule)
         return builder.plan(builder.find_cheapest())
     shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
-    for table, order in found:  # each shape once: `lean` tries all its schedules
+    for table, order in found:  # each shape once: `list_plans` tries all its schedules
         shapes.setdefault(table.shape, (table, order))
-    return planner.fitting((plan for way in shapes.values() for plan in planner.lean(make_builder(*way, None))), limit)
+    return planner.fit((plan for way in shapes.values() for plan in planner.list_plans(make_builder(*way, None))), limit)
 
 
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:

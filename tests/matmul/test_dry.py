@@ -10,17 +10,18 @@ from pdla.model.machine import Machine
 
 
 def test_of_few_ranks_all_are_run_and_of_many_corners_the_middle_and_the_second_node():
-    comm = dry.imagined(24, Machine(node=5))
+    comm = dry.make_communicator(24, Machine(node=5))
     grid = ProcessGrid((4, 6), comm=comm)
     corners = {grid.ranks[i, j] for i in (0, -1) for j in (0, -1)}
-    assert dry.sampled(comm, [grid], 24) == list(range(24))
-    assert dry.sampled(comm, [grid], 23) == sorted({*corners, 12, 5})
+    assert dry.sample_ranks(comm, [grid], 24) == list(range(24))
+    assert dry.sample_ranks(comm, [grid], 23) == sorted({*corners, 12, 5})
     seconds = {grid.ranks[i, j] for i in (0, 1, -1) for j in (0, 1, -1)}
-    assert dry.sampled(comm, [grid], 23, second=True) == sorted({*seconds, 12, 5})
+    assert dry.sample_ranks(comm, [grid], 23, second=True) == sorted({*seconds, 12, 5})
 
 
 def test_the_nodes_are_those_of_the_ranks_here_or_else_the_machine_s():
-    assert dry.imagined(5, Machine(node=2)).homes == (0, 0, 1, 1, 2) and not dry.imagined(2, Machine(node=2)).homes
+    assert dry.make_communicator(5, Machine(node=2)).homes == (0, 0, 1, 1, 2)
+    assert not dry.make_communicator(2, Machine(node=2)).homes
 
     def nodes(comm, homes):
         comm.homes = homes

@@ -68,8 +68,8 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     def program(comm):
         grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
         sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
-        plans = list(planner.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine())))
-        return [(planner._least(plan), plan.predicted.peak_workspace) for plan in plans]
+        plans = list(planner.list_plans(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine())))
+        return [(planner._bound_workspace(plan), plan.predicted.peak_workspace) for plan in plans]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found)
@@ -86,8 +86,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
         for shape, mnk in ((2, 3), (60, 50, 70)), ((1, 6), (30, 30, 300)):
             grid, (m, n, k) = ProcessGrid(shape, comm=comm), mnk
             sides = [Operand(size, LAYOUT, grid) for size in ((m, k), (k, n), (m, n))]
-            plans += planner.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine()))
-        return [(planner._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
+            plans += planner.list_plans(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine()))
+        return [(planner._bound_workspace(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found) and any(bound > peak / 3 for bound, peak in found)
@@ -139,7 +139,7 @@ def test_each_plan_is_followed_by_panels_on_its_own_grid():
     def program(comm, options):
         side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
         builder = PlanBuilder(side, side, None, np.dtype(float), options, Machine())
-        return [(plan.full_name, plan.walk.dimension) for plan in planner.lean(builder)]
+        return [(plan.full_name, plan.walk.dimension) for plan in planner.list_plans(builder)]
 
     own = pdla.dry_run(4, program, Options(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]
@@ -206,7 +206,7 @@ def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
 def on_machine(mnk, ranks, name):
     """What plans a product of matrices in 2-D blocks on a described machine."""
     machine = Machine.load(name)
-    grid = ProcessGrid(pdla.balanced_shape(ranks), comm=dry.imagined(ranks, machine))
+    grid = ProcessGrid(pdla.balanced_shape(ranks), comm=dry.make_communicator(ranks, machine))
     m, n, k = mnk
     A, B, C = (Operand(shape, LAYOUT, grid) for shape in ((m, k), (k, n), (m, n)))
     return PlanBuilder(A, B, C, np.dtype(float), Options(), machine)
@@ -218,10 +218,10 @@ def test_of_the_ways_of_least_price_the_fastest_on_the_machine_is_taken(mnk, ran
     seconds = []
     for way in builder.list_contenders(planner.COSTED):
         plan = builder.plan(way)
-        ledgers = [dry.on_machine(plan.grid.comm, costs._program(plan), rank, plan.machine) for rank in range(ranks)]
+        ledgers = [dry.run_on_machine(plan.grid.comm, costs._program(plan), rank, plan.machine) for rank in range(ranks)]
         seconds.append(max(ledger.seconds for ledger in ledgers))
     taken = planner.make(builder)
-    assert taken.timed.seconds == min(seconds) < 0.9 * seconds[0]
+    assert taken.machine_cost.seconds == min(seconds) < 0.9 * seconds[0]
 
 
 def test_rows_of_a_grid_that_nodes_cut_are_timed_as_their_slowest_rank():
@@ -230,4 +230,4 @@ def test_rows_of_a_grid_that_nodes_cut_are_timed_as_their_slowest_rank():
     (plan,) = (builder.plan(way) for way in builder.list_contenders(12) if way.schedule == way.algorithm == "summa")
     clocks = [costs.clock(plan, rank).seconds for rank in range(35)]
     corners = [0, 6, 17, 28, 34]
-    assert plan.timed.seconds == max(clocks) > 1.5 * max(clocks[rank] for rank in corners)
+    assert plan.machine_cost.seconds == max(clocks) > 1.5 * max(clocks[rank] for rank in corners)

@@ -12,7 +12,7 @@ from pdla.comm.ledger import Event, timed
 from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.options import Options
 from pdla.matmul.plan import costs
 from pdla.model.machine import Machine
@@ -99,7 +99,7 @@ def planned(comm, n, machine):
 
 def predicted(ranks, n, machine=MACHINE):
     """Where the time of that product goes on a machine."""
-    return split_ledgers(costs.clocked(planned(imagined(ranks, machine), n, machine)[0]), ranks)
+    return split_ledgers(costs.clock_ranks(planned(make_communicator(ranks, machine), n, machine)[0]), ranks)
 
 
 def test_a_prediction_has_the_spans_of_the_run():

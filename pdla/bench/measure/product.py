@@ -18,7 +18,7 @@ from pdla.errors import PlanError
 from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.options import Options
 from pdla.matmul.plan import costs
 from pdla.matmul.schedules import SCHEDULES
@@ -177,7 +177,7 @@ def predict_case(case: Case, algorithm: str, ranks: int, machine: Machine) -> Sp
 
 def predict_split(plan: pdla.Plan) -> Split:
     """Predict the split of a plan's time on its machine, by the dry runs behind its cost."""
-    return split_ledgers(costs.clocked(plan), plan.grid.comm.size)
+    return split_ledgers(costs.clock_ranks(plan), plan.grid.comm.size)
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
@@ -189,7 +189,7 @@ def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
 
 def _plan_dry(case: Case, ranks: int, machine: Machine) -> tuple[pdla.Plan, Operands]:
     """Plan a case on dry ranks of a machine; return plan and operands. Raises PlanError if the algorithm does not fit."""
-    grid = pdla.ProcessGrid(case.grid, comm=imagined(ranks, machine))
+    grid = pdla.ProcessGrid(case.grid, comm=make_communicator(ranks, machine))
     operands = random_operands(case, grid)
     A, B = map(Operand.of, operands)
     C = Operand((case.m, case.n), LAYOUT, grid)

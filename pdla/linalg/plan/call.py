@@ -36,7 +36,7 @@ from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.plan.stacked import of_each
 from pdla.linalg.products.stacks import Stack
 from pdla.matmul.api import plans_of
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import check_array, zeros
@@ -142,7 +142,7 @@ class Call:
 
         A, of this shape, lies in these blocks, as the rows of B do, which has so many columns, where there is a B.
         """
-        grid = ProcessGrid.trust(blocking.shape, imagined(ranks, machine), None)
+        grid = ProcessGrid.trust(blocking.shape, make_communicator(ranks, machine), None)
         A = zeros(shape, grid, in_blocks(blocking.shape, blocking.block), dtype=dtype)
         if not self.solves:
             return self._make((A,), None, {"overwrite_a": True}, machine)

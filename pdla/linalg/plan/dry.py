@@ -17,7 +17,7 @@ from pdla.linalg.panels.rows import ANY, RARE, deviating
 from pdla.linalg.plan.price import Blocking
 from pdla.matmul import dry
 from pdla.matmul.choose.problem import Operand
-from pdla.matmul.plan import ghost
+from pdla.matmul.plan import make_ghost
 from pdla.matrix.core import DistMatrix
 from pdla.model.cost import Cost
 from pdla.model.machine import Machine
@@ -60,12 +60,12 @@ def _ledgers(
         run(*(_ghost(X, grids[X.grid]) if isinstance(X, Operand) else X for X in operands))
 
     if machine is None:
-        return [dry.as_here(here, program, rank) for rank in dry.sampled(here, [*given, place], second=True)]
-    return [dry.on_machine(here, program, rank, machine) for rank in dry.sampled(here, [*given, place])]
+        return [dry.run_here(here, program, rank) for rank in dry.sample_ranks(here, [*given, place], second=True)]
+    return [dry.run_on_machine(here, program, rank, machine) for rank in dry.sample_ranks(here, [*given, place])]
 
 
 def _ghost(X: Operand, grid: ProcessGrid) -> DistMatrix:
-    return ghost(replace(X, grid=grid), grid, np.dtype(X.dtype))
+    return make_ghost(replace(X, grid=grid), grid, np.dtype(X.dtype))
 
 
 def first_fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:

@@ -31,7 +31,7 @@ from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
 from pdla.matmul.choose.problem import Operand
-from pdla.matmul.dry import sampled
+from pdla.matmul.dry import sample_ranks
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import check_array
@@ -410,7 +410,7 @@ class FactorPlan:
     def many_steps(self) -> bool:
         """Whether dry runs of some ranks would take many steps in all, or there are many ranks."""
         comm = self.A.grid.comm
-        ranks, steps = sampled(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
+        ranks, steps = sample_ranks(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
         return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
 
     @cached_property

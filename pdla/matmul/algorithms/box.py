@@ -18,7 +18,7 @@ def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
 
 def tables(shape: tuple[int, int, int]) -> list[Table]:
     each = [(tabulate_box("3d", shape, name), schedule) for name, schedule in SCHEDULES.items()]
-    return [table.straight if schedule.needs_box else table for table, schedule in each]
+    return [table.with_whole_faces if schedule.needs_box else table for table, schedule in each]
 
 
 ALGORITHM = Algorithm("3d", shapes, tables)

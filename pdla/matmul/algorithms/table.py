@@ -176,7 +176,7 @@ class Table:
         return Layout.trust(*map(tuple, nests))
 
     @property
-    def straight(self) -> Table:
+    def with_whole_faces(self) -> Table:
         """The table whose layouts of A and B are those of whole faces: nothing is gathered after the conversion."""
         roles = self.roles
         return replace(self, A=roles.A, B=roles.B)

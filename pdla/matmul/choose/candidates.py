@@ -209,8 +209,8 @@ def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
 
     The other tables convert to shares, which are then gathered.
     """
-    ways = [(table, SCHEDULES[table.schedule].straight) for table in tables]
-    return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
+    ways = [(table, SCHEDULES[table.schedule].to_faces) for table in tables]
+    return [replace(table.with_whole_faces, schedule=schedule) for table, schedule in ways if schedule]
 
 
 def _turn_faces(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Table:

@@ -144,7 +144,7 @@ def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -
     """A table with ranks in this order, and its price."""
     words, stay = table.words(*q.mnk), is_native(q, table, order)
     if SCHEDULES[table.schedule].reads_in_place and not stay:
-        return _price_in_place(q, holdings, table.straight, order)
+        return _price_in_place(q, holdings, table.with_whole_faces, order)
     if stay:
         moved, received, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.is_large:
@@ -187,7 +187,7 @@ def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray)
     if q.is_large or is_native(q, table, order):
         return price_native(q, table, order)
     in_place = SCHEDULES[table.schedule].reads_in_place
-    table = table.straight if in_place else table
+    table = table.with_whole_faces if in_place else table
     received = 0.0
     for X, layout, most, seen in zip(q.operands[:2], table.layouts, holdings.largest_blocks, q.seen, strict=False):
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most

@@ -103,7 +103,7 @@ class Sizes:
 
     @cached_property
     def seen(self) -> tuple[bool, bool]:
-        """Which of A and B all ranks see in shared memory (DistMatrix.shared): reading these takes no copy."""
+        """For A and for B: whether all ranks see it in shared memory (DistMatrix.shared), and read it without a copy."""
         return False, False
 
     @cached_property

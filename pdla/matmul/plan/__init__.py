@@ -7,7 +7,7 @@ cost         the cost of a run (costs.py), and the plan in words (explanation.py
 Users get a `Plan`: a description with all of these (plan.py).
 """
 
-from pdla.matmul.plan.costs import ghost
+from pdla.matmul.plan.costs import make_ghost
 from pdla.matmul.plan.plan import Plan
 
-__all__ = ["Plan", "ghost"]
+__all__ = ["Plan", "make_ghost"]

@@ -1,4 +1,4 @@
-"""What a plan costs: dry runs of the plan itself, as ranks that may have most."""
+"""The cost of a plan: dry runs of the plan itself, as ranks that may have most."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ from pdla.model.cost import Cost
 EVERY_RANK = 64  # ranks up to which all of them are run: a product's dry run takes a few milliseconds
 
 
-def predicted(plan: Description, timed: Cost) -> Cost:
-    """Local: the largest counts of the sampled ranks, as here, with the seconds of some on the plan's machine."""
-    counts = [count(plan, rank) for rank in _counted(plan)]
+def predict(plan: Description, cost: Cost) -> Cost:
+    """Local: predict the largest counts of sampled ranks of this communicator, with the seconds of some on the plan's machine."""
+    counts = [count(plan, rank) for rank in _sample_counted(plan)]
     received, messages, peak, flops = (max(figures) for figures in zip(*counts, strict=True))
-    return replace(timed, bytes_received=received, messages=messages, peak_workspace=peak, flops=flops)
+    return replace(cost, bytes_received=received, messages=messages, peak_workspace=peak, flops=flops)
 
 
-def timed(plan: Description) -> Cost:
-    """Local: the largest figures of some ranks of the plan's machine."""
-    return Cost.of(clocked(plan).values())
+def find_cost(plan: Description) -> Cost:
+    """Local: find the largest figures of some ranks of the plan's machine."""
+    return Cost.of(clock_ranks(plan).values())
 
 
 def peak(plan: Description) -> int:
     """Local: the most bytes of workspace of any of the sampled ranks."""
-    return max(count(plan, rank)[2] for rank in _counted(plan))
+    return max(count(plan, rank)[2] for rank in _sample_counted(plan))
 
 
 def count(plan: Description, rank: int) -> tuple[int, int, int, int]:
-    """Local: bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run, made once."""
+    """Local: count the bytes and messages that one rank receives, its workspace and flops, by a dry run, made once."""
 
-    def counted() -> tuple[int, int, int, int]:
-        ledger = dry.as_here(plan.grid.comm, _program(plan), rank)
+    def run() -> tuple[int, int, int, int]:
+        ledger = dry.run_here(plan.grid.comm, _program(plan), rank)
         return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
 
-    return plan.memo.once(("dry", rank), counted)
+    return plan.memo.once(("dry", rank), run)
 
 
-def clocked(plan: Description) -> dict[int, Ledger]:
-    """Local: the ledgers of some ranks on the plan's machine."""
-    return {rank: clock(plan, rank) for rank in _timed(plan)}
+def clock_ranks(plan: Description) -> dict[int, Ledger]:
+    """Local: run some ranks dry on the plan's machine, and give their ledgers."""
+    return {rank: clock(plan, rank) for rank in _sample_timed(plan)}
 
 
 def is_faster(plan: Description, seconds: float) -> bool:
     """Local: whether the plan takes less than so many seconds on its machine. The first rank that takes more ends the dry runs."""
-    return all(clock(plan, rank).seconds < seconds for rank in _timed(plan))
+    return all(clock(plan, rank).seconds < seconds for rank in _sample_timed(plan))
 
 
 def clock(plan: Description, rank: int) -> Ledger:
-    """Local: the ledger of one rank on the plan's machine, from a dry run, made once."""
-    return plan.memo.once(("clock", rank), lambda: dry.on_machine(plan.grid.comm, _program(plan), rank, plan.machine))
+    """Local: run one rank dry on the plan's machine, once, and give its ledger."""
+    return plan.memo.once(("clock", rank), lambda: dry.run_on_machine(plan.grid.comm, _program(plan), rank, plan.machine))
 
 
-def first(plan: Description) -> int:
+def first_rank(plan: Description) -> int:
     """The first rank of the plan's grid, which has the largest blocks."""
     return int(plan.grid.ranks.flat[0])
 
@@ -74,16 +74,16 @@ def _grids(plan: Description) -> list[ProcessGrid]:
     return [plan.grid, plan.A.grid, plan.B.grid, plan.C.grid]
 
 
-def _timed(plan: Description) -> list[int]:
+def _sample_timed(plan: Description) -> list[int]:
     """The ranks whose seconds count; of very many the first alone."""
     comm = plan.grid.comm
-    return dry.sampled(comm, _grids(plan), EVERY_RANK) if comm.size <= problem.LARGE else [first(plan)]
+    return dry.sample_ranks(comm, _grids(plan), EVERY_RANK) if comm.size <= problem.LARGE else [first_rank(plan)]
 
 
-def _counted(plan: Description) -> list[int]:
+def _sample_counted(plan: Description) -> list[int]:
     """The ranks whose bytes count; of very many not the second along an axis."""
     comm = plan.grid.comm
-    return dry.sampled(comm, _grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
+    return dry.sample_ranks(comm, _grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
 
 
 def _program(plan: Description) -> dry.Program:
@@ -91,14 +91,14 @@ def _program(plan: Description) -> dry.Program:
 
     def program(comm: DryComm) -> None:
         alike = {grid: grid.with_comm(comm) for grid in _grids(plan)}
-        a, b, c = (ghost(X, alike[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
+        a, b, c = (make_ghost(X, alike[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
         running.run(replace(plan, grid=alike[plan.grid]), a, b, c, 1, int(plan.adds), Workspace())
 
     return program
 
 
-def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
-    """A matrix like X without data, on a dry world's copy of its grid; dtype: used where X has none."""
+def make_ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
+    """Make a matrix like X without data, on a dry world's copy of its grid; dtype: used if X has none."""
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
     kind = X.dtype or dtype

@@ -104,6 +104,6 @@ class Description:
     def needs_no_conversion(self) -> bool:
         """Whether A and B are multiplied without a conversion.
 
-        They must be on the plan's very grid, of its dtype, and not conjugated.
+        A and B must be on the plan's very grid, of its dtype, and not conjugated.
         """
         return all(self.stays[:2]) and not (self.A.layout.partial or self.B.layout.partial)

@@ -142,12 +142,12 @@ class Plan(Description):
         Bytes, messages and workspace are those of this communicator's ranks. Seconds are by the
         clocks of ranks of the plan's machine, on its nodes.
         """
-        return costs.predicted(self, self.timed)
+        return costs.predict(self, self.machine_cost)
 
     @cached_property
-    def timed(self) -> Cost:
+    def machine_cost(self) -> Cost:
         """The same as ranks of the plan's machine count it: fewer dry runs."""
-        return costs.timed(self)
+        return costs.find_cost(self)
 
     def peak_of(self, rank: int) -> int:
         """Predict the workspace of one rank.

@@ -71,8 +71,8 @@ class Schedule(ABC):
     keeps_copies      copies of C come out equal: all ranks add products in the same order
     splits_sums       C may be summed along two axes of a grid
     turns_faces       any face may be cut along either dimension, as none comes in panels
-    straight          the schedule by which A and B come to a box's faces in one step, from any layout; empty: there is none
-    in_panels         the schedule that needs less memory, panel by panel;  straight_in_panels: the same from any layout
+    to_faces          the schedule by which A and B come to a box's faces in one step, from any layout; empty: there is none
+    in_panels         the schedule that needs less memory, panel by panel;  in_panels_from_any_layout: the same
     """
 
     name: str
@@ -84,9 +84,9 @@ class Schedule(ABC):
     keeps_copies = True
     splits_sums = True
     turns_faces = False
-    straight = ""
+    to_faces = ""
     in_panels = ""
-    straight_in_panels = ""
+    in_panels_from_any_layout = ""
 
     @abstractmethod
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:

@@ -213,7 +213,7 @@ class SumRing:
         self.slice, self.part, self.sums = number, part, taken
 
     def return_sums(self) -> None:
-        """Send the sums to the owner of their part. This rank's own sums are in C after `finish_shift`."""
+        """Send the sums to the owner of their part. After `finish_shift` this rank's own sums are in C."""
         if self.slice < 0:
             return
         block, place = self.stream.X.stored, self.stream.place(self.shares[self.slice].mine)

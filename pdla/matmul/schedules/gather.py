@@ -305,7 +305,7 @@ class Gather(Schedule):
 
     name = "gather"
     is_algorithm = turns_faces = True
-    straight, in_panels, straight_in_panels = "gather", "summa", "fetch"
+    to_faces, in_panels, in_panels_from_any_layout = "gather", "summa", "fetch"
 
     def suits(self, traffic: Traffic) -> bool:
         return traffic.in_panels <= LITTLE

@@ -128,7 +128,7 @@ class Summa(Schedule):
 
     name = "summa"
     is_algorithm = walks = True
-    straight, in_panels = "fetch", "summa"
+    to_faces, in_panels = "fetch", "summa"
 
     def suits(self, traffic: Traffic) -> bool:
         return True

@@ -62,7 +62,7 @@ class Seconds:
 
     @property
     def promise(self) -> float:
-        """An estimate that ranks candidates. It leaves `saved` out, since all-gathers, which save, overlap less than panels."""
+        """An estimate that ranks candidates. `saved` is left out, since all-gathers, which save, overlap less than panels."""
         messages = self.near + self.far
         return self.work + messages - self.hides * min(self.work, messages) + self.overhead
 

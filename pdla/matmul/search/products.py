@@ -20,7 +20,7 @@ from pdla.matmul.algorithms.table import Table
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.price import Way
 from pdla.matmul.choose.problem import Operand
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
@@ -47,7 +47,7 @@ class Product:
     m, n, k : int
         A is m x k, B is k x n.
     dtype : str, optional
-        Of A, B and C.
+        The shapes of A, B and C.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class Product:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Of A, B and C."""
+        """The dtype of A, B and C."""
         return (self.m, self.k), (self.k, self.n), (self.m, self.n)
 
     def lower_bound(self, ranks: int) -> float:
@@ -218,12 +218,12 @@ class Costed:
     @property
     def least(self) -> float:
         """Seconds of the first rank."""
-        return costs.clock(self.plan, costs.first(self.plan)).seconds
+        return costs.clock(self.plan, costs.first_rank(self.plan)).seconds
 
     @property
     def seconds(self) -> float:
         """Seconds of the plan, on its machine."""
-        return self.plan.timed.seconds
+        return self.plan.machine_cost.seconds
 
     @property
     def cost(self) -> Cost:
@@ -233,7 +233,7 @@ class Costed:
     @property
     def size(self) -> int:
         """Bytes that a rank needs."""
-        return self.plan.timed.peak_workspace + self.matrices
+        return self.plan.machine_cost.peak_workspace + self.matrices
 
 
 # ---------------------------------------------------------------------------------------------- what there is
@@ -371,7 +371,7 @@ def find_fastest_on(
     product: Product, ranks: int, machine: Machine, count: int = 1, memory: float = inf, limit: float = inf, name: str = "auto"
 ) -> Found[Costed]:
     """Local: find the fastest ways on so many ranks, some of which may be idle."""
-    comm = imagined(ranks, machine)
+    comm = make_communicator(ranks, machine)
     guesses = (guess(product, table, machine) for table in list_tables(product, ranks, machine, name))
     return search(guesses, lambda choice: make_plan(product, choice, machine, comm), count, MOST, memory, limit)
 

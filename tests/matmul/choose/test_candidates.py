@@ -213,7 +213,7 @@ def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
 
 def test_ranks_that_are_placed_anew_share_their_nodes_again():
     q = cluster(6, 2, 1600, 6400, 1600)
-    way = next(way for way in list_ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
+    way = next(way for way in list_ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.with_whole_faces)
     way = replace(way, order=np.arange(12), price=1e9)
     [again] = candidates._relabel(q, price.Holdings(q), [way])
     first, second = again.order.reshape(6, 2).T

@@ -52,7 +52,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
     table = replace(next(iter(NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
     in_place = schedule == "shared" and where != "hhh"
-    layouts = table.straight.layouts if in_place else table.layouts
+    layouts = table.with_whole_faces.layouts if in_place else table.layouts
 
     def program(comm):
         comm.homes, comm.shared_limit = homes, 0
@@ -77,8 +77,8 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     if in_place:
         read, moved = (max(sum(come for come, *_ in each[which]) for *_, each in every) for which in (np.s_[:2], np.s_[2:]))
         own = [0 if stay else max(each[i][2] for *_, each in every) for i, stay in enumerate(stays)]
-        assert (way.words, way.moved) == (table.straight.words(m, n, k) + read, moved)
-        straight = weighed(q, table.straight, order)
+        assert (way.words, way.moved) == (table.with_whole_faces.words(m, n, k) + read, moved)
+        straight = weighed(q, table.with_whole_faces, order)
         for seen in (False, True):  # whether all ranks see A as it is
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
@@ -147,7 +147,7 @@ def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
-    table = next(iter(NAMED["3d"].tables((2, 2, 1)))).straight
+    table = next(iter(NAMED["3d"].tables((2, 2, 1)))).with_whole_faces
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
         assert price.price_way(asked, price.Holdings(asked), table, np.arange(4)).stays[0] is stays

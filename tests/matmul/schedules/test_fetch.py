@@ -156,7 +156,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 def test_where_faces_come_at_once_they_can_come_in_panels_within_less_memory():
     def program(comm):
         A, B = exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=1), exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=2)
-        ways = planner.lean(PlanBuilder(*(Operand.of(X) for X in (A, B)), None, A.dtype, Options(box=(2, 2, 2)), Machine()))
+        ways = planner.list_plans(PlanBuilder(*(Operand.of(X) for X in (A, B)), None, A.dtype, Options(box=(2, 2, 2)), Machine()))
         plans = [(plan.schedule, plan.native[:2] == plan.roles.layouts[:2]) for plan in ways]
         return plans[plans.index(("gather", True)) + 1]
 

@@ -333,7 +333,7 @@ def test_two_operands_are_read_in_place_rather_than_one_sent():
 )
 def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, tried):
     q = replace(from_blocks(12, 12, 18, 24), shared=shared)
-    assert {(way.schedule, way.table == way.table.straight) for way in list_ways(q, "3d", box, None)} == tried
+    assert {(way.schedule, way.table == way.table.with_whole_faces) for way in list_ways(q, "3d", box, None)} == tried
     assert {way.schedule for way in list_ways(q, "3d", box, "gather")} == {"gather"}
     assert {way.schedule for way in list_ways(q, "2.5d", box, None)} == {"summa", "cannon"}
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.machines import AROUND, FREE, MIXED, RAGGED, SLOW, SMALL
 
 from pdla.comm.collectives import ring
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.search import estimate, products
 from pdla.matmul.search.products import Product
 from pdla.simulate import networks
@@ -27,7 +27,7 @@ def test_no_run_is_faster_or_smaller_than_its_closed_form(net, machine, monkeypa
     of = Product(40, 30, 50)
     for table in products.list_tables(of, 12, machine):
         guess = products.guess(of, table, machine)
-        way = products.make_plan(of, guess.choice, machine, imagined(12, machine))
+        way = products.make_plan(of, guess.choice, machine, make_communicator(12, machine))
         assert guess.seconds.least <= way.least * (1 + 1e-9) and way.least <= way.seconds, guess.choice
 
 

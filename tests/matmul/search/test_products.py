@@ -6,7 +6,7 @@ from math import prod
 import pytest
 from helpers.machines import FREE, MIXED
 
-from pdla.matmul.dry import imagined
+from pdla.matmul.dry import make_communicator
 from pdla.matmul.plan import costs
 from pdla.matmul.search import products
 from pdla.matmul.search.products import Product
@@ -14,8 +14,8 @@ from pdla.matmul.search.products import Product
 
 def first_rank(of, choice, ranks, machine):
     """The ledger of the first rank of a choice's grid."""
-    plan = products.make_plan(of, choice, machine, imagined(ranks, machine)).plan
-    return costs.clock(plan, costs.first(plan))
+    plan = products.make_plan(of, choice, machine, make_communicator(ranks, machine)).plan
+    return costs.clock(plan, costs.first_rank(plan))
 
 
 @pytest.mark.parametrize("sizes", [(24, 24, 24), (13, 29, 17)])
@@ -28,7 +28,7 @@ def test_what_products_receive_is_known_in_closed_form(sizes):
             words = sum(move.words for move in products.list_moves(of, table))
             more = table.schedule == "cannon" and found.bytes_received > 8 * words
             assert more or found.bytes_received == 8 * words, guess.choice
-            assert guess.size == products.make_plan(of, guess.choice, FREE, imagined(ranks, FREE)).matrices, guess.choice
+            assert guess.size == products.make_plan(of, guess.choice, FREE, make_communicator(ranks, FREE)).matrices, guess.choice
 
 
 @pytest.mark.parametrize("node", [1, 4])
