@@ -47,7 +47,7 @@ class Product:
     m, n, k : int
         A is m x k, B is k x n.
     dtype : str, optional
-        The shapes of A, B and C.
+        The dtype of A, B and C.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class Product:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """The dtype of A, B and C."""
+        """The shapes of A, B and C."""
         return (self.m, self.k), (self.k, self.n), (self.m, self.n)
 
     def lower_bound(self, ranks: int) -> float:
