@@ -57,7 +57,7 @@ def run(
             C.xp.copy(C.stored, before.stored)
         return plan.run(A, B, C, alpha, beta, *rest)
 
-    lost = "" if out is None or keep else "what was in out is lost: verify='keep' keeps it, and computes the product again"
+    lost = "" if out is None or keep else "out was overwritten: verify='keep' saves it, and computes the product again"
     return recompute_if_wrong(A.grid.comm, plan.run(A, B, out, alpha, beta, *rest), check.find_faults, recompute, lost)
 
 

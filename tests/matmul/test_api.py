@@ -195,7 +195,7 @@ REFUSED = {  # what is multiplied: A is 4 x 5, B 5 x 4, S 4 x 4, I the same of i
         lambda A, B, S, I: matmul(S, S, algorithm="summa", schedule="cannon"),
     ),
     "schedule that it has not": (
-        PlanError, "2.5d does not go by gather",
+        PlanError, "schedule='gather': 2.5d takes cannon or summa",
         lambda A, B, S, I: matmul(S, S, algorithm="2.5d", schedule="gather"),
     ),
     "panel of nothing": (PlanError, "panel=0", lambda A, B, S, I: matmul(S, S, panel=0)),

@@ -134,7 +134,7 @@ def test_the_block_is_named_by_its_rank_and_place(monkeypatch):
             pdla.matmul(A, B, out=C, schedule="gather", verify=True)
         return str(error.value)
 
-    said = "rank 2 has wrong elements in rows 16 to 16, columns 0 to 7; what was in out is lost: verify='keep'"
+    said = "rank 2 has wrong elements in rows 16 to 16, columns 0 to 7; out was overwritten: verify='keep'"
     told = set(pdla.run(4, program))
     assert len(told) == 1 and told.pop().startswith(said)
 

@@ -165,7 +165,7 @@ def _list_tables(
     named = BOX if algorithm == "auto" else NAMED[algorithm]
     known = {table.schedule for table in named.tables((1, 1, 1))}
     if schedule not in (None, *known):
-        raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
+        raise PlanError(f"schedule={schedule!r}: {named.name} takes {' or '.join(sorted(known))}")
     for sides in _list_shapes(q, named, shape, low_memory):
         tables = [*named.tables(sides)]
         suits = schedule or (_choose_schedule(q, tables[0]) if named is BOX else None)
