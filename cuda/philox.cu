@@ -214,8 +214,8 @@ INTEGERS(float64, double, 1)
 INTEGERS(complex64, float, 2)
 INTEGERS(complex128, double, 2)
 
-// flags[t] = 1 if NumPy skips one of the first `draws` halves of tile t = (rows[t / n], cols[t % n]), as the numbers 0 to count - 1
-// would not be equally frequent (Lemire, 2019): all later numbers are others then. A block takes tiles in turn.
+// flags[t] = 1 if NumPy skips one of the first `draws` halves of tile t = (rows[t / n], cols[t % n]), as else the numbers 0 to
+// count - 1 would not be equally frequent (Lemire, 2019). All later numbers are others then. A block takes tiles in turn.
 extern "C" __global__ void __launch_bounds__(256) passed_over(const Word* __restrict__ rows, const Word* __restrict__ cols, Word seed,
                                                               unsigned char* __restrict__ flags, long long size, long long n,
                                                               Word count, int parts, int draws)

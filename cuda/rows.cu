@@ -1,5 +1,5 @@
-// Operations on a matrix's rows, each kernel in one pass over memory: the parts of LayerNorm, RMSNorm and cross-entropy between which
-// ranks that share a row add up their sums. The formulas, and the names, are those of pdla/array/composed.py.
+// Operations on a matrix's rows, each kernel in one pass over memory: the parts of LayerNorm, RMSNorm and cross-entropy between
+// which ranks that share a row add up their sums. The formulas, and the names, are those of pdla/array/composed.py.
 //
 // A row belongs to a warp or a block; the order in which its threads' values are summed is the same in every launch.
 // Matrices m x n without gaps, at any alignment; vectors of m, or n, elements. Launch: blocks of W x H threads, where W is a warp

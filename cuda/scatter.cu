@@ -2,8 +2,8 @@
 //
 //     to[rows[u]][j] += from[order[i]][j]    for begins[u] <= i < begins[u + 1], one after another, and 0 <= u < count, 0 <= j < n
 //
-// No two of `rows` are equal, and one thread makes all additions to an element: the sums have the bits of a processor's, and copies of
-// a matrix on several ranks stay equal. Any strides. Launch: blocks of 256 threads, any grid. No headers.
+// No two of `rows` are equal, and one thread makes all additions to an element: the sums have the bits of a processor's, and copies
+// of a matrix on several ranks stay equal. Any strides. Launch: blocks of 256 threads, any grid. No headers.
 
 typedef long long Long;
 constexpr int THREADS = 256;

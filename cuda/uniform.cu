@@ -1,5 +1,5 @@
-// A number from [0, 1) for each row and column, a function of both and the key alone: splitmix64's mixing of counters, bit by bit the
-// result of `uniform` of pdla/array/numpy.py.
+// A number from [0, 1) for each row and column, a function of both and the key alone: splitmix64's mixing of counters, bit by bit
+// the result of `uniform` of pdla/array/numpy.py.
 //
 //     out[i][j] = mixed(mixed(rows[i] + key) + cols[j] * GOLDEN) / 2^64, cut to 53 bits,  0 <= i < m, 0 <= j < n
 //

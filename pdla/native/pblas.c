@@ -176,8 +176,8 @@ static int has(const pdla_call *call, int i, int along)
     return held(begin, d[IMB], d[MB], me, d[RSRC], all) < held(end, d[IMB], d[MB], me, d[RSRC], all);
 }
 
-/* End the job if an argument is NULL that this process must read or write. ScaLAPACK would crash; to NumPy, NULL means memory of its
-   own. alpha: its number among the routine's parameters, all of which have the same order from there on. */
+/* End the job if an argument is NULL that this process must read or write. ScaLAPACK would crash; to NumPy, NULL means memory of
+   its own. alpha: its number among the routine's parameters, all of which have the same order from there on. */
 static void refuse_null(const pdla_call *call, const char *name, int alpha, const void *const pointers[5])
 {
     const int beta = alpha + (call->has_b ? 9 : 5), numbers[] = {alpha, alpha + 1, alpha + 5, beta, beta + 1};
