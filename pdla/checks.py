@@ -100,7 +100,7 @@ def writeable(out: DistMatrix, name: str = "out") -> None:
     if not isinstance(base, np.ndarray) or not base.size:
         return
     if not base.flags.writeable:
-        raise ShapeError(f"{name} lies in memory that is only to be read: make it of an array that may be written to")
+        raise ShapeError(f"{name} is in read-only memory: make it of a writeable array")
     if not base.flags.forc and not has_no_overlap(base.shape, base.strides):
         raise ShapeError(f"{name} has two elements in one place, with strides {base.strides}: make it of an array that has none")
 
@@ -171,7 +171,7 @@ def written_to(out: Any, *operands: Any) -> None:
     elif not hasattr(out, "flags"):
         raise ShapeError(f"out is {kind_of(out)}: give a matrix, or an array for a vector")
     elif isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ShapeError("out lies in memory that is only to be read: give an array that may be written to")
+        raise ShapeError("out is in read-only memory: give a writeable array")
     written = out.base if isinstance(out, DistMatrix) else out
     for number, X in enumerate(operands):
         x = X.base if isinstance(X, DistMatrix) else X

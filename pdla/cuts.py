@@ -353,7 +353,7 @@ class Cuts:
         _check_axis(self, self.axis)
         ends = tuple(_to_int(self, end) for end in self.boundaries) if np.iterable(self.boundaries) else ()
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
-            raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
+            raise LayoutError(f"{self!r}: boundaries must start with 0 and never fall, one more than the axis has ranks")
         object.__setattr__(self, "boundaries", ends)
 
     def __repr__(self) -> str:

@@ -451,7 +451,7 @@ class Layout:
         """
         for i, n in zip(index, shape, strict=True):
             if not 0 <= i < n:
-                raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
+                raise LayoutError(f"element {index} is outside a matrix of shape {shape}")
         coords: dict[str, int] = {}
         for i, n, cuts in zip(index, shape, (self.rows, self.cols), strict=True):
             [(where, _)] = find_shares(n, cuts, sizes, IndexSet.interval(i, i + 1))

@@ -197,7 +197,7 @@ def _check_ranks(call: str, comm: Communicator, mesh: DeviceMesh) -> None:
     if not dist.is_initialized():
         raise GridError(f"{call}: torch.distributed is not initialised: {begin}")
     if dist.get_world_size() != comm.size:
-        told = "" if comm.size > 1 else "; a job of MPI's begins with mpirun, not with torchrun"
+        told = "" if comm.size > 1 else "; start a job of MPI's by mpirun, not by torchrun"
         raise GridError(f"{call}: torch.distributed has {dist.get_world_size()} ranks: {begin}{told}")
     if dist.get_rank() != comm.rank:
         raise GridError(f"{call}: torch.distributed numbers this rank {dist.get_rank()}, pdla {comm.rank}: {begin}")

@@ -161,7 +161,7 @@ def test_few_of_very_many_shares_are_looked_at():
 
 def test_owner_by_cuts():
     assert Layout(Cuts("col", (0, 4, 4, 9))).owner((4, 0), (9, 1), SIZES) == {"col": 2}
-    with pytest.raises(LayoutError, match=r"\(9, 0\) lies outside a matrix of shape \(9, 1\)"):
+    with pytest.raises(LayoutError, match=r"\(9, 0\) is outside a matrix of shape \(9, 1\)"):
         Layout("row").owner((9, 0), (9, 1), SIZES)
 
 
@@ -222,7 +222,7 @@ def test_partial_sums_have_no_order():
         (lambda: Layout(["row", "col"]), r"is a list: Layout\('row', 'col'\) cuts rows and columns; a tuple, rows=\("),
         (lambda: Layout("row", ["col", "depth"]), r"cols=\['col', 'depth'\] is a list: .*; a tuple, cols=\('col', 'depth'\), cuts"),
         (lambda: Layout(("row", Cuts("col", (0, 1, 2, 3)))), "must be the outermost cut"),
-        (lambda: Cuts("row", (1, 2, 3)), "boundaries must begin with 0"),
+        (lambda: Cuts("row", (1, 2, 3)), "boundaries must start with 0"),
         (lambda: Cuts("row", (0, 3, 2)), "never fall"),
         (lambda: Cyclic("row", 0), "block must be at least 1"),
         (lambda: Cyclic("row", 2**40 + 1), r"at most 2\^40"),
@@ -231,7 +231,7 @@ def test_partial_sums_have_no_order():
         (lambda: Balanced("row", 0), "unit must be at least 1"),
         (lambda: Balanced(("row", 3)), "the axis comes first, by its name"),
         (lambda: Balanced(None), "the axis comes first, by its name"),
-        (lambda: Cuts("row", 5), "boundaries must begin with 0"),
+        (lambda: Cuts("row", 5), "boundaries must start with 0"),
         (lambda: Layout(partial=None), "partial=None: give the name of an axis"),
         (lambda: Layout(partial=("row", 1)), r"partial=\('row', 1\): give the name of an axis"),
     ],

@@ -32,7 +32,7 @@ def view_foreign(call: str, x: Any, xp: ModuleType) -> Any:
         raise ShapeError(f"{call}: {kind_of(x)}, whose memory cannot be shared: {error}") from None
     raise DeviceError(
         f"{call}: {kind_of(x)} on a device (DLPack's kind {device}), matrices are made of {xp.name}'s arrays "
-        f"(PDLA_ARRAY={xp.name}): bring it to the host before, or set PDLA_ARRAY=cupy"
+        f"(PDLA_ARRAY={xp.name}): copy it to the host before, or set PDLA_ARRAY=cupy"
     )
 
 

@@ -46,7 +46,7 @@ def promote(*dtypes: np.dtype) -> np.dtype:
         return reduce(np.result_type, sorted(dtypes, key=_widest_float_first))
     except TypeError:
         names = " and ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
-        raise ShapeError(f"matrices of {names}: NumPy has no dtype for them, so bring them to one by astype") from None
+        raise ShapeError(f"matrices of {names}: NumPy has no common dtype: cast them to one by astype") from None
 
 
 def near_one(sizes: Any, dtype: np.dtype) -> Any:

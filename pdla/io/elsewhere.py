@@ -27,10 +27,10 @@ def _check_virtual(x: Any, file: str, name: str) -> None:
 
     found = next((place for place in _places(x, file) if place.exists()), None)
     if file != "." and found is None:
-        raise ValueError(f"dataset {x.name!r} is virtual, and lies in the file {file}, which is not there")
+        raise ValueError(f"dataset {x.name!r} is virtual, and needs the file {file}, which is missing")
     with nullcontext(x.file) if file == "." else h5py.File(found, "r") as opened:
         if name not in opened:
-            raise ValueError(f"dataset {x.name!r} is virtual, and lies in the dataset {name!r} of {file}, which is not there")
+            raise ValueError(f"dataset {x.name!r} is virtual, and needs the dataset {name!r} of {file}, which is missing")
         if isinstance(opened[name], h5py.Dataset):
             check_sources(opened[name])
 

@@ -116,7 +116,7 @@ class DistMatrix:
         if name == "local" and value is self.local:
             return  # A.local += 1 has written to the block, and assigns it again
         raise AttributeError(
-            f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
+            f"A.{name} = ...: a matrix has no attributes to set; A.local[...] = x and A[:, :] = B write to its memory, "
             "A.redistribute(layout) and A.astype(dtype) make another"
         )
 
@@ -497,7 +497,7 @@ class DistMatrix:
         check_same_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
         if self.layout.partial:
             raise LayoutError(
-                f"{operation} of A={self.description} and B={other.description}: A has partial sums, B does not lie as they do: "
+                f"{operation} of A={self.description} and B={other.description}: A has partial sums, B has another layout: "
                 "redistribute A to a layout without them first"
             )
         from pdla.matrix.redistribute import convert

@@ -138,7 +138,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
             raise ShapeError(f"from_local: {layout!r} on {grid!r} of {shape}: {fitting}")
         if grid.active and block.shape != expected:
             raise ShapeError(
-                f"the local block has shape {block.shape}; {layout!r} wants {expected} of {shape}: pdla.Cuts says which "
+                f"the local block has shape {block.shape}; {layout!r} needs {expected} of {shape}: pdla.Cuts says which "
                 "rows or columns each rank has, where they are not cut evenly"
             )
         if grid.active:
@@ -149,7 +149,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
         raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
     dtypes, orders, gaps = (set(each) for each in zip(*blocks, strict=True))
     if len(dtypes) > 1:
-        raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
+        raise ShapeError(f"from_local: blocks of different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
         block = grid.comm.xp.empty((0, 0), dtypes.pop())
     by_columns = "F" in orders and "C" not in orders
@@ -188,10 +188,10 @@ def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
     if xp.name not in (here.name, "meta"):
         raise DeviceError(
             f"from_local: the block is an array of {here.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
-            f"bring it there before, or set PDLA_ARRAY={here.name}"
+            f"copy it there before, or set PDLA_ARRAY={here.name}"
         )
     if here.name == "cupy" and block is not given:
-        raise DeviceError("from_local: the block lies on another GPU than this rank's matrices: make it after the first grid")
+        raise DeviceError("from_local: the block is on another GPU than this rank's matrices: make it after the first grid")
 
 
 def _find_order(block: Any) -> str:

@@ -176,7 +176,7 @@ def _find_shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
             raise ShapeError(f"{call}: matrices beside each other have the shapes {row}: give equally many rows")
     widths = [sum(n for _, n in row) for row in sizes]
     if len(set(widths)) > 1:
-        raise ShapeError(f"{call}: rows of matrices are {widths} columns wide, and should be alike")
+        raise ShapeError(f"{call}: rows of matrices are {widths} columns wide, and should be equally wide")
     return sum(row[0][0] for row in sizes), widths[0]
 
 

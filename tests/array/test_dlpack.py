@@ -59,7 +59,7 @@ def test_what_is_only_to_be_read_is_multiplied_and_not_written_to():
         x.flags.writeable = False
         A = pdla.from_local(Foreign(x), (4, 3), ProcessGrid(2), ROWS)
         assert (A.T @ A).gather().tolist() == [[4.0] * 3] * 3
-        with pytest.raises(ShapeError, match="out lies in memory that is only to be read"):
+        with pytest.raises(ShapeError, match="out is in read-only memory"):
             pdla.matmul(A, pdla.eye(3, A.grid, Layout()), out=A)
 
     pdla.run(2, program)

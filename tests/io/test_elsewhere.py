@@ -22,11 +22,11 @@ def test_a_virtual_dataset_has_its_sources(tmp_path):
     for name in ("virtual", "far", "inner", "nested"):
         assert same(loaded(2, path, dataset=name), x)
     for name in ("no file", "nowhere"):
-        assert "'/no file' is virtual, and lies in the file none.h5, which is not there" in load_error(path, dataset=name)
-    assert "lies in the dataset 'none' of source.h5, which is not there" in load_error(path, dataset="no dataset")
+        assert "'/no file' is virtual, and needs the file none.h5, which is missing" in load_error(path, dataset=name)
+    assert "needs the dataset 'none' of source.h5, which is missing" in load_error(path, dataset="no dataset")
     source.unlink()
     for name in ("virtual", "nested"):
-        assert "'/virtual' is virtual, and lies in the file source.h5, which is not there" in load_error(path, dataset=name)
+        assert "'/virtual' is virtual, and needs the file source.h5, which is missing" in load_error(path, dataset=name)
 
 
 def test_a_virtual_dataset_that_grows_with_its_sources(tmp_path):
@@ -38,7 +38,7 @@ def test_a_virtual_dataset_that_grows_with_its_sources(tmp_path):
     how.set_virtual(rows, b"100%%%b.h5", b"matrix", part)
     with h5py.File(path, "w") as file:
         h5py.h5d.create(file.id, b"matrix", h5py.h5t.NATIVE_DOUBLE, rows, dcpl=how)
-    assert "lies in the file 100%0.h5, which is not there" in load_error(path)
+    assert "needs the file 100%0.h5, which is missing" in load_error(path)
     for n in range(2):
         write(tmp_path / f"100%{n}.h5", x[2 * n : 2 * n + 2])
     assert same(loaded(2, path), x)
@@ -62,7 +62,7 @@ def test_a_virtual_dataset_s_sources_are_where_hdf5_looks_for_them(tmp_path, mon
     check()
     check(far / "link.h5")
     os.rename(tmp_path / "source.h5", far / "source.h5")
-    assert "source.h5, which is not there" in load_error(path, dataset="absolute")
+    assert "source.h5, which is missing" in load_error(path, dataset="absolute")
     for prefix in (str(far), f"/nowhere:{far}"):
         monkeypatch.setenv("HDF5_VDS_PREFIX", prefix)
         check()

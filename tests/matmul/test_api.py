@@ -180,7 +180,7 @@ REFUSED = {  # what is multiplied: A is 4 x 5, B 5 x 4, S 4 x 4, I the same of i
         ShapeError, "alpha=300: matrices of int8 cannot be multiplied by it", lambda A, B, S, I: matmul(I, I, alpha=300),
     ),
     "out in memory to be read": (
-        ShapeError, "out lies in memory that is only to be read",
+        ShapeError, "out is in read-only memory",
         lambda A, B, S, I: matmul(S, S, **out_in(np.frombuffer(bytes(32), float).reshape(2, 2))),
     ),
     "box of another algorithm": (

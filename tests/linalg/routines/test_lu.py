@@ -190,7 +190,7 @@ def test_what_may_be_overwritten_is_worked_on_where_it_lies():
     said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
     assert "overwrite_b: B shares memory" in said[1]
     said = raised(lambda comm: lu_factor(fixed(comm, a), overwrite_a=True))
-    assert "overwrite_a: A lies in memory that is only to be read" in said[1]
+    assert "overwrite_a: A is in read-only memory" in said[1]
     assert "overwrite_a: A shares memory" in raised(lambda comm: by_its_own_column(on((1,), a, Layout(), comm)), 1)[1]
 
 
