@@ -29,7 +29,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         cholesky_words eigh_words lu_words qr_words predict_matmul record syrk_words tagged tiled_order to_descriptor
-        predict_cholesky predict_eigh predict_lstsq predict_lu predict_qr predict_solve_triangular
+        predict_cholesky predict_eigh predict_lstsq predict_lu predict_polar predict_qr predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__eq__ DistMatrix.__neg__ DistMatrix.__rsub__ DistMatrix.__abs__ DistMatrix.__rpow__
         DistMatrix.__lt__ DistMatrix.__rtruediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy DistMatrix.matches_layout
         fill_diagonal tril triu
@@ -208,6 +208,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "assume_a": lambda here: ("gen", "pos"),
     "mode": lambda here: ("reduced", "r"), "pivoting": lambda here: both, "conjugate": lambda here: both,
     "subset_by_index": lambda here: (None, (0, 1)), "subset_by_value": lambda here: (None, (0.0, 2.0)),
+    "condition": lambda here: (None, 1e3),
     "rcond": lambda here: (None, 0.5), "tol": lambda here: (None, 0.5), "rtol": lambda here: (None, 0.5),
     "coefficients": lambda here: ("jordan", "polar_express"), "steps": lambda here: (None, 2),
     "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,

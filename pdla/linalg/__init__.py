@@ -5,7 +5,7 @@ from pdla.linalg.determinant import det, slogdet
 from pdla.linalg.eigen.eigh import eigh, eigh_words, eigvalsh, plan_eigh, predict_eigh
 from pdla.linalg.factor_files import load_factors, save_factors
 from pdla.linalg.functions.exponential import expm
-from pdla.linalg.functions.polar import newton_schulz, polar
+from pdla.linalg.functions.polar import newton_schulz, plan_polar, polar, predict_polar
 from pdla.linalg.functions.roots import inverse_root, signm
 from pdla.linalg.functions.spectral import funm, logm, sqrtm
 from pdla.linalg.inverse import inv, matrix_power
@@ -32,8 +32,8 @@ __all__ = [
     "FactorPlan", "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "eigh",
     "eigh_words", "eigvalsh", "einsum", "expm", "funm", "hemm", "her2k", "herk", "inv", "inverse_root", "load_factors", "logm",
     "lstsq", "lu", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matrix_rank", "matvec", "matvec_words", "multi_dot",
-    "newton_schulz", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lstsq", "plan_lu", "plan_qr",
-    "plan_solve", "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lstsq", "predict_lu",
-    "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm", "slogdet", "solve",
-    "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
+    "newton_schulz", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lstsq", "plan_lu", "plan_polar",
+    "plan_qr", "plan_solve", "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lstsq", "predict_lu",
+    "predict_polar", "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm",
+    "slogdet", "solve", "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import isfinite, sqrt
+from typing import Any
 
 import numpy as np
 
 from pdla.array.dtypes import near_one
-from pdla.checks import SIDES, communicator, describe_call, flags, one_of
+from pdla.checks import SIDES, communicator, describe_call, one_of
 from pdla.comm.agreement import agreed
+from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky
@@ -17,16 +19,27 @@ from pdla.linalg.functions.operand import prepare
 from pdla.linalg.inverse import inv
 from pdla.linalg.norms import norm
 from pdla.linalg.orthogonal.factors import largest_of
-from pdla.linalg.orthogonal.qr import qr
+from pdla.linalg.orthogonal.qr import qr, read_all, routines_of
+from pdla.linalg.panels.blocks import as_layout
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.options import Options
+from pdla.linalg.plan.plan import FactorPlan
+from pdla.linalg.plan.predict import FactorPrediction, predict
+from pdla.linalg.plan.routine import Routine
 from pdla.linalg.products.rank_k import herk
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
+from pdla.linalg.routines.product import PRODUCT
+from pdla.linalg.routines.qr import FORMING
+from pdla.linalg.routines.tall_qr import is_tall
 from pdla.linalg.triangular import solve_triangular
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye, random
 from pdla.matrix.diagonals import fill_diagonal
-from pdla.matrix.stacking import vstack
+from pdla.model.machine import Machine
 
-MOST = 30  # steps; there are 6, and one more for each factor of 3 by which the estimate of the least singular value errs
+MOST = 30  # steps; in double precision 7, and one more for each factor of 3 by which the estimate of the least errs
+AT_ONCE = 9  # matrices as large as X that there are in a step
 ILL = 1e-6  # least singular value, over the largest, below which columns are mixed
 STABLE = 100.0  # c up to which a Cholesky step is backward stable: Nakatsukasa and Higham (2013)
 LOST = 0.1  # n c eps up to which a second Cholesky factorization makes up for what the first one lost, as in CholeskyQR2
@@ -44,7 +57,9 @@ COEFFICIENTS: dict[str, tuple[tuple[float, float, float], ...]] = {
 }
 
 
-def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> tuple[DistMatrix, DistMatrix]:
+def polar(
+    A: DistMatrix, *, side: str = "right", check_finite: bool = True, memory_limit: int | None = None
+) -> tuple[DistMatrix, DistMatrix]:
     """Decompose a matrix: A = U H, or A = H U. Collective over A's grid, idle ranks included.
 
     Parameters
@@ -55,6 +70,8 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
         On which side of U H is.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most, what steps work on included.
 
     Returns
     -------
@@ -68,7 +85,8 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
     LinAlgError
         For NaN and infinity.
     ShapeError, PlanError, AgreementError
-        For arguments that do not go together, on every rank.
+        For arguments that do not go together, and for a memory_limit that cannot be kept, on every
+        rank.
 
     See Also
     --------
@@ -76,17 +94,16 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
 
     Notes
     -----
-    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). About 6 steps, of a Cholesky
-    factorization each, of two in the first ones, and of a QR factorization in the very first of a
-    nearly singular matrix. How many follows from the largest and the least singular value,
-    estimated by the power method with A's LU factors. Where these are too near, further steps make
-    up for it.
+    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). Up to 7 steps, of a Cholesky
+    factorization each, of two in the first ones. How many follows from the largest and the least
+    singular value, estimated by the power method with A's LU factors. Where these are too near,
+    further steps make up for it.
 
-    QDWH is backward stable if the QR factorization pivots columns: Nakatsukasa and Higham, SIAM J.
-    Matrix Anal. Appl. 33 (2012). Here an ill-conditioned A (from 1e6 on) is multiplied by a random
-    unitary matrix instead: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). To an A that is
-    singular to working precision, random numbers of size eps are added first. Its U, which is not
-    unique, is the same on every grid but for rounding.
+    First steps by QR would be backward stable if it pivoted columns: Nakatsukasa and Higham, SIAM
+    J. Matrix Anal. Appl. 33 (2012). Here weights are limited to those for which two Cholesky
+    factorizations do, and an ill-conditioned A (from 1e6 on) is multiplied by a random unitary
+    matrix: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). To an A that is singular to working
+    precision, random numbers of size eps are added first. Its U is not unique.
 
     Examples
     --------
@@ -99,21 +116,91 @@ def polar(A: DistMatrix, *, side: str = "right", check_finite: bool = True) -> t
            [ 1.,  0.]]), array([[3., 0.],
            [0., 2.]]))
     """
-    with agreed(communicator((A,)), describe_call("polar", A, side=side, check_finite=check_finite)):
-        dtype = checks.working_dtype("polar", A.dtype)
-        flags(check_finite=check_finite)
-        if not one_of(side, SIDES):
-            raise PlanError(f"polar: side={side!r}: 'right' for A = U H, 'left' for A = H U{suggest(side, SIDES)}")
-        (m, n), right = A.shape, side == "right"
-        if (m < n) if right else (m > n):
-            raise ShapeError(f"polar: A is {m} x {n}: side={'left' if right else 'right'!r} is for such a matrix")
-        if check_finite:
-            checks.finite(A)
-    X = prepare(A if right else A.H, dtype)
-    U = _qdwh(X)
-    H = matmul(U.H, X)
-    H = (H + H.H) * 0.5
-    return (U, H) if right else (U.H, H)
+    return POLAR(A, side=side, check_finite=check_finite, memory_limit=memory_limit)
+
+
+def plan_polar(
+    A: DistMatrix, *, side: str = "right", condition: float | None = None, check_finite: bool = True,
+    memory_limit: int | None = None,
+) -> FactorPlan:
+    """Plan how `polar` will decompose matrices like A. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        As for `polar`, as all arguments are. Its elements do not matter.
+    side : "right" or "left", optional
+        On which side of U H is.
+    condition : float, optional
+        The condition number of matrices whose cost is told; by default it is infinite, which takes
+        most steps.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    FactorPlan
+        It says what it will cost, and decomposes matrices like A.
+
+    Raises
+    ------
+    ShapeError, PlanError, AgreementError
+        As by `polar`, on every rank, and for a condition number below 1.
+
+    See Also
+    --------
+    predict_polar : What it costs, from A's size alone.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.eye(64)
+    ...     U, H = pdla.linalg.plan_polar(A)(A)
+    ...     return float(H.trace().round(8))
+    >>> pdla.run(4, program)[0]
+    64.0
+    """
+    return POLAR.plan(A, side=side, condition=condition, check_finite=check_finite, memory_limit=memory_limit)
+
+
+def predict_polar(
+    n: int, P: int, *, dtype: Any = "float64", machine: Machine | str | None = None
+) -> FactorPrediction:
+    """Find the best grid and blocks for polar factors of a square matrix, and what they cost.
+
+    It needs no communicator.
+
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrix.
+    machine : Machine or str, optional
+        As for `predict_cholesky`.
+
+    Returns
+    -------
+    FactorPrediction
+        The grid, the block, and what they cost, of a singular matrix, which takes most steps.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        As by `predict_cholesky`.
+
+    Examples
+    --------
+    >>> pdla.linalg.predict_polar(4096, 4).ranks_used
+    4
+    """
+    kind = np.dtype(dtype)
+    first, *then = _parts(n if isinstance(n, int) else 0, 0.0, float(np.finfo(kind if kind.kind in "fc" else float).eps))
+    return predict(POLAR, first, n, n, P, dtype, machine, then)
 
 
 def newton_schulz(
@@ -176,8 +263,64 @@ def newton_schulz(
     return (X if wide else X.H).redistribute(A.layout.summed)
 
 
-def _qdwh(A: DistMatrix) -> DistMatrix:
-    """Collective: U of an m x n matrix, m >= n."""
+# ---------------------------------------------------------------------------------------------- the work
+
+
+def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
+    (m, n), side, condition = A.shape, options.side, options.condition
+    if not one_of(side, SIDES):
+        raise PlanError(f"polar: side={side!r}: 'right' for A = U H, 'left' for A = H U{suggest(side, SIDES)}")
+    if (m < n) if side == "right" else (m > n):
+        raise ShapeError(f"polar: A is {m} x {n}: side={'left' if side == 'right' else 'right'!r} is for such a matrix")
+    if condition is not None and not (isinstance(condition, (int, float)) and condition >= 1):
+        raise PlanError(f"polar: condition={condition!r}: a number, 1 or more, or None")
+
+
+def _left(options: Options, A: DistMatrix) -> bool:
+    return bool(options.side == "left")
+
+
+def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+    """Those of a square A; of a tall one, whose R is decomposed, those of its QR factorization."""
+    m, n = A.shape
+    if m > n:
+        return routines_of("reduced", is_tall(m, n))
+    return _parts(n, _least(options), float(np.finfo(checks.working_dtype("polar", A.dtype)).eps))
+
+
+def _least(options: Options) -> float:
+    """The least singular value of the matrices that a plan is made for, over the largest."""
+    return 1 / options.condition if options.condition else 0.0
+
+
+def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
+    """What QDWH of an n x n matrix consists of, as far as a price tells."""
+    parts: list[Routine] = [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT, LU]  # the last step, and the estimate
+    n = max(1, n)
+    if least < sqrt(n) * eps:
+        least = eps / n**2
+    if least <= ILL:
+        parts += [QR, FORMING, PRODUCT, PRODUCT]
+    while 1 - least >= sqrt(eps):
+        a, b, c = _weights(least, LOST / (n * eps))
+        parts += [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT] * (2 if c > STABLE else 1)
+        least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
+    return tuple(parts)
+
+
+def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
+    """Collective, unchecked: U and H; steps of a square A are in the plan's blocks."""
+    X = prepare(A.H if plan.adjoint else A, plan.dtype)
+    placed = as_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
+    with held(AT_ONCE * placed.stored.nbytes):
+        U = as_layout(_qdwh(placed, _least(plan.options)), X.layout, X.grid)
+    H = matmul(U.H, X)
+    H = (H + H.H) * 0.5
+    return (U.H, H) if plan.adjoint else (U, H)
+
+
+def _qdwh(A: DistMatrix, expected: float) -> DistMatrix:
+    """Collective: U of an m x n matrix, m >= n. expected: the least singular value of a matrix without data."""
     (m, n), eps = A.shape, float(np.finfo(A.dtype).eps)
     size = largest_of(A) if m and n else 0.0
     if not size:
@@ -187,15 +330,15 @@ def _qdwh(A: DistMatrix) -> DistMatrix:
     X = A * float(near_one(size, A.dtype))
     if m > n:
         Q, R = qr(X)
-        return matmul(Q, _qdwh(R), layout=A.layout.summed)
+        return matmul(Q, _qdwh(R, expected), layout=A.layout.summed)
     size, inverse = estimated_extremes(X)
-    X, least = X * (1 / size), min(1.0, 1 / (size * inverse))
+    X, least = X * (1 / size), expected if X.xp.name == "meta" else min(1.0, 1 / (size * inverse))
     if least < sqrt(n) * eps:
         # U of a neighbour: steps keep singular values of 0, and estimates of such small ones are rounding
         X, least = X + _noise(X, 1) * (eps / sqrt(n)), eps / n**2
     if least > ILL:
         return _iterate(X, least)
-    # QR factorizations without pivoting lose what columns that depend on few others have; of random mixtures none do
+    # steps lose what columns that depend on few others have; of random mixtures none do
     V, _ = qr(_noise(X, 2), overwrite_a=True, check_finite=False)
     return matmul(_iterate(matmul(X, V, layout=X.layout), least), V.H, layout=X.layout)
 
@@ -207,22 +350,41 @@ def _noise(X: DistMatrix, seed: int) -> DistMatrix:
 
 def _iterate(X: DistMatrix, least: float) -> DistMatrix:
     """Collective: U of a square X that has singular values from `least`, about, to 1."""
-    eps = float(np.finfo(X.dtype).eps)
+    n, eps = X.shape[1], float(np.finfo(X.dtype).eps)
     tried = False
     for _ in range(MOST):
         # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
-        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _weights(least)
+        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _weights(least, LOST / (n * eps))
         X, tried = _product_step(X) if near else _step(X, a, b, c), tried or near
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
-        if 1 - least < sqrt(eps) and norm(X - last) < (5 * eps) ** (1 / 2 if near else 1 / 3):
-            if X.xp.name == "meta" or norm(X) ** 2 > X.shape[1] - 0.5:  # else steps keep a singular value of 0
+        if 1 - least < sqrt(eps) and _settled(X, last, near):
+            if X.xp.name == "meta" or norm(X) ** 2 > n - 0.5:  # else steps keep a singular value of 0
                 return X
             break
     raise LinAlgError("polar: no convergence: A is too near a singular matrix; add small random numbers to it")
 
 
-def _weights(least: float) -> tuple[float, float, float]:
-    """Those of Halley's iteration that bring singular values from `least` to 1 nearest to 1."""
+def _settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
+    """Collective: whether what X has changed by leaves rounding; of arrays without data after the step by products."""
+    if X.xp.name == "meta":
+        return near
+    return bool(norm(X - last) < (5 * float(np.finfo(X.dtype).eps)) ** (1 / 2 if near else 1 / 3))
+
+
+def _weights(least: float, most: float) -> tuple[float, float, float]:
+    """Those of Halley's iteration that bring singular values from `least` to 1 nearest to 1, with c at most `most`, or 3.
+
+    Where c would be more they are those of a larger `least`.
+    """
+    a, b, c = _best_weights(least)
+    while c > most and least < 1:
+        least = min(1.0, 2 * least)
+        a, b, c = _best_weights(least)
+    return a, b, c
+
+
+def _best_weights(least: float) -> tuple[float, float, float]:
+    """The same, whatever c is."""
     d = (4 * (1 - least**2) / least**4) ** (1 / 3)
     r = sqrt(1 + d)
     a = r + sqrt(8 - 4 * d + 8 * (2 - least**2) / (least**2 * r)) / 2
@@ -239,11 +401,7 @@ def _product_step(X: DistMatrix) -> DistMatrix:
 
 def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
     """Collective: X (a I + b X^H X) (I + c X^H X)^-1."""
-    n, layout = X.shape[1], X.layout.summed
-    if n * c * float(np.finfo(X.dtype).eps) > LOST:
-        # [sqrt(c) X; I] = [Q1; Q2] R, X = b/c X + (a - b/c) / sqrt(c) Q1 Q2^H
-        Q, _ = qr(vstack([X * sqrt(c), eye(n, X.grid, layout, dtype=X.dtype)]), overwrite_a=True, check_finite=False)
-        return X * (b / c) + matmul(Q[:n, :], Q[n:, :].H, layout=layout) * ((a - b / c) / sqrt(c))
+    layout = X.layout.summed
     # I + c X^H X = L L^H, P = L^-1 X^H
     Z = herk(X.H, alpha=c, layout=layout)
     fill_diagonal(Z, Z.diagonal().real + 1)
@@ -262,3 +420,6 @@ def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
 def _orthonormal(A: DistMatrix) -> DistMatrix:
     """Collective: the first columns of the identity: a polar factor of 0."""
     return eye(max(A.shape), A.grid, A.layout.summed, dtype=A.dtype)[:, : A.shape[1]].redistribute(A.layout.summed)
+
+
+POLAR = Call("polar", _routines, _polar, square=False, reads=read_all, results=lambda A: (), check=_check, adjoint=_left)

@@ -13,7 +13,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import reciprocal_condition
 from pdla.linalg.orthogonal.factors import Factored, factor_qr, on_first_rank, replicated
-from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, rank_limit
+from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, rank_limit, read_all, routines_of
 from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
@@ -22,8 +22,7 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Routine
-from pdla.linalg.routines.qr import QR
-from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
+from pdla.linalg.routines.tall_qr import is_tall
 from pdla.linalg.solutions import solve_by
 from pdla.matmul import matmul
 from pdla.matmul.images import Part
@@ -195,7 +194,7 @@ def predict_lstsq(
     """
     wide = isinstance(m, int) and isinstance(n, int) and m < n
     m, n = (n, m) if wide else (m, n)
-    routine = TALL_QR if isinstance(m, int) and isinstance(n, int) and is_tall(m, n) else QR
+    (routine,) = routines_of("r", isinstance(m, int) and isinstance(n, int) and is_tall(m, n))
     return predict(LSTSQ, routine, m, n, P, dtype, machine)
 
 
@@ -330,16 +329,12 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
     check_rcond("lstsq", options.rcond)
 
 
-def _all(options: Options) -> None:
-    """What is read of A: all of it."""
-
-
 def _wide(options: Options, A: DistMatrix) -> bool:
     return A.shape[0] < A.shape[1]
 
 
 def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
-    return (TALL_QR if is_tall(*A.shape) else QR,)
+    return routines_of("r", is_tall(*A.shape))
 
 
 def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
@@ -417,4 +412,4 @@ def _residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
     return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)
 
 
-LSTSQ = Call("lstsq", _routines, _lstsq, solves=True, square=False, reads=_all, check=_check, adjoint=_wide)
+LSTSQ = Call("lstsq", _routines, _lstsq, solves=True, square=False, reads=read_all, check=_check, adjoint=_wide)

@@ -209,7 +209,7 @@ def predict_qr(
     """
     _check_mode(mode)
     tall = isinstance(m, int) and isinstance(n, int) and is_tall(m, n)
-    first, *then = _routines_of(mode, tall)
+    first, *then = routines_of(mode, tall)
     return predict(_QR if then else FACTOR, first, m, n, P, dtype, machine, then)
 
 
@@ -336,19 +336,19 @@ def rank_limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
     return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
 
 
-def _all(options: Options) -> None:
+def read_all(options: Options) -> None:
     """What is read of A: all of it."""
 
 
 def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
-    return _routines_of(options.mode, is_tall(*A.shape))
+    return routines_of(options.mode, is_tall(*A.shape))
 
 
 def _factoring(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
-    return _routines_of("r", is_tall(*A.shape))
+    return routines_of("r", is_tall(*A.shape))
 
 
-def _routines_of(mode: str, tall: bool) -> tuple[Routine, ...]:
+def routines_of(mode: str, tall: bool) -> tuple[Routine, ...]:
     """What a mode takes, one after another."""
     if tall and mode != "raw":
         return (TALL_QR,)
@@ -472,5 +472,5 @@ def _added(x: Pair, y: Pair) -> Pair:
     return made
 
 
-_QR = Call("qr", _routines, _qr, square=False, reads=_all, results=lambda A: (), check=_check)
-FACTOR = Call("qr", _factoring, factor_qr, square=False, reads=_all)  # gives the factors as Factored
+_QR = Call("qr", _routines, _qr, square=False, reads=read_all, results=lambda A: (), check=_check)
+FACTOR = Call("qr", _factoring, factor_qr, square=False, reads=read_all)  # gives the factors as Factored

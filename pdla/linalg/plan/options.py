@@ -15,7 +15,8 @@ from pdla.matmul.verify import check_option
 class Options:
     """What a call is given beside its operands. A function that lacks an option leaves it at its default.
 
-    p  of `cond`;  mode, pivoting: of `qr`;  rcond: of `lstsq`;  subset_by_index, subset_by_value: of `eigh`
+    p  of `cond`;  mode, pivoting: of `qr`;  rcond: of `lstsq`;  condition: of `polar`
+    subset_by_index, subset_by_value: of `eigh`
     """
 
     assume_a: str = "gen"
@@ -32,6 +33,7 @@ class Options:
     mode: Any = "reduced"
     pivoting: Any = False
     rcond: Any = None
+    condition: Any = None
     subset_by_index: Any = None
     subset_by_value: Any = None
     memory_limit: Any = None

@@ -9,8 +9,8 @@ from helpers.systems import BLOCKS, cyclic, drawn, on, positive, raised, sums
 
 import pdla
 from pdla import Layout
-from pdla.errors import LinAlgError
-from pdla.linalg import expm, inverse_root, newton_schulz, polar, signm, sqrtm
+from pdla.errors import LinAlgError, PlanError
+from pdla.linalg import expm, inverse_root, newton_schulz, plan_polar, polar, predict_polar, signm, sqrtm
 
 WAYS = [((1, 1), BLOCKS, 0), ((3, 1), Layout("row"), 0), ((2, 2), BLOCKS, 1), ((2, 2), cyclic(3), 0)]
 
@@ -66,7 +66,7 @@ SINGULAR = {
 
 @pytest.mark.parametrize("name", SINGULAR)
 def test_polar_factors_of_matrices_that_are_singular_to_working_precision(name):
-    """Of these columns depend on few others, so that QR steps without pivoting would lose ten digits."""
+    """Of these columns depend on few others, so that steps without mixing would lose three digits, by QR ten."""
     a = SINGULAR[name]
     n = a.shape[1]
     near = 2 * n * np.finfo(a.dtype).eps
@@ -78,7 +78,7 @@ def test_polar_factors_of_matrices_that_are_singular_to_working_precision(name):
         assert np.linalg.norm(a - U.astype(wide) @ H) < near * np.linalg.norm(a)
         assert np.array_equal(H, H.conj().T) and np.linalg.eigvalsh(H.astype(wide)).min() > -near * np.linalg.norm(a, 2)
 
-    everywhere(program, WAYS if name in ("hilbert", "tiny") else WAYS[2:3])
+    everywhere(program, [*WAYS, ((4, 1), cyclic(8), 0), ((2, 2), cyclic(32), 0)] if name in ("hilbert", "tiny") else WAYS[2:3])
 
 
 def test_a_polar_factor_of_a_singular_matrix_is_the_same_in_every_layout():
@@ -93,6 +93,43 @@ def test_where_steps_keep_a_singular_value_of_0_all_ranks_are_told(monkeypatch):
     monkeypatch.setattr("pdla.linalg.functions.polar._noise", lambda X, seed: pdla.eye(X.shape[0], X.grid, X.layout) * (seed - 1))
     kind, said = raised(lambda comm: polar(on((2, 1), np.diag([1.0, 1, 0]), BLOCKS, comm)), 3)
     assert kind is LinAlgError and "too near a singular matrix" in said
+
+
+@pytest.mark.parametrize(("shape", "condition"), [((24, 24), 30), ((24, 24), None), ((16, 24), 1e9)])
+def test_a_plan_of_polar_factors_receives_no_more_than_it_says(shape, condition):
+    """Rows that LU exchanges, and the last step, depend on A."""
+    a, side = of_condition(shape, condition or 0, "float64"), "right" if shape[0] >= shape[1] else "left"
+    a[0, 0] += condition is None
+
+    def program(comm):
+        A = on((2, 2), a, BLOCKS, comm)
+        plan = plan_polar(A, side=side, condition=condition)
+        with pdla.record() as ledger:
+            U, H = plan(A)
+        assert np.allclose((U @ H if side == "right" else H @ U).gather(), a, rtol=0, atol=1e-14)
+        if comm.rank == 0:
+            assert "right-looking" in plan.explain() and ("A^H" in plan.explain()) == (side == "left")
+        return ledger.bytes_received, ledger.peak_workspace, plan.predicted if comm.rank == 0 else None
+
+    received, peaks, (told, *_) = zip(*pdla.run(4, program), strict=True)
+    assert 0.8 * told.bytes_received < max(received) <= 1.02 * told.bytes_received and max(peaks) <= told.peak_workspace
+
+
+def test_a_memory_limit_of_polar_factors():
+    def program(comm):
+        A = pdla.random((12, 12), pdla.ProcessGrid((2, 1), comm=comm), Layout("row"))
+        most = plan_polar(A).predicted.peak_workspace
+        U, H = polar(A, memory_limit=most)
+        with pytest.raises(PlanError, match="bytes too few"):
+            polar(A, memory_limit=most // 3)
+        return (U @ H - A).norm() < 1e-12
+
+    assert all(pdla.run(2, program))
+
+
+def test_predictions_of_polar_factors():
+    assert predict_polar(4096, 16).ranks_used == 16 and predict_polar(0, 4).bytes_received == 0
+    assert predict_polar(90, 1, machine="laptop").seconds > 10 * pdla.linalg.predict_cholesky(90, 1, machine="laptop").seconds
 
 
 def test_polar_factors_without_data():
@@ -170,6 +207,7 @@ def test_faults_are_told_alike_on_every_rank():
         ("p=0", lambda A: inverse_root(A, 0), a),
         ("A has nan", expm, a * np.nan),
         ("leaves the range", expm, a * 1e4), ("must be square", signm, np.ones((4, 3))), ("side=", lambda A: polar(A, side=2), a),
+        ("condition=0.5", lambda A: plan_polar(A, condition=0.5), a),
         ("one of 'jordan'", lambda A: newton_schulz(A, coefficients="x"), a), ("steps=9", lambda A: newton_schulz(A, steps=9), a),
         ("side='left'", polar, np.ones((3, 4))),
     ]

@@ -6,7 +6,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError
-from pdla.linalg import expm, lstsq, matrix_rank, plan_lstsq, polar, qr, sqrtm
+from pdla.linalg import expm, lstsq, matrix_rank, plan_lstsq, plan_polar, polar, qr, sqrtm
 
 pytestmark = pytest.mark.mpi
 
@@ -44,5 +44,6 @@ def test_functions():
     D = pdla.from_global(np.diag([1.0] * 9 + [1e-20, 0]))
     U, H = polar(D)
     assert (U.H @ U - pdla.eye(11)).norm() < 1e-14 and (U @ H - D).norm() < 1e-14
+    assert np.array_equal(plan_polar(D)(D)[0].gather(), U.gather())
     root = sqrtm(S)
     assert (root @ root - S).norm() < 1e-10 * S.norm()
