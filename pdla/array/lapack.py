@@ -22,6 +22,8 @@ from pdla.array.dtypes import near_one
 PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 DIVISORS = {char: (2 * float(np.finfo(char).tiny), float(np.finfo(char).max / 4)) for char in PREFIXES}  # see has_reciprocals
 WORK = 64  # columns of a work array: at least LAPACK's blocks
+FEW_DIGITS = 1e-280  # a sum of squares below it may have lost digits: larfg multiplies by UP first
+UP = 2.0**600
 LEAF, ALIGNED, WIDE = 64, 16, 256  # rows of a triangle that is not halved; their multiple in each half; the fewest columns for that
 
 
@@ -283,17 +285,20 @@ def orient_triangle(module: Any, t: Any, into: bytes, lower: bool, conjugate: bo
 def larfg(x: np.ndarray) -> tuple[float, complex]:
     """Replace a column x by v, v_0 = 1, of H = I - tau v v^H with H^H x = (beta, 0, ...); return the real beta, and tau.
 
-    Squares of x must not overflow; squares that underflow count as 0. (LAPACK's own takes three
-    times as long for short columns.)
+    Squares of x must not overflow. (LAPACK's own takes three times as long for short columns.)
     """
     alpha, rest = x[0, 0].item(), x[1:, 0]
     wide = rest if x.itemsize > 4 * (1 + (x.dtype.kind == "c")) else rest.astype(np.result_type(x.dtype, np.float64))
     size = float(np.vdot(wide, wide).real)
+    if abs(alpha) ** 2 + size < FEW_DIGITS and x.any():
+        x *= UP
+        beta, tau = larfg(x)
+        return beta / UP, tau
     x[0, 0] = 1
     if not size and not alpha.imag:
         return alpha.real, 0.0
     beta = -copysign(sqrt(abs(alpha) ** 2 + size), alpha.real)
-    rest *= x.dtype.type(1 / (alpha - beta))
+    np.multiply(wide, 1 / (alpha - beta), out=rest, casting="same_kind")
     return beta, (beta - alpha) / beta
 
 

@@ -262,6 +262,20 @@ def test_orhr_col_reconstructs_the_reflections_of_orthonormal_columns(dtype, n, 
     same(h.conj().T @ h, np.eye(len(q)), dtype)
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+def test_reflections_of_columns_whose_squares_underflow(dtype):
+    kind = np.finfo(dtype)
+    for power in (0, 1e-42, float(kind.tiny) * 2, 1e-160, 1e-200, 1):
+        for x in (drawn(5, 1, dtype), np.eye(5, 1) * drawn(1, 1, dtype)):
+            x = np.asfortranarray(x * power, dtype)
+            v = x.copy("F")
+            beta, tau = lapack.larfg(v)
+            h = np.eye(5) - tau * wide(v) @ wide(v).conj().T
+            close(h.conj().T @ h, np.eye(5, dtype=h.dtype), 5 * kind.eps / np.finfo(h.dtype).eps)
+            size = float(np.abs(x).max()) or 1.0
+            assert np.abs(h.conj().T @ (wide(x) / size) - np.eye(5, 1) * (beta / size)).max() < 30 * kind.eps
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 40])
 @pytest.mark.parametrize("how", LIE)
 @pytest.mark.parametrize("dtype", KINDS)
