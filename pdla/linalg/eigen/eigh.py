@@ -433,6 +433,7 @@ def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     """Collective, unchecked: w and V; checked where results are."""
     claim = partial(claim_of_vectors, A, _reads(plan.options))
     w, V = run_checked(A.grid.comm, plan.dtype, lambda: _vectors(plan, A), claim)
+    checks.result(A, V.shape, plan.dtype, None, plan.options.layout)  # how many are wanted by value is known now
     return w, as_layout(V, plan.options.layout or part_layout(A, V.shape), A.grid)
 
 

@@ -10,7 +10,7 @@ from helpers.zoo import GENERAL, animal
 
 import pdla
 from pdla import Cuts, Layout
-from pdla.errors import LinAlgError, PlanError, VerificationError
+from pdla.errors import LayoutError, LinAlgError, PlanError, VerificationError
 from pdla.linalg import cho_factor, eigh, eigh_words, eigvalsh, plan_eigh, predict_eigh
 from pdla.linalg.eigen import eigh as module
 from pdla.linalg.routines import tridiagonal
@@ -235,6 +235,8 @@ def test_layouts_of_vectors():
         A = on((2, 2), a, Layout(Cuts("row", (0, 3, 20)), Cuts("col", (0, 12, 20))), comm)
         for layout in (None, Layout(), BLOCKS):
             assert eigh(A, layout=layout)[1].layout == (layout or A.layout)
+        with pytest.raises(LayoutError, match="does not cut 20 indices"):
+            eigh(A, layout=Layout(cols=Cuts("col", (0, 3, 7))), subset_by_value=(-np.inf, np.inf))
         return eigh(A, subset_by_index=(0, 6))[1].shape
 
     assert pdla.run(4, program)[0] == (20, 7)
