@@ -65,6 +65,7 @@ def test_roots_change_sign_to_the_last_digits(n, gap):
         tau = roots(xp, d, z, rho, 0, n)
         assert np.array_equal(tau[n // 2 :], roots(xp, d, z, rho, n // 2, n))
         assert tau[-1] > 0
+        assert (2 * np.abs(tau[:-1]) <= np.diff(d) * (1 + 1e-12)).all()  # the pole that is subtracted is the nearer one
         for i in range(n):
             near = Fraction(d[i + (tau[i] < 0)])
             values = []
