@@ -19,13 +19,13 @@ FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
 ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
 
 
-def square(name: str, A: Any) -> None:
+def check_square(name: str, A: Any) -> None:
     """ShapeError unless A is a square matrix."""
     if matrix(A).shape[0] != A.shape[1]:
         raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
 
 
-def working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
+def find_working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
     """The dtype in which matrices of these dtypes are factored: integers as float64. ShapeError where LAPACK has none."""
     kind = promote(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
     if kind.char not in PREFIXES:
@@ -36,13 +36,13 @@ def working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
     return kind
 
 
-def counts_rows(name: str, A: DistMatrix, dtype: np.dtype) -> None:
+def check_row_count(name: str, A: DistMatrix, dtype: np.dtype) -> None:
     """ShapeError unless this dtype has the numbers of A's rows, which travel with their elements."""
     if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):
         raise ShapeError(f"{name}: A has {A.shape[0]} rows, {dtype} counts to {most}: cast it to double precision by astype first")
 
 
-def pivots(name: str, X: DistMatrix, given: Any) -> None:
+def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
     """ShapeError unless these are the pivots of LU factors in X: a number of a row for each row."""
     n = X.shape[0]
     alike = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.shape == (n,)
@@ -50,7 +50,7 @@ def pivots(name: str, X: DistMatrix, given: Any) -> None:
         raise ShapeError(f"{name}: pivots={given!r}: {n} numbers of rows, as lu_factor gives them")
 
 
-def formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
+def check_formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
     """ShapeError unless a formula of words has sizes from 0 on, a grid of so many dimensions, and a block, from 1 on."""
     if len(grid) not in dimensions or min(*grid, block) < 1 or min(sizes.values()) < 0:
         said = ", ".join(f"{name}={value}" for name, value in sizes.items())
@@ -66,7 +66,7 @@ def check_assumption(name: str, assume_a: Any) -> None:
         raise PlanError(f"{name}: assume_a={assume_a!r}: {list_choices(assume_a, ASSUMED)}")
 
 
-def part_of(assume_a: str, lower: bool) -> Part | None:
+def find_part(assume_a: str, lower: bool) -> Part | None:
     """What is read of a matrix of which so much is known; None: all of it."""
     parts = {
         "gen": None, "sym": Part(lower), "her": Part(lower, "real"), "pos": Part(lower, "real"),
@@ -75,7 +75,7 @@ def part_of(assume_a: str, lower: bool) -> Part | None:
     return parts[assume_a]
 
 
-def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
+def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
     blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
@@ -83,21 +83,21 @@ def overwritten(name: str, X: DistMatrix, *others: Any) -> None:
         raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which is not to be written to")
 
 
-def finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:
+def check_finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:
     """LinAlgError where this rank has an element that is infinite or NaN, in this part of A, or in B, a matrix or a vector."""
-    _finite("A", A.stored, A.indices, part)
+    _check_block("A", A.stored, A.indices, part)
     if isinstance(B, DistMatrix):
-        _finite("B", B.stored, B.indices)
+        _check_block("B", B.stored, B.indices)
     elif B is not None:
-        _finite("B", B.reshape(len(B), 1), (IndexSet.interval(0, len(B)), IndexSet.interval(0, 1)), dimensions=1)
+        _check_block("B", B.reshape(len(B), 1), (IndexSet.interval(0, len(B)), IndexSet.interval(0, 1)), dimensions=1)
 
 
-def _finite(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
+def _check_block(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
     if found := find_not_finite(x, held, part):
         raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 
-def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
+def check_result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
     """LayoutError, GridError or ShapeError unless a result of this shape and dtype can lie in `layout`, and goes with `out`.
 
     layout=None is the default one, out=None a new matrix.

@@ -21,7 +21,7 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.vector import matvec
 from pdla.linalg.routines import LU
-from pdla.linalg.routines.triangular import check_diagonal, in_square_blocks
+from pdla.linalg.routines.triangular import check_diagonal, to_square_blocks
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
@@ -70,20 +70,21 @@ def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
     if isnan(size) or factors.fault:
         return size if isnan(size) else inf
     with np.errstate(all="ignore"):
-        return size * _norm_by(_solution, _on_blocks(factors if p == 1 else factors.adjoint, plan.dtype), plan.dtype)
+        factors = _move_to_square_blocks(factors if p == 1 else factors.adjoint, plan.dtype)
+        return size * _estimate_norm(_make_solver, factors, plan.dtype)
 
 
 def _estimate_by_factors(plan: FactorPlan, factors: Factors) -> float:
     """Collective: the same, by factors that are there."""
-    return 1 / reciprocal_condition(factors if plan.options.p == 1 else factors.adjoint)
+    return 1 / estimate_reciprocal_condition(factors if plan.options.p == 1 else factors.adjoint)
 
 
 CONDITION = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_by_factors)
 
 
-def _on_blocks(factors: Factors, dtype: np.dtype) -> Factors:
+def _move_to_square_blocks(factors: Factors, dtype: np.dtype) -> Factors:
     """Collective: the factors in square blocks, to solve by them several times."""
-    return replace(factors, X=in_square_blocks(factors.X, dtype), pivots=None, scale=1)
+    return replace(factors, X=to_square_blocks(factors.X, dtype), pivots=None, scale=1)
 
 
 def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
@@ -95,7 +96,7 @@ def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
     eps = float(np.finfo(dtype).eps)
     ratio = check_diagonal(factors.X) if factors.ratio is None else factors.ratio
     if ratio ** sum(part.diagonal == "own" for _, part in factors.views) < SUSPECT * sqrt(factors.X.shape[0]) * eps:
-        warn_if_below(reciprocal_condition(factors), eps)
+        warn_if_below(estimate_reciprocal_condition(factors), eps)
 
 
 def warn_if_below(rcond: float, eps: float) -> None:
@@ -107,98 +108,98 @@ def warn_if_below(rcond: float, eps: float) -> None:
         warn_user(said, LinAlgWarning)
 
 
-def reciprocal_condition(factors: Factors) -> float:
+def estimate_reciprocal_condition(factors: Factors) -> float:
     """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
-    dtype = checks.working_dtype("cond", factors.X.dtype)
-    factors = _on_blocks(factors, dtype)
+    dtype = checks.find_working_dtype("cond", factors.X.dtype)
+    factors = _move_to_square_blocks(factors, dtype)
     with np.errstate(all="ignore"):
-        return float(np.divide(1, _norm_by(_product, factors, dtype) * _norm_by(_solution, factors, dtype)))
+        return float(np.divide(1, _estimate_norm(_make_product, factors, dtype) * _estimate_norm(_make_solver, factors, dtype)))
 
 
-def _norm_by(way: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:
+def _estimate_norm(make: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:
     """Collective: the 1-norm of the product of the factors, or of its inverse, estimated."""
-    return estimated_norm(way(factors, dtype), way(factors.adjoint, dtype), np.empty(factors.X.shape[0], dtype))
+    return estimate_norm(make(factors, dtype), make(factors.adjoint, dtype), np.empty(factors.X.shape[0], dtype))
 
 
-def _product(factors: Factors, dtype: np.dtype) -> Way:
+def _make_product(factors: Factors, dtype: np.dtype) -> Way:
     """The way from x to A x, collective."""
     images = Images(dtype, 0)
 
-    def way(x: np.ndarray) -> np.ndarray:
+    def apply(x: np.ndarray) -> np.ndarray:
         for T, part in reversed(factors.triangles):
             image = images.multiply(T, (x[:, None], np.ones((len(x), 1), images.real)), part)[0][:, 0]
             x = T.xp.host(T.xp.host_or(image, x))
         return x
 
-    return way
+    return apply
 
 
-def _solution(factors: Factors, dtype: np.dtype) -> Way:
+def _make_solver(factors: Factors, dtype: np.dtype) -> Way:
     """The way from b to x of A x = b, collective."""
     xp = factors.X.xp
 
-    def way(b: np.ndarray) -> np.ndarray:
+    def apply(b: np.ndarray) -> np.ndarray:
         return xp.host(xp.host_or(solve_by(factors, RightSide(xp.asarray(b), None, dtype)), b))
 
-    return way
+    return apply
 
 
-def estimated_norm(times: Callable[..., Any], adjoint: Callable[..., Any], like: np.ndarray) -> float:
+def estimate_norm(multiply: Callable[..., Any], multiply_adjoint: Callable[..., Any], like: np.ndarray) -> float:
     """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given.
 
     It is infinite where they are not finite.
     """
     n = len(like)
-    y = times(np.full_like(like, 1 / n))
-    largest, at = _size(y), -1
+    y = multiply(np.full_like(like, 1 / n))
+    largest, at = _sum_absolute(y), -1
     for _ in range(MOST if n > 1 else 0):
-        x = np.abs(adjoint(np.where(y == 0, 1, y / np.where(y == 0, 1, np.abs(y)))))
+        x = np.abs(multiply_adjoint(np.where(y == 0, 1, y / np.where(y == 0, 1, np.abs(y)))))
         if at >= 0 and x[at] == x.max():
             break
         at = int(x.argmax())
-        y = times(np.where(np.arange(n) == at, like.dtype.type(1), 0))
-        if not _size(y) > largest:
+        y = multiply(np.where(np.arange(n) == at, like.dtype.type(1), 0))
+        if not _sum_absolute(y) > largest:
             break
-        largest = _size(y)
+        largest = _sum_absolute(y)
     signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1)) * (2 / (3 * n))  # of 1-norm 1, as all x
-    found = max(largest, _size(times(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
+    found = max(largest, _sum_absolute(multiply(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
     return found if isfinite(found) else inf
 
 
-def estimated_extremes(A: DistMatrix) -> tuple[float, float]:
+def estimate_extremes(A: DistMatrix) -> tuple[float, float]:
     """Collective: lower bounds of |A|_2 and, infinite for a singular A, |A^-1|_2; seldom less than 9 tenths of these."""
     return _EXTREMES(A)
 
 
-def _extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
+def _estimate_extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
     factors, like = factor(plan, A), np.empty(A.shape[0], plan.dtype)
     with np.errstate(all="ignore"):
-        size = _by_powers(_image(A), _image(A.H), like)
+        size = _iterate_powers(_make_matvec(A), _make_matvec(A.H), like)
         if factors.fault:
             return size, inf
-        factors = _on_blocks(factors, plan.dtype)
-        found = _by_powers(_solution(factors, plan.dtype), _solution(factors.adjoint, plan.dtype), like)
+        factors = _move_to_square_blocks(factors, plan.dtype)
+        found = _iterate_powers(_make_solver(factors, plan.dtype), _make_solver(factors.adjoint, plan.dtype), like)
         return size, found if isfinite(found) else inf
 
 
-_EXTREMES = Call("polar", (LU,), _extremes)
+_EXTREMES = Call("polar", (LU,), _estimate_extremes)
 
 
-def _image(A: DistMatrix) -> Way:
+def _make_matvec(A: DistMatrix) -> Way:
     """The way from x to A x, collective."""
     xp = A.xp
     return lambda x: xp.host(xp.host_or(matvec(A, xp.asarray(x)), x))
 
 
-def _by_powers(times: Way, adjoint: Way, like: np.ndarray) -> float:
+def _iterate_powers(multiply: Way, multiply_adjoint: Way, like: np.ndarray) -> float:
     """The 2-norm of a matrix B, from below, by products B x and B^H x: the power method."""
     x = np.random.default_rng(0).standard_normal(len(like)).astype(like.dtype)
     for _ in range(POWERS):
-        y = times(x / np.linalg.norm(x))
-        x = adjoint(y)
+        y = multiply(x / np.linalg.norm(x))
+        x = multiply_adjoint(y)
     return float(np.linalg.norm(y))
 
 
-def _size(y: np.ndarray) -> float:
+def _sum_absolute(y: np.ndarray) -> float:
     """The 1-norm of a vector."""
     return float(np.abs(y).sum(dtype=float))

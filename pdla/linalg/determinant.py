@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.linalg.diagonal import whole_diagonal
+from pdla.linalg.diagonal import replicate_diagonal
 from pdla.linalg.given_factors import FactorsCall
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
@@ -87,7 +87,7 @@ def det(
         verify=verify,
     )
     with np.errstate(over="ignore", under="ignore"):
-        return dtype.type(_scaled(value, exponent))
+        return dtype.type(_scale(value, exponent))
 
 
 def slogdet(
@@ -157,7 +157,7 @@ def _multiply_pivots(plan: FactorPlan, factors: Factors) -> tuple[np.dtype, comp
     value: complex = 1.0 if factors.fault >= 0 else np.nan
     for T, part in factors.triangles:
         if part.diagonal in ("own", "alone"):
-            value, exponent = _product([value, *whole_diagonal(T, dtype).tolist()], exponent)
+            value, exponent = _multiply([value, *replicate_diagonal(T, dtype).tolist()], exponent)
     if pivots is not None and np.count_nonzero(pivots != np.arange(len(pivots))) % 2:
         value = -value
     return dtype, value, exponent - factors.X.shape[0] * int(log2(factors.scale.real))
@@ -171,22 +171,22 @@ def _factor_and_multiply(plan: FactorPlan, A: DistMatrix) -> tuple[np.dtype, com
 _DET, _SLOGDET = (FactorsCall(Call(name, BY_STRUCTURE, _factor_and_multiply), _multiply_pivots) for name in ("det", "slogdet"))
 
 
-def _product(numbers: list[complex], exponent: int) -> tuple[complex, int]:
+def _multiply(numbers: list[complex], exponent: int) -> tuple[complex, int]:
     """Of these numbers and 2^exponent, as a number of about 1 and the exponent of a power of 2."""
     value: complex = 1.0
     for number in numbers:
-        mantissa, power = _split(number)
-        value, more = _split(value * mantissa)
+        mantissa, power = _split_exponent(number)
+        value, more = _split_exponent(value * mantissa)
         exponent += power + more
     return value, exponent
 
 
-def _split(number: complex) -> tuple[complex, int]:
+def _split_exponent(number: complex) -> tuple[complex, int]:
     power = frexp(max(abs(number.real), abs(number.imag)))[1]
-    return _scaled(number, -power), power
+    return _scale(number, -power), power
 
 
-def _scaled(number: complex, power: int) -> complex:
+def _scale(number: complex, power: int) -> complex:
     """Multiply a number by 2^power."""
     if isinstance(number, complex):
         return complex(*np.ldexp([number.real, number.imag], power).tolist())

@@ -17,13 +17,13 @@ from pdla.linalg.condition import warn_if_below
 from pdla.linalg.panels.blocks import as_layout, diagonal
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.rank_k import zeros_in
-from pdla.linalg.verify import Claim, run_checked, settle
+from pdla.linalg.verify import Claim, run_and_check, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import sum_partials
 
 
-def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
+def replicate_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the diagonal of a square matrix, on every rank; of arrays without data ones."""
     comm, mine = A.grid.comm, np.zeros(A.shape[0], dtype)
     with collective_section(comm, "a diagonal"):
@@ -37,9 +37,9 @@ def whole_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     return A.xp.host(comm.xp.host_or(found, np.ones(A.shape[0], dtype)))
 
 
-def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
+def replicate_nonzero_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
-    found = settle(A.grid.comm, whole_diagonal(A, dtype))
+    found = settle(A.grid.comm, replicate_diagonal(A, dtype))
     if not found.all():
         at = int(np.argmin(found != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
@@ -50,25 +50,26 @@ def regular_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     return found
 
 
-def solved_by_diagonal(A: DistMatrix, side: RightSide) -> Any:
+def solve_diagonal(A: DistMatrix, side: RightSide) -> Any:
     """Collective: X of A X = B, as its right-hand side wants it."""
 
     def solve(side: RightSide) -> DistMatrix:
-        numbers, matrix = regular_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
+        numbers, matrix = replicate_nonzero_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
         X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
         mine = numbers[X.indices[0].indices()].reshape(-1, 1)
         X.xp.copy(X.stored, divide(X.stored, mine, X.xp.asarray))
         return side.placed(X)
 
     claim = side.claim(solve=solve)
-    return side.back(run_checked(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _claim(A, images, claim(images))))
+    checked = run_and_check(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _make_claim(A, images, claim(images)))
+    return side.back(checked)
 
 
-def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
+def invert_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
     """Collective: the inverse, in this layout."""
 
     def compute() -> DistMatrix:
-        numbers = regular_diagonal(A, dtype)
+        numbers = replicate_nonzero_diagonal(A, dtype)
         made = zeros_in(A, A.shape, A.layout.summed, dtype)
         rows, cols = made.indices
         i, j = rows.find_common(cols)
@@ -79,14 +80,14 @@ def inverse_of_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistM
         return (X, Part(True, "none")), (X, Part(False, "none"))
 
     claim = Claim(A.shape[0], 2 * A.shape[0], lambda x: x, lambda X: (), zeros=zeros)
-    return run_checked(A.grid.comm, dtype, compute, lambda images: _claim(A, images, claim))
+    return run_and_check(A.grid.comm, dtype, compute, lambda images: _make_claim(A, images, claim))
 
 
-def _claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
+def _make_claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
     """What holds of an X that the diagonal multiplies to what is there before."""
 
-    def times(x: Pair) -> Pair:
-        numbers, xp = whole_diagonal(A, images.wide)[:, None], namespace(x[0])
+    def multiply_by_diagonal(x: Pair) -> Pair:
+        numbers, xp = replicate_diagonal(A, images.wide)[:, None], namespace(x[0])
         return xp.asarray(numbers) * x[0], xp.asarray(np.abs(numbers)) * x[1]
 
-    return replace(claim, steps=lambda X: (partial(images.multiply, X), times), operands=((A, Part(True, "alone")),))
+    return replace(claim, steps=lambda X: (partial(images.multiply, X), multiply_by_diagonal), operands=((A, Part(True, "alone")),))

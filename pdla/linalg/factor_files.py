@@ -72,10 +72,10 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
     """
     X, which = factors if isinstance(factors, (tuple, list)) and len(factors) == 2 else (factors, None)
     comm = communicator([X], "factors")
-    told = digest(which) if isinstance(which, np.ndarray) else which
-    with agreed(comm, f"save_factors({path!r}, {describe(X)}, {told})"):
-        target = _archive(path)
-        name = _check(X, which)
+    second = digest(which) if isinstance(which, np.ndarray) else which
+    with agreed(comm, f"save_factors({path!r}, {describe(X)}, {second})"):
+        target = _check_path(path)
+        name = _check_factors(X, which)
     if X.xp.name == "meta":
         return
     with replace_file(comm, target) as part:
@@ -135,16 +135,16 @@ def load_factors(
     grid, layout = place("load_factors", grid, layout)
     comm = grid.comm
     with agreed(comm, f"load_factors({path!r}, {grid!r}, {layout!r})"):
-        target = _archive(path)
+        target = _check_path(path)
         check_layout("load_factors", layout, grid)
     with share_errors(comm, target):
         before = version(target)
-        name = _name(npz.names(target))
+        name = _find_name(npz.names(target))
     X = load(target, grid, layout, dataset=name)
     with share_errors(comm, target):
         which = npz.vector(target, "pivots") if name == "LU" else name == "L"
         try:
-            _check(X, which)
+            _check_factors(X, which)
         except ShapeError as error:
             raise FileError(f"{target}: {error}") from None
         if version(target) != before:
@@ -152,14 +152,14 @@ def load_factors(
     return X, which
 
 
-def _archive(path: Any) -> Path:
+def _check_path(path: Any) -> Path:
     found, form = find_format(path)
     if form is not npz:
         raise FileError(f"{found}: factors are saved to .npz")
     return found
 
 
-def _name(names: list[str]) -> str:
+def _find_name(names: list[str]) -> str:
     """Of the one array that has factors; ValueError unless there is one, and its pivots."""
     found = [name for name in names if name in NAMES]
     if len(found) != 1 or (found == ["LU"] and "pivots" not in names):
@@ -167,14 +167,14 @@ def _name(names: list[str]) -> str:
     return found[0]
 
 
-def _check(X: Any, which: Any) -> str:
+def _check_factors(X: Any, which: Any) -> str:
     """The name under which these factors are saved; ShapeError where they are none."""
     checks.matrix(X, "factors[0]")
     check_dtype(X.dtype)
     if X.layout.partial:
         raise LayoutError(f"factors in {X.layout!r}: redistribute partial sums first")
     if isinstance(which, (bool, np.bool_)):
-        checks.square("factors", X)
+        checks.check_square("factors", X)
         return "L" if which else "U"
     m, k = X.shape[0], min(X.shape)
     if not (isinstance(which, np.ndarray) and which.dtype.kind in "iu" and which.shape == (k,)):

@@ -26,7 +26,7 @@ class FactorsCall:
         name, check = of_matrix.name, of_matrix.check
 
         def look(X: DistMatrix, pivots: Any) -> None:
-            checks.pivots(name, X, pivots)
+            checks.check_pivots(name, X, pivots)
 
         def check_lu(options: Options, dtype: np.dtype, X: DistMatrix, pivots: Any) -> None:
             look(X, pivots)

@@ -20,16 +20,16 @@ KEPT = 2 * STEPS + 3  # matrices like R that it holds at most: two a step, and t
 WORTH = 4096  # rows for each column from which on so many steps take less than these factors
 
 
-def correction(
-    A: DistMatrix, R: DistMatrix, solve: Callable[[DistMatrix], DistMatrix], wanted: np.ndarray
+def find_correction(
+    A: DistMatrix, R: DistMatrix, solve: Callable[[DistMatrix], DistMatrix], limits: np.ndarray
 ) -> tuple[DistMatrix, int]:
     """Collective: D of A D = R, and the steps.
 
     solve   by the low factors, in R's dtype
-    wanted  of each column the 2-norm of R - A D at which it may end
+    limits  of each column the 2-norm of R - A D at which it may end
     """
-    sizes = _norms(R)
-    spaces, solved = [scale_columns(R, _reciprocals(sizes))], []
+    sizes = _compute_norms(R)
+    spaces, solved = [scale_columns(R, _invert_sizes(sizes))], []
     H = np.zeros((R.shape[1], STEPS + 1, STEPS), R.dtype)
     for j in range(STEPS):
         solved.append(solve(spaces[j]))
@@ -38,12 +38,12 @@ def correction(
             parts = (V.conj() * W).sum(axis=0)
             H[:, i, j] += parts
             W -= scale_columns(V, parts)
-        H[:, j + 1, j] = _norms(W)
+        H[:, j + 1, j] = _compute_norms(W)
         first = R.grid.comm.rank == 0  # which decides: LAPACK may differ from host to host in the last bits
-        y, left = R.grid.comm.share(_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]
-        if not (left > wanted).any() or j + 1 == STEPS:
+        y, left = R.grid.comm.share(_solve_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]
+        if not (left > limits).any() or j + 1 == STEPS:
             break
-        spaces.append(scale_columns(W, _reciprocals(H[:, j + 1, j].real)))
+        spaces.append(scale_columns(W, _invert_sizes(H[:, j + 1, j].real)))
     D = scale_columns(solved[0], y[:, 0])
     for i, Z in enumerate(solved[1:], 1):
         D += scale_columns(Z, y[:, i])
@@ -56,16 +56,16 @@ def scale_columns(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
     return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)
 
 
-def _norms(X: DistMatrix) -> np.ndarray:
+def _compute_norms(X: DistMatrix) -> np.ndarray:
     return np.sqrt((abs(X) ** 2).sum(axis=0))
 
 
-def _reciprocals(sizes: np.ndarray) -> np.ndarray:
+def _invert_sizes(sizes: np.ndarray) -> np.ndarray:
     """0 for 0: a space that is exhausted is not extended."""
     return np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes != 0)
 
 
-def _least_squares(H: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _solve_least_squares(H: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each column the y for which H y comes nearest to its size times the first unit vector, and how near that is.
 
     NaN where the low factors have left the range of their precision.

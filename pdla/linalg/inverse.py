@@ -24,7 +24,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
-from pdla.linalg.diagonal import inverse_of_diagonal
+from pdla.linalg.diagonal import invert_diagonal
 from pdla.linalg.panels.blocks import as_layout, count_workspace, dimensions, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
@@ -32,9 +32,9 @@ from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines import BY_STRUCTURE, LU
-from pdla.linalg.routines.triangular import Substitution, in_square_blocks
+from pdla.linalg.routines.triangular import Substitution, to_square_blocks
 from pdla.linalg.solutions import factor
-from pdla.linalg.verify import Claim, run_checked
+from pdla.linalg.verify import Claim, run_and_check
 from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -121,19 +121,19 @@ def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Collective, unchecked: the inverse, in the layout that the plan's options ask for."""
     layout = plan.options.layout or A.layout.summed
     if not plan.tasks:
-        return inverse_of_diagonal(A, plan.dtype, layout)
+        return invert_diagonal(A, plan.dtype, layout)
     factors = factor(plan, A).require_regular()
     warn_if_ill_conditioned(factors, plan.dtype)
     if len(factors.views) == 1:
-        return _of_triangle(A, plan, layout)
-    factors = replace(factors, X=in_square_blocks(factors.X, plan.dtype))
-    return (_by_lu if factors.pivots is not None else _by_cholesky)(factors, layout, A.grid)
+        return _invert_triangle(A, plan, layout)
+    factors = replace(factors, X=to_square_blocks(factors.X, plan.dtype))
+    return (_invert_by_lu if factors.pivots is not None else _invert_by_cholesky)(factors, layout, A.grid)
 
 
 _INV = Call("inv", BY_STRUCTURE, _invert)
 
 
-def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def _invert_by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
     X, rows, power = factors.X, factors.rows, factors.scale
 
@@ -141,9 +141,9 @@ def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         places = np.argsort(rows)
         with collective_section(X.grid.comm, "an inverse by LU"), within(find_workspace() or Workspace()):
             ascending = np.argsort(places[X.indices[1].indices()])
-            Y = _forward(X, places, ascending, True)
+            Y = _substitute_forward(X, places, ascending, True)
             Y.xp.scale(Y.stored, power)
-            Substitution(X, Y, False, False).many()
+            Substitution(X, Y, False, False).solve_many()
             sorted_back, height = np.argsort(ascending), max(1, X.xp.AT_ONCE // max(1, Y.stored.shape[1]))
             for first in range(0, len(Y.stored), height):
                 part = Y.stored[first : first + height]
@@ -152,70 +152,70 @@ def _by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.multiply, X, part=part) for part in (Part(True, "one"), Part(False)))
-        return _claim(X, lambda Y: (partial(images.multiply, Y), U, L), rows, power)
+        return _make_claim(X, lambda Y: (partial(images.multiply, Y), U, L), rows, power)
 
-    return run_checked(X.grid.comm, X.dtype, compute, claim)
+    return run_and_check(X.grid.comm, X.dtype, compute, claim)
 
 
-def _by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
     L = factors.X
 
     def compute() -> DistMatrix:
         with collective_section(L.grid.comm, "an inverse by Cholesky"), within(find_workspace() or Workspace()):
-            Y = _forward(L, np.arange(L.shape[0]), ALL, False)
+            Y = _substitute_forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
             Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
-            Substitution(T, Y, False, False).many(_widths(T, Y.indices[1].indices()))
+            Substitution(T, Y, False, False).solve_many(_count_widths(T, Y.indices[1].indices()))
             reflect(Y, True, True)
         return as_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
 
-        def product(y: Pair) -> Pair:
+        def multiply_by_factors(y: Pair) -> Pair:
             return images.multiply(L, images.multiply(L.H, y, Part(False)), Part(True))
 
-        def inverse(Y: DistMatrix, x: Pair) -> Pair:
+        def multiply_by_inverse(Y: DistMatrix, x: Pair) -> Pair:
             y = images.multiply(Y, x)
-            return y[0], y[1] + images.multiply(Y, product(y))[1]
+            return y[0], y[1] + images.multiply(Y, multiply_by_factors(y))[1]
 
-        return _claim(L, lambda Y: (partial(inverse, Y), product))
+        return _make_claim(L, lambda Y: (partial(multiply_by_inverse, Y), multiply_by_factors))
 
-    return run_checked(L.grid.comm, L.dtype, compute, claim)
+    return run_and_check(L.grid.comm, L.dtype, compute, claim)
 
 
-def _claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
+def _make_claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
     """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
     n = A.shape[0]
     return Claim(n, 6 * n, lambda x: scale(x, alpha), steps, rows=lambda Y: rows)
 
 
-def _of_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
+def _invert_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a triangle; of an upper one the transpose of that of its transpose."""
     place = plan.place
     if plan.reads is not None and not plan.reads.lower:
-        return _of_lower(A.T, plan.dtype, (place[0].T, place[1]), layout.T).T
-    return _of_lower(A, plan.dtype, place, layout)
+        return _invert_lower(A.T, plan.dtype, (place[0].T, place[1]), layout.T).T
+    return _invert_lower(A, plan.dtype, place, layout)
 
 
-def _of_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> DistMatrix:
+def _invert_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) -> DistMatrix:
     """Collective: the inverse of a lower triangle."""
 
     def compute() -> DistMatrix:
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(find_workspace() or Workspace()):
-            T = in_square_blocks(A, dtype, place)
-            Y = _forward(T, np.arange(T.shape[0]), ALL, False)
+            T = to_square_blocks(A, dtype, place)
+            Y = _substitute_forward(T, np.arange(T.shape[0]), ALL, False)
         return as_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         T = partial(images.multiply, A, part=Part(True))
-        return replace(_claim(A, lambda Y: (partial(images.multiply, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
+        return replace(_make_claim(A, lambda Y: (partial(images.multiply, Y), T)), zeros=lambda Y: ((Y, Part(False, "none")),))
 
-    return run_checked(A.grid.comm, dtype, compute, claim)
+    return run_and_check(A.grid.comm, dtype, compute, claim)
 
 
-def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
+def _substitute_forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
     """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c.
 
     Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in
@@ -224,15 +224,15 @@ def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistM
     Y = count_workspace(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
     T.xp.scale(Y.stored, 0)
     rows, cols = (held.indices() for held in T.indices)
-    wanted = places[cols][order]
-    there = np.searchsorted(rows, wanted)
-    mine = np.flatnonzero(np.append(rows, -1)[there] == wanted)
+    ones = places[cols][order]
+    there = np.searchsorted(rows, ones)
+    mine = np.flatnonzero(np.append(rows, -1)[there] == ones)
     T.xp.place(Y.stored, there[mine], mine, 1)
-    Substitution(T, Y, True, unit).many(_widths(T, wanted))
+    Substitution(T, Y, True, unit).solve_many(_count_widths(T, ones))
     return Y
 
 
-def _widths(T: DistMatrix, rows: np.ndarray) -> list[int]:
+def _count_widths(T: DistMatrix, rows: np.ndarray) -> list[int]:
     """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
     ends = dimensions(T)[0]
     return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()
@@ -277,7 +277,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
            [55, 34]])
     """
     with agreed(communicator((A,)), describe_call("matrix_power", A, n)):
-        checks.square("matrix_power", A)
+        checks.check_square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
             raise ArgumentError(f"matrix_power: n={n!r}: an integer")
         n = int(n)  # of np.int8(-128) the absolute value is -128

@@ -18,10 +18,10 @@ from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.products.triangle import triangle
-from pdla.linalg.routines.lu import LU, told
+from pdla.linalg.routines.lu import LU, describe_fault
 from pdla.linalg.routines.triangular import TRIANGULAR, check_diagonal
 from pdla.linalg.solutions import solve_by
-from pdla.linalg.verify import Claim, run_checked, why_lost
+from pdla.linalg.verify import Claim, explain_loss, run_and_check
 from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
@@ -320,24 +320,24 @@ def lu(
     )
 
 
-def _all(options: Options) -> None:
+def _read_all(options: Options) -> None:
     """What is read of A: all of it."""
 
 
 def _check_rows(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    checks.counts_rows("lu_factor", A, dtype)
+    checks.check_row_count("lu_factor", A, dtype)
 
 
 def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray]:
     """Collective, unchecked: the factors where A is worked on, and the pivots."""
     X, pivots, fault, _ = LU(A, plan.place, plan.dtype, plan.overwrites("a"))
     if fault:
-        warn_user(f"lu_factor: {told(fault)}", RuntimeWarning)
+        warn_user(f"lu_factor: {describe_fault(fault)}", RuntimeWarning)
     return LUFactors(X, pivots)
 
 
-def _look_at_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
-    checks.pivots("lu_solve", X, pivots)
+def _check_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
+    checks.check_pivots("lu_solve", X, pivots)
 
 
 def _solve_by_lu(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
@@ -349,41 +349,41 @@ def _solve_by_lu(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, ou
 
 
 def _check_split(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
-    checks.counts_rows("lu", A, dtype)
-    for shape, layout in zip(_shapes(A), _layouts(A, options), strict=True):
-        checks.result(A, shape, dtype, None, layout)
+    checks.check_row_count("lu", A, dtype)
+    for shape, layout in zip(_find_shapes(A), _find_layouts(A, options), strict=True):
+        checks.check_result(A, shape, dtype, None, layout)
 
 
-def _shapes(A: DistMatrix) -> tuple[Shape, Shape]:
+def _find_shapes(A: DistMatrix) -> tuple[Shape, Shape]:
     """Of L and of U."""
     (m, n), k = A.shape, min(A.shape)
     return (m, k), (k, n)
 
 
-def _layouts(A: DistMatrix, options: Options) -> list[Layout]:
+def _find_layouts(A: DistMatrix, options: Options) -> list[Layout]:
     """Of L and of U."""
-    return [options.layout or part_layout(A, shape) for shape in _shapes(A)]
+    return [options.layout or part_layout(A, shape) for shape in _find_shapes(A)]
 
 
 def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective, unchecked: the permutation, L and U; checked where results are, as they are given, zeros and ones too."""
-    n, overwrite, layouts = A.shape[1], plan.overwrites("a"), _layouts(A, plan.options)
+    n, overwrite, layouts = A.shape[1], plan.overwrites("a"), _find_layouts(A, plan.options)
 
     def claim(images: Images) -> Claim:
         return Claim(
             n, 2 * (n + min(A.shape)), partial(images.multiply, A),
             lambda made: (partial(images.multiply, made[2], part=Part(False)), partial(images.multiply, made[1], part=Part(True))),
             matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
-            rows=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=why_lost("A", overwrite),
+            rows=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=explain_loss("A", overwrite),
         )
 
     def compute() -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-        return _parts(A, *LU.compute(A, plan.place, plan.dtype, overwrite)[:2], *layouts)
+        return _extract_parts(A, *LU.compute(A, plan.place, plan.dtype, overwrite)[:2], *layouts)
 
-    return run_checked(A.grid.comm, plan.dtype, compute, claim)
+    return run_and_check(A.grid.comm, plan.dtype, compute, claim)
 
 
-def _parts(
+def _extract_parts(
     A: DistMatrix, X: DistMatrix, pivots: np.ndarray, lower: Layout, upper: Layout
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
@@ -393,9 +393,9 @@ def _parts(
     return PLU(np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U)
 
 
-_LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_all, check=_check_rows)
+_LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_read_all, check=_check_rows)
 _LU_SOLVE = Call(
-    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve_by_lu, solves=True, reads=_all, look=_look_at_pivots, argument="lu_and_piv",
-    check=lambda options, dtype, X, pivots, B: _look_at_pivots(X, pivots, B),
+    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve_by_lu, solves=True, reads=_read_all, look=_check_pivots, argument="lu_and_piv",
+    check=lambda options, dtype, X, pivots, B: _check_pivots(X, pivots, B),
 )
-_LU = Call("lu", (LU,), _split, square=False, reads=_all, results=lambda A: (), check=_check_split)
+_LU = Call("lu", (LU,), _split, square=False, reads=_read_all, results=lambda A: (), check=_check_split)

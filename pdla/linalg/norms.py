@@ -65,8 +65,8 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     with agreed(communicator((A,)), describe_call("norm", A, ord=ord)):
         check_no_partial_sums(matrix(A), "norm")
         check_order("norm", "ord", ord, ORDERS)
-        dtype = checks.working_dtype("norm", A.dtype) if ord == 2 else A.dtype
-    return _two_norm(cast(A, dtype)) if ord == 2 else measure(A, ord)
+        dtype = checks.find_working_dtype("norm", A.dtype) if ord == 2 else A.dtype
+    return _find_two_norm(cast(A, dtype)) if ord == 2 else measure(A, ord)
 
 
 def cond(
@@ -127,10 +127,10 @@ def cond(
         return CONDITION(A, p=p, check_finite=check_finite, memory_limit=memory_limit, verify=verify)
     named = {"p": p, "check_finite": check_finite, "memory_limit": memory_limit, "verify": verify}
     with agreed(communicator((A,)), describe_call("cond", A, **named)):
-        checks.square("cond", A)
+        checks.check_square("cond", A)
         check_not_empty(A)
         if check_finite:
-            checks.finite(A)
+            checks.check_finite(A)
     if not _is_hermitian(A):
         raise LinAlgError("cond: p=2 is there for Hermitian matrices, and A is none: p=1 or numpy.inf estimates another norm")
     w = np.abs(eigvalsh(A, check_finite=check_finite, memory_limit=memory_limit, verify=verify))
@@ -142,7 +142,7 @@ def _is_hermitian(A: DistMatrix) -> bool:
     return A.shape[0] == A.shape[1] and measure(A - A.H, "max") == 0
 
 
-def _two_norm(A: DistMatrix) -> float:
+def _find_two_norm(A: DistMatrix) -> float:
     """Collective: the largest singular value."""
     size = measure(A, "max")
     if not isfinite(size) or size == 0:

@@ -32,16 +32,16 @@ from pdla.errors import LinAlgError, PlanError, suggest
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
-from pdla.linalg.gmres import KEPT, WORTH, correction, scale_columns
+from pdla.linalg.gmres import KEPT, WORTH, find_correction, scale_columns
 from pdla.linalg.panels.blocks import count_workspace, working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.symmetric import mirrored
-from pdla.linalg.routines.lu import image
+from pdla.linalg.routines.lu import multiply_by_part
 from pdla.linalg.solutions import factor, solve_by
-from pdla.linalg.verify import Check, checking
+from pdla.linalg.verify import Check, is_checking
 from pdla.matmul import matmul
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.verify import NotFinite
@@ -55,7 +55,7 @@ FAR = 2.0**-64, 2.0**64  # row sums of which float32 can hold the factors
 LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
 
 
-def lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
+def find_lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
     """The dtype of the factors, None for refine=None; PlanError where there is none below that of the matrices, or no factor."""
     refine, assumed = options.refine, options.assume_a
     if refine is None:
@@ -71,48 +71,48 @@ def lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
 def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> Any:
     """Collective: X of A X = B; None, with a warning, where it does not converge."""
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
-        found = _find(plan, A, side, low)
+        found = _solve_refined(plan, A, side, low)
     said = f"A has no factor in {low}"
     if found is not None:
         X, steps, more, left = found
-        told = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
+        steps_taken = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
-            logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", told, left)
-        said = f"after {told} the residual is {left:.1e} times what is allowed"
+            logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", steps_taken, left)
+        said = f"after {steps_taken} the residual is {left:.1e} times what is allowed"
         if left <= 1:
             X = side.placed(X)
-            if not (said := _wrong(A, X, side, plan.reads)):
+            if not (said := _find_fault(A, X, side, plan.reads)):
                 return side.back(X)
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
 
 
-def _wrong(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> str:
+def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> str:
     """Collective: what is wrong with X, where results are checked; "": nothing.
 
     Its residual may be as large as refinement allows: as |A| times X's columns, in all rows. part: of
     A, that is read; None: all of it.
     """
-    if not checking():
+    if not is_checking():
         return ""
     images = Images.of(A.grid.comm, side.dtype)
 
-    def by_tops(X: DistMatrix, x: Pair) -> Pair:
+    def bound_by_columns(X: DistMatrix, x: Pair) -> Pair:
         tops = reduce_columns(X, "maximum").sum()
         return images.multiply(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
 
-    def largest(x: Pair) -> Pair:
-        y = image(images, A, part, x)
+    def take_largest(x: Pair) -> Pair:
+        y = multiply_by_part(images, A, part, x)
         return y[0], np.full_like(y[1], y[1].max(initial=0))
 
     claim = replace(side, overwrite=False).claim()(images)
     with collective_section(A.grid.comm, "the check of a result"), np.errstate(all="ignore"):
-        check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(by_tops, X), largest)))
-    wrong = check.faults(X) and check.faults(X)
+        check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(bound_by_columns, X), take_largest)))
+    wrong = check.find_faults(X) and check.find_faults(X)
     return "" if isinstance(wrong, NotFinite) else wrong  # such X have no residual that is small enough, and images may be infinite
 
 
-def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tuple[DistMatrix, int, int, float] | None:
+def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tuple[DistMatrix, int, int, float] | None:
     """Collective: what `_converged` gives; None where there are no low factors.
 
     Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
@@ -121,16 +121,16 @@ def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tu
     part = plan.reads
     A = A if part is None else count_workspace(mirrored(A, part.lower, part.hermitian))
     A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
-    power = _power(A)
+    power = _find_power(A)
     A = A if power == 1 else count_workspace(A * power)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
-    kept = LIVE + KEPT * _worth(side)
+    kept = LIVE + KEPT * _is_gmres_worthwhile(side)
     with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
         factors = _factor_low(plan, A, low)
         if factors is None:
             return None
         B, solve = side.working_copy(layout, grid), partial(_solve_low, plan, factors)
-        scales = None if power == 1 else _scales(B)
+        scales = None if power == 1 else _find_scales(B)
         X, steps, more, left = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
         if left <= 1:  # else the factors may be of another matrix
             warn_if_ill_conditioned(factors, side.dtype)
@@ -141,9 +141,9 @@ def _find(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tu
         return scale_columns(scale_columns(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
 
 
-def _power(A: DistMatrix) -> float:
+def _find_power(A: DistMatrix) -> float:
     """Collective: a power of 2 by which A is multiplied lest its factors leave the range of float32; mostly 1."""
-    size = _row_sums(A)
+    size = _find_largest_row_sum(A)
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
@@ -161,12 +161,12 @@ def _solve_low(plan: FactorPlan, factors: Factors, R: DistMatrix) -> DistMatrix:
     return solve_by(factors, RightSide(R, None, factors.X.dtype), plan.square_place).astype(R.dtype)
 
 
-def _worth(B: DistMatrix | RightSide) -> bool:
+def _is_gmres_worthwhile(B: DistMatrix | RightSide) -> bool:
     """Whether steps of GMRES for so many columns take less than factors in full precision."""
     return B.shape[0] >= WORTH * B.shape[1]
 
 
-def _row_sums(A: DistMatrix) -> float:
+def _find_largest_row_sum(A: DistMatrix) -> float:
     """Collective: the largest of a row's absolute values."""
     return float(reduce_columns(A.T, "add").max(initial=0))
 
@@ -176,43 +176,43 @@ def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMat
 
     The last is 1 or less, or as far as it has come.
     """
-    looks = 1 + checking()  # at what ends the refinement: a message may err
-    allowed = min(_row_sums(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
+    looks = 1 + is_checking()  # at what ends the refinement: a message may err
+    allowed = min(_find_largest_row_sum(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
-    def residual() -> DistMatrix:
-        return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if checking() else False)
+    def compute_residual() -> DistMatrix:
+        return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if is_checking() else False)
 
-    def left(R: DistMatrix) -> float:
-        mine = [_worst(reduce_columns(R, "maximum"), allowed * reduce_columns(X, "maximum")) for _ in range(looks)]
+    def measure_residual(R: DistMatrix) -> float:
+        mine = [_find_worst(reduce_columns(R, "maximum"), allowed * reduce_columns(X, "maximum")) for _ in range(looks)]
         return float(np.max(R.grid.comm.share(mine)))
 
     X, R, before, steps = B * 0, B, inf, 0
     while True:
-        scales = _scales(R)
+        scales = _find_scales(R)
         D = scale_columns(solve(scale_columns(R, scales)), 1 / scales)
         X += D
-        nearer = residual()
-        now = left(nearer)
+        nearer = compute_residual()
+        now = measure_residual(nearer)
         if now <= 1 or not now < before / 2 or steps == MOST:
             break
         R, before, steps = nearer, now, steps + 1
-    if not 1 < now < inf or not _worth(B):
+    if not 1 < now < inf or not _is_gmres_worthwhile(B):
         return X, steps, 0, now
     if now < before:
         R = nearer
     else:
         X -= D
-    scales = _scales(R)
-    D, more = correction(A, scale_columns(R, scales), solve, scales * allowed * reduce_columns(X, "maximum"))
+    scales = _find_scales(R)
+    D, more = find_correction(A, scale_columns(R, scales), solve, scales * allowed * reduce_columns(X, "maximum"))
     X += scale_columns(D, 1 / scales)
-    return X, steps, more, left(residual())
+    return X, steps, more, measure_residual(compute_residual())
 
 
-def _scales(R: DistMatrix) -> np.ndarray:
+def _find_scales(R: DistMatrix) -> np.ndarray:
     """Powers of 2 that bring the largest element of each column near 1."""
     return near_one(reduce_columns(R, "maximum"), R.dtype)
 
 
-def _worst(tops: np.ndarray, allowed: np.ndarray) -> float:
+def _find_worst(tops: np.ndarray, allowed: np.ndarray) -> float:
     """The largest quotient; NaN where there is one; 0 / 0 is 0."""
     return float(np.divide(tops, allowed, out=np.where(tops == 0, 0, inf) * 1.0, where=allowed != 0).max(initial=0))

@@ -16,8 +16,8 @@ from pdla.linalg.panels.rows import RowExchange
 from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
-from pdla.linalg.routines.triangular import FEW, at_diagonal, gather_diagonal, in_square_blocks, lay_out, substitute
-from pdla.linalg.verify import run_checked
+from pdla.linalg.routines.triangular import FEW, gather_diagonal, lay_out, place_on_diagonal, substitute, to_square_blocks
+from pdla.linalg.verify import run_and_check
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
@@ -40,19 +40,19 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
     """
     again = partial(_solve, replace(factors, scale=1), place)
     claim = side.claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
-    return side.back(run_checked(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
+    return side.back(run_and_check(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
 
 
 def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix:
     """Collective, unchecked: X where it is asked for."""
     few, vector = side.shape[1] <= FEW, not isinstance(side.B, DistMatrix)
     with collective_section(factors.X.grid.comm, "a solution by factors"), within(find_workspace() or Workspace()):
-        factors = replace(factors, X=in_square_blocks(factors.X, side.dtype, place))
+        factors = replace(factors, X=to_square_blocks(factors.X, side.dtype, place))
         T = factors.triangles[0][0]
         X = _order_vector(T, factors, side) if vector else _order_matrix(T, factors, side, few)
         for number, (T, part) in enumerate(factors.triangles):
             if number:
-                X = at_diagonal(T, X, side.dtype) if few else working_copy(X, lay_out(T, False), T.grid, side.dtype, True)
+                X = place_on_diagonal(T, X, side.dtype) if few else working_copy(X, lay_out(T, False), T.grid, side.dtype, True)
             X = substitute(T, X, part.lower, part.diagonal == "one", few and (vector or number > 0))
         return gather_diagonal(T, X) if vector else side.placed(X)
 
@@ -60,7 +60,7 @@ def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix
 def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatrix:
     """Local: the factors' scale times a vector, its rows in order, on the owners of T's diagonal blocks."""
     x = T.xp.take(side.B.reshape(-1, 1), factors.rows, ALL)
-    X = at_diagonal(T, x, side.dtype)
+    X = place_on_diagonal(T, x, side.dtype)
     _scale(X, factors.scale)
     return X
 

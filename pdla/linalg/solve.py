@@ -8,11 +8,11 @@ import numpy as np
 
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_if_ill_conditioned
-from pdla.linalg.diagonal import solved_by_diagonal
+from pdla.linalg.diagonal import solve_diagonal
 from pdla.linalg.plan.call import Call, over_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
-from pdla.linalg.refinement import lower_dtype, refine_solution
+from pdla.linalg.refinement import find_lower_dtype, refine_solution
 from pdla.linalg.routines import BY_STRUCTURE, LU, TRIANGULAR
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matrix.core import DistMatrix, MatrixOrVector
@@ -119,19 +119,19 @@ def solve(
 def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form, refined where that is asked for, else in full precision."""
     side = plan.side(B, out)
-    low = lower_dtype(plan.options, plan.dtype)
+    low = find_lower_dtype(plan.options, plan.dtype)
     X = None if low is None else refine_solution(plan, A, side, low)
     if X is not None and not plan.worst:
         return X
     if not plan.tasks:
-        return solved_by_diagonal(A, side)
+        return solve_diagonal(A, side)
     factors = factor(plan, A).require_regular()
     warn_if_ill_conditioned(factors, plan.dtype)
     return solve_by(factors, side, plan.square_place)
 
 
 def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
-    lower_dtype(options, dtype)
+    find_lower_dtype(options, dtype)
 
 
 _SIDES = (TRIANGULAR, TRIANGULAR)  # behind a factorization

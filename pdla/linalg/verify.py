@@ -47,14 +47,14 @@ class verifying:
         _asked.reset(self.token)
 
 
-def checking() -> bool:
+def is_checking() -> bool:
     """Whether results are to be checked."""
     return bool(config.settings.verify if _asked.get() is None else _asked.get())
 
 
 def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
     """Collective, where results are checked: what these ranks have been told, and act on together; the root's, if they differ."""
-    if comm is None or comm.xp.name == "meta" or not checking() or comm.same(f"{numbers.tolist()}"):
+    if comm is None or comm.xp.name == "meta" or not is_checking() or comm.same(f"{numbers.tolist()}"):
         return numbers
     return comm.share(numbers)[root]
 
@@ -87,29 +87,29 @@ class Claim:
     again: Callable[[np.ndarray], Any] | None = None
 
 
-def run_checked(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
+def run_and_check(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
     """Collective: what is computed; where that is wanted, checked, and computed again as `twice` says.
 
     Not in dry runs, and of LAPACK's dtypes alone. An error of the matrix is believed where it comes
     twice.
     """
-    if comm.xp.name == "meta" or not checking() or dtype.char not in "fdFD":
+    if comm.xp.name == "meta" or not is_checking() or dtype.char not in "fdFD":
         return compute()
     images = Images.of(comm, dtype)
     with collective_section(comm, "the check of a result"), np.errstate(all="ignore"):
         check = Check(comm, images, claim(images))
-    made, wrong = _together(comm, compute, check.claim)
+    made, wrong = _compute_together(comm, compute, check.claim)
     if wrong is not None:
         if check.claim.lost:
             raise wrong
-        made = _again(comm, compute, check.claim)
-    made = recompute_if_wrong(comm, made, check.faults, lambda made: _again(comm, compute, check.claim), check.claim.lost)
+        made = _recompute(comm, compute, check.claim)
+    made = recompute_if_wrong(comm, made, check.find_faults, lambda made: _recompute(comm, compute, check.claim), check.claim.lost)
     if wrong is not None:
         warn(comm, f"{wrong}")
     return made
 
 
-def _together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> tuple[Any, PdlaError | None]:
+def _compute_together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> tuple[Any, PdlaError | None]:
     """Collective: what is computed, and the error that all ranks have: theirs or, where they differ, VerificationError."""
     made, error = None, None
     try:
@@ -117,27 +117,27 @@ def _together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> t
             made = compute()
     except LinAlgError as raised:
         error = raised
-    told = f"{claim.control(made)}" if error is None else f"{error}"
-    if comm.same(told):
+    text = f"{claim.control(made)}" if error is None else f"{error}"
+    if comm.same(text):
         return made, error
-    found = group_ranks(comm.share(told)).values()
+    found = group_ranks(comm.share(text)).values()
     return None, VerificationError(f"{' and '.join(map(name_ranks, found))} have found different pivots or errors")
 
 
-def _again(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
+def _recompute(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
     """Collective: what is computed, or the error that all ranks have."""
-    made, error = _together(comm, compute, claim)
+    made, error = _compute_together(comm, compute, claim)
     if error is not None:
         raise error
     return made
 
 
-def why_lost(matrix: str, overwrite: bool) -> str:
+def explain_loss(matrix: str, overwrite: bool) -> str:
     """Why a result cannot be computed again: a matrix may have been overwritten; "": it can."""
     return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
 
 
-def _copied(X: DistMatrix) -> bool:
+def _has_copies(X: DistMatrix) -> bool:
     """Whether several ranks have the same part of X: each multiplies its own copy by its part of the next matrix alone."""
     return prod(X.grid.sizes[axis] for axis in axes_of(effective((*X.layout.rows, *X.layout.cols), X.grid.sizes))) < X.grid.size
 
@@ -153,41 +153,42 @@ class Check:
         """Collective: before the result is computed."""
         self.comm, self.images, self.claim = comm, images, claim
         self.x: Pair = images.vectors(claim.n)
-        self.expected: Pair = self._expected(self.x)
+        self.expected: Pair = self._compute_expected(self.x)
 
-    def faults(self, made: Any) -> str:
+    def find_faults(self, made: Any) -> str:
         """Collective: what is wrong, in words that are the same on every rank; "": nothing.
 
         Then what was expected, which a message may have spoilt, is computed again, if it can be.
         """
         with collective_section(self.comm, "the check of a result"), np.errstate(all="ignore"):
-            rows, known = self._wrong(made, self.x, self.expected)
+            rows, known = self._find_wrong_rows(made, self.x, self.expected)
             text = f"{rows}" if len(rows) or not known else ""
             if self.comm.same(text) and not text:
                 return ""
-            said = self._named(made, rows, known)
+            said = self._describe_faults(made, rows, known)
             if said and not self.claim.lost:
-                self.expected = self._expected(self.x)
+                self.expected = self._compute_expected(self.x)
             return said
 
-    def _expected(self, x: Pair) -> Pair:
-        return self._hosted(self.claim.given(x))
+    def _compute_expected(self, x: Pair) -> Pair:
+        return self._to_host(self.claim.given(x))
 
-    def _hosted(self, pair: Pair) -> Pair:
+    def _to_host(self, pair: Pair) -> Pair:
         return self.comm.xp.host(pair[0]), self.comm.xp.host(pair[1])
 
-    def _wrong(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
+    def _find_wrong_rows(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
         """Collective: the rows in which the images are too far apart, and whether all sizes are small enough to tell."""
         kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
         underflow = float(kind.tiny) / self.images.eps  # in a size so much may be lost, which the next step multiplies
-        steps, others, copies = self.claim.steps(made), [self._filled(made, x)], any(map(_copied, self.claim.matrices(made)))
+        steps, others = self.claim.steps(made), [self._find_nonzeros(made, x)]
+        copies = any(map(_has_copies, self.claim.matrices(made)))
         for number, step in enumerate(steps, 1):
             x = step(x)
             x = x[0], np.maximum(x[1], underflow)
-            found, size = self._hosted(x)
+            found, size = self._to_host(x)
             least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
             if copies and number < len(steps):
-                others.append(self._unlike(found, size))
+                others.append(self._compare_copies(found, size))
         rows = self.claim.rows(made)
         apart, sizes = np.abs(found - expected[0][rows]), size + expected[1][rows]
         each = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
@@ -195,14 +196,14 @@ class Check:
         wrong = known & ~(apart <= sizes * each + least * float(kind.tiny))
         return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *others])), bool(known.all())
 
-    def _unlike(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
+    def _compare_copies(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
         """Collective: the rows in which this rank's image is not the first rank's, as that of another copy; it keeps its own."""
         xp, first = self.comm.xp, found.copy()
         first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
         near = (np.abs(found - first) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(found)
         return np.flatnonzero(~(near & (np.isfinite(found) == np.isfinite(first))).all(axis=1))
 
-    def _filled(self, made: Any, x: Pair) -> np.ndarray:
+    def _find_nonzeros(self, made: Any, x: Pair) -> np.ndarray:
         """Local: the rows of this rank's in which something stands where zeros must be, in columns of these vectors."""
         found = [np.zeros(0, np.int64)]
         for X, part in self.claim.zeros(made):
@@ -210,7 +211,7 @@ class Check:
             found.append(X.indices[0].indices()[np.flatnonzero(size != 0)])
         return np.concatenate(found)
 
-    def _named(self, made: Any, rows: np.ndarray, known: bool) -> str:
+    def _describe_faults(self, made: Any, rows: np.ndarray, known: bool) -> str:
         """Collective: what is wrong, in words; nothing, if an operand is infinite or NaN."""
         comm, matrices = self.comm, self.claim.matrices(made)
         odd = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
@@ -220,21 +221,21 @@ class Check:
         if not all(operands):
             return ""
         if not all(results) or not len(found):
-            if self.claim.lost and self._near_overflow():
+            if self.claim.lost and self._is_near_overflow():
                 return ""
             if all(results):
                 return NotFinite("elements are too large to be checked")
-            return NotFinite(f"{_have(results, False)} elements that are not finite")
-        place = None if self.claim.lost else self._place(made)
-        who = f"{_have(comm.share(any(self._holds(X, found, place) for X in matrices)), True)} wrong elements"
+            return NotFinite(f"{_name_holders(results, False)} elements that are not finite")
+        place = None if self.claim.lost else self._find_place(made)
+        who = f"{_name_holders(comm.share(any(self._has_rows_of(X, found, place) for X in matrices)), True)} wrong elements"
         return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
 
-    def _holds(self, X: DistMatrix, found: np.ndarray, place: tuple[int, int] | None) -> bool:
+    def _has_rows_of(self, X: DistMatrix, found: np.ndarray, place: tuple[int, int] | None) -> bool:
         """Local: whether this rank has the element at this place, or else some of these rows."""
         i, j = (each.indices() for each in X.indices)
         return bool(np.isin(found, i).any() and len(j)) if place is None else place[0] in i and place[1] in j
 
-    def _near_overflow(self) -> bool:
+    def _is_near_overflow(self) -> bool:
         """Collective: whether a right result may be infinite, by what is expected, or by what that leads to."""
         sizes = self.expected[1]
         if self.claim.again is not None:
@@ -247,24 +248,24 @@ class Check:
         near = not (sizes < np.finfo(self.images.real).max * self.images.eps).all()
         return any(self.comm.share(near))
 
-    def _place(self, made: Any) -> tuple[int, int] | None:
+    def _find_place(self, made: Any) -> tuple[int, int] | None:
         """Collective: row and column of a wrong element, by halving the columns; None where errors of several cancel."""
         lo, hi = 0, self.claim.n
         while hi > lo + 1:
             half = (lo + hi) // 2
-            lo, hi = (lo, half) if len(self._rows(made, lo, half)) else (half, hi)
-        rows = self._rows(made, lo, hi)
+            lo, hi = (lo, half) if len(self._find_rows(made, lo, half)) else (half, hi)
+        rows = self._find_rows(made, lo, hi)
         return (int(rows[0]), lo) if len(rows) else None
 
-    def _rows(self, made: Any, lo: int, hi: int) -> np.ndarray:
+    def _find_rows(self, made: Any, lo: int, hi: int) -> np.ndarray:
         """Collective: the rows that any rank finds wrong for vectors that are 0 but from lo to hi."""
         kept = np.zeros((self.claim.n, 1), bool)
         kept[lo:hi] = True
         x = mask(kept, self.x)
-        return np.unique(np.concatenate(self.comm.share(self._wrong(made, x, self._expected(x))[0])))
+        return np.unique(np.concatenate(self.comm.share(self._find_wrong_rows(made, x, self._compute_expected(x))[0])))
 
 
-def _have(said: Sequence[bool], value: bool) -> str:
+def _name_holders(said: Sequence[bool], value: bool) -> str:
     """The ranks that said so, and that they have something: "rank 1 has", "ranks 0, 2 have"."""
     ranks = [rank for rank, one in enumerate(said) if one == value]
     return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"

@@ -11,7 +11,7 @@ from scipy.linalg import LinAlgWarning, lapack
 import pdla
 from pdla import Layout
 from pdla.linalg import cho_factor, cond, condition, inv, lu_factor, norm, solve
-from pdla.linalg.condition import estimated_norm
+from pdla.linalg.condition import estimate_norm
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import Permutation
 
@@ -106,7 +106,7 @@ def test_adjoint_factors_solve_systems_of_the_adjoint(dtype):
 
     def program(comm):
         X, pivots = lu_factor(on((2, 2), a, cyclic(8), comm))
-        x = condition._solution(Factors.of_lu(X, pivots).adjoint, a.dtype)(b)
+        x = condition._make_solver(Factors.of_lu(X, pivots).adjoint, a.dtype)(b)
         return ratio(a[Permutation.of_pivots(pivots).rows(33)].conj().T, x[:, None], b[:, None])
 
     assert max(pdla.run(4, program)) < 30
@@ -116,7 +116,7 @@ def test_an_estimate_of_signs_that_alternate_is_not_fooled():
     """The last of the products finds what the others miss."""
     v = np.append(0, np.tile([1, -1], 6))
     b = np.eye(13) + 1000 * np.outer(v, v)
-    assert 0.3 * np.linalg.norm(b, 1) < estimated_norm(b.__matmul__, b.T.__matmul__, np.empty(13)) <= np.linalg.norm(b, 1)
+    assert 0.3 * np.linalg.norm(b, 1) < estimate_norm(b.__matmul__, b.T.__matmul__, np.empty(13)) <= np.linalg.norm(b, 1)
 
 
 def test_singular_matrices_nan_and_faults():
@@ -249,7 +249,7 @@ WELL = {
 
 @pytest.mark.parametrize("name", WELL)
 def test_of_others_nothing_is_estimated(name, monkeypatch):
-    monkeypatch.setattr(condition, "estimated_norm", None)
+    monkeypatch.setattr(condition, "estimate_norm", None)
     a = WELL[name]
 
     def program(comm):
@@ -263,7 +263,7 @@ def test_of_others_nothing_is_estimated(name, monkeypatch):
 
 def test_a_layer_without_panels_leaves_nothing_to_later_factorizations(monkeypatch):
     """The one panel's header once came to the other layer in place of the header of no panels, whose pivots all others' joined."""
-    monkeypatch.setattr(condition, "estimated_norm", None)
+    monkeypatch.setattr(condition, "estimate_norm", None)
     a = positive(30)
 
     def program(comm):

@@ -6,11 +6,11 @@ from helpers.systems import BLOCKS, cyclic, drawn, on
 
 import pdla
 from pdla import Layout
-from pdla.linalg.gmres import STEPS, correction, scale_columns
+from pdla.linalg.gmres import STEPS, find_correction, scale_columns
 
 
 def corrected(comm, a, r, wanted, grid=(2, 2), solve=lambda V: V):
-    D, steps = correction(on(grid, a, cyclic(3), comm), on(grid, r, Layout("row"), comm), solve, wanted)
+    D, steps = find_correction(on(grid, a, cyclic(3), comm), on(grid, r, Layout("row"), comm), solve, wanted)
     return D.gather(), steps
 
 

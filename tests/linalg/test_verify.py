@@ -323,7 +323,7 @@ def test_what_is_no_number_or_infinite_in_the_operands_is_no_fault(name, at):
 @pytest.mark.parametrize("error", [1e-9, 1e300, np.nan])
 @pytest.mark.parametrize("name", ["matrix", "vector", "inverse"])
 def test_a_wrong_division_by_a_diagonal_is_found_and_mended(monkeypatch, name, error):
-    right, left = diagonal.regular_diagonal, [1]  # how often the divisors are wrong
+    right, left = diagonal.replicate_nonzero_diagonal, [1]  # how often the divisors are wrong
 
     def wrong(A, dtype):
         found = right(A, dtype)
@@ -332,7 +332,7 @@ def test_a_wrong_division_by_a_diagonal_is_found_and_mended(monkeypatch, name, e
             found[5] += error * found[5]
         return found
 
-    monkeypatch.setattr(diagonal, "regular_diagonal", wrong)
+    monkeypatch.setattr(diagonal, "replicate_nonzero_diagonal", wrong)
 
     def program(comm, verify=True):
         A, B, *_ = factors(comm, BLOCKS)
@@ -472,7 +472,7 @@ class Spoils:
                 out[np.unravel_index(self.at % out.size, out.shape)] = self.to
 
         monkeypatch.setattr(ThreadComm, "_copy", copied)
-        for name in ("__init__", "faults"):
+        for name in ("__init__", "find_faults"):
             monkeypatch.setattr(Check, name, self.marked(getattr(Check, name)))
 
     def marked(self, right):

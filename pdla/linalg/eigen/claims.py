@@ -14,7 +14,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import sum_partials
 
 
-def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
+def claim_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
     """(A (V x) - V (w x)) / |w| + V^H (V x) = x: for vectors x of n elements, of which V takes the first k."""
     n = A.shape[0]
 
@@ -22,7 +22,7 @@ def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
         w, V = made
         k, size = len(w), float(np.abs(w).max(initial=0)) or 1.0
         root = 2.0 ** (frexp(size)[1] // 2)  # A y / root / (size / root): A y might leave the range
-        rounding = _rounding(w, size)
+        rounding = _find_rounding(w, size)
 
         def image(x: Pair) -> Pair:
             rest, x = x[0][k:], (x[0][:k], x[1][:k])
@@ -42,33 +42,33 @@ def claim_of_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
     return Claim(n, 16 * n, given, steps, matrices=lambda made: made[1:], control=lambda made: made[0].tolist())
 
 
-def claim_of_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
+def claim_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
     """The sum of all eigenvalues is A's trace, that of their squares the sum of squares of its elements; over |A| and |A|^2."""
     n, size = A.shape[0], [1.0]
 
     def given(x: Pair) -> Pair:
-        trace, size[0] = _trace_and_norm(A, part)
-        return _numbers(x, trace / size[0], 1.0 if trace or size[0] != 1 else 0.0, images)
+        trace, size[0] = _compute_trace_and_norm(A, part)
+        return _make_images(x, trace / size[0], 1.0 if trace or size[0] != 1 else 0.0, images)
 
     def steps(w: np.ndarray) -> Any:
-        rounding, w = _rounding(w, size[0]), w.astype(float) / size[0]
-        return (lambda x: _numbers(x, w.sum(), (w**2).sum(), images, rounding),)
+        rounding, w = _find_rounding(w, size[0]), w.astype(float) / size[0]
+        return (lambda x: _make_images(x, w.sum(), (w**2).sum(), images, rounding),)
 
     return Claim(n, 16 * n, given, steps, matrices=lambda w: (), control=lambda w: w.tolist(), lost=lost)
 
 
-def _rounding(w: np.ndarray, size: float) -> float:
+def _find_rounding(w: np.ndarray, size: float) -> float:
     """By how many eps, over this size, eigenvalues are rounded: subnormal ones have few digits."""
     return max(1.0, float(np.finfo(w.dtype).tiny) / size)
 
 
-def _numbers(x: Pair, trace: float, squares: float, images: Images, rounding: float = 1.0) -> Pair:
+def _make_images(x: Pair, trace: float, squares: float, images: Images, rounding: float = 1.0) -> Pair:
     """Local: both as images of any x; as sizes what a right result's rounding is measured by."""
     numbers = np.array([[trace], [squares]]).astype(images.wide)
     return numbers * np.ones((1, x[0].shape[1])), np.full((2, 1), rounding * len(x[1]) ** 0.5, images.real)
 
 
-def _trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
+def _compute_trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
     """Collective: of A, of which this part is read, in the Frobenius norm; 1 for a norm of 0."""
     A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     rows, cols = A.indices

@@ -27,7 +27,7 @@ from pdla.cuts import Cyclic
 from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.linalg.eigen.merge import Merged, Team, Vectors, shares
+from pdla.linalg.eigen.merge import Merged, Team, Vectors, find_shares
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import on_all_ranks
 from pdla.matrix.core import DistMatrix
@@ -40,15 +40,15 @@ def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np
 
     The first rank computes them: O(n^2) work, O(n) memory. LinAlgError where they are not finite.
     """
-    xp, scale = comm.xp, _scale(d, e)
+    xp, scale = comm.xp, _find_exponent(d, e)
     with collective_section(comm, "eigenvalues of a tridiagonal matrix"):
         w = kernels.sterf(xp, np.ldexp(d, -scale), np.ldexp(e, -scale)) if comm.rank == 0 else np.empty_like(d)
         w = xp.host_or(comm.bcast(xp.asarray(w), 0).wait(), w)
-    return _unscaled(w, scale)
+    return _unscale(w, scale)
 
 
 def eigh_tridiagonal(
-    d: np.ndarray, e: np.ndarray, grid: ProcessGrid, block: int, wanted: range | None = None
+    d: np.ndarray, e: np.ndarray, grid: ProcessGrid, block: int, selected: range | None = None
 ) -> tuple[np.ndarray, DistMatrix]:
     """Collective: all eigenvalues, ascending, the same on every rank; and eigenvectors, those of the wanted eigenvalues.
 
@@ -58,8 +58,8 @@ def eigh_tridiagonal(
 
     LinAlgError where eigenvalues are not finite.
     """
-    n, comm, xp, scale = len(d), grid["col"], grid.comm.xp, _scale(d, e)
-    wanted = range(n) if wanted is None else wanted
+    n, comm, xp, scale = len(d), grid["col"], grid.comm.xp, _find_exponent(d, e)
+    selected = range(n) if selected is None else selected
     d, e = np.ldexp(d, -scale), np.ldexp(e, -scale)
     d, e = xp.host_or(xp.asarray(d), np.arange(n, dtype=d.dtype)), xp.host_or(xp.asarray(e), np.ones(len(e), d.dtype))
     with collective_section(grid.comm, "eigenvectors of a tridiagonal matrix"), within(find_workspace() or Workspace()):
@@ -68,17 +68,17 @@ def eigh_tridiagonal(
             with np.errstate(over="ignore", invalid="ignore"):
                 tree = Tree(d, e, comm, xp)
                 made = tree.solve()
-                w, Z = tree.tell(made), tree.deal(made, block, wanted)
+                w, Z = tree.share_values(made), tree.redistribute(made, block, selected)
         w = on_all_ranks(grid, w)
-    return _unscaled(w, scale), DistMatrix(Z, (n, len(wanted)), grid, Layout(cols=Cyclic("col", block)))
+    return _unscale(w, scale), DistMatrix(Z, (n, len(selected)), grid, Layout(cols=Cyclic("col", block)))
 
 
-def _scale(d: np.ndarray, e: np.ndarray) -> int:
+def _find_exponent(d: np.ndarray, e: np.ndarray) -> int:
     """By which power of 2 the largest element is divided to have a size of about 1."""
     return int(np.frexp(max(np.abs(d).max(initial=0), np.abs(e).max(initial=0)))[1])
 
 
-def _unscaled(w: np.ndarray, scale: int) -> np.ndarray:
+def _unscale(w: np.ndarray, scale: int) -> np.ndarray:
     if not np.isfinite(w).all():
         raise LinAlgError("the eigenvalues of a tridiagonal matrix were not found: they are not finite")
     return np.ldexp(w, scale)
@@ -93,7 +93,7 @@ class Tree:
 
     def __init__(self, d: np.ndarray, e: np.ndarray, comm: Communicator, xp: Any) -> None:
         self.comm, self.xp, self.e = comm, xp, e
-        self.rows = shares(len(d), max(1, min(comm.size, len(d) // LEAST)))
+        self.rows = find_shares(len(d), max(1, min(comm.size, len(d) // LEAST)))
         self.d, cuts = d.copy(), [rows.start for rows in self.rows[1:]]
         for cut in cuts:
             self.d[cut - 1 : cut + 1] -= abs(e[cut - 1])
@@ -104,7 +104,7 @@ class Tree:
             return None
         rows = self.rows[self.comm.rank]
         made = Vectors(self.xp, *kernels.stedc(self.xp, self.d[rows], self.e[rows.start : max(rows.start, rows.stop - 1)]))
-        for group in groups(self.comm.rank, len(self.rows)):
+        for group in list_groups(self.comm.rank, len(self.rows)):
             made = self.merge(made, *group)
         return made
 
@@ -113,34 +113,34 @@ class Tree:
         xp, dtype, team, rank = self.xp, self.d.dtype, Team(self.comm, range(begin, end)), self.comm.rank
         low, cut, high = self.rows[begin].start, self.rows[mid].start, self.rows[end - 1].stop
         ends, last = ((mid - 1, slice(0, cut - low)), (mid, slice(cut - low, high - low))), -1
-        columns, Q, beta = ends[rank >= mid][1], half.whole(), float(self.e[cut - 1])
+        columns, Q, beta = ends[rank >= mid][1], half.form_all(), float(self.e[cut - 1])
         # D, and z, which is the last row of Q1 and the first of Q2
-        told = buffer(xp, (high - low, 2), dtype)
+        both = buffer(xp, (high - low, 2), dtype)
         if rank in (mid - 1, mid):
-            xp.copy(told[columns, 0], xp.asarray(half.w))
-            xp.copy(told[columns, 1], Q[last if rank < mid else 0])
-        team.give((owner, told[part]) for owner, part in ends)
-        d, z = xp.host_or(told, np.stack([np.arange(high - low), np.ones(high - low)], 1).astype(dtype)).T
+            xp.copy(both[columns, 0], xp.asarray(half.w))
+            xp.copy(both[columns, 1], Q[last if rank < mid else 0])
+        team.broadcast((owner, both[part]) for owner, part in ends)
+        d, z = xp.host_or(both, np.stack([np.arange(high - low), np.ones(high - low)], 1).astype(dtype)).T
         # T = diag(T1, T2) + |beta| v v^T
         z = z * np.sqrt(dtype.type(0.5))
         z[cut - low :] *= np.copysign(dtype.type(1), beta)
         return Merged(xp, team, np.ascontiguousarray(d), z, 2 * abs(beta), Q, columns)
 
-    def tell(self, made: Vectors | None) -> np.ndarray:
+    def share_values(self, made: Vectors | None) -> np.ndarray:
         """Collective: the eigenvalues, to ranks without rows, too."""
         idle = range(len(self.rows), self.comm.size)
         if idle and self.comm.rank in (0, *idle):
             x = self.xp.empty(self.d.shape, self.d.dtype) if made is None else self.xp.asarray(made.w)
-            Team(self.comm, (0, *idle)).give([(0, x)])
+            Team(self.comm, (0, *idle)).broadcast([(0, x)])
             return self.xp.host_or(x, self.d)
         assert made is not None
         return made.w
 
-    def deal(self, made: Vectors | None, block: int, wanted: range) -> Any:
+    def redistribute(self, made: Vectors | None, block: int, selected: range) -> Any:
         """Collective: this rank's columns of the wanted eigenvectors, in exchange for its rows of the others'."""
         comm, xp, dtype = self.comm, self.xp, self.d.dtype
-        owner = np.arange(len(wanted)) // block % comm.size
-        numbers = [wanted.start + np.flatnonzero(owner == r) for r in range(comm.size)]
+        owner = np.arange(len(selected)) // block % comm.size
+        numbers = [selected.start + np.flatnonzero(owner == r) for r in range(comm.size)]
         Z = xp.empty((len(self.d), len(numbers[comm.rank])), dtype)
         coming, leaving = {r: Z[rows] for r, rows in enumerate(self.rows)}, {}
         mine = coming.pop(comm.rank, None)
@@ -156,7 +156,7 @@ class Tree:
         return Z
 
 
-def groups(rank: int, ranks: int) -> list[tuple[int, int, int]]:
+def list_groups(rank: int, ranks: int) -> list[tuple[int, int, int]]:
     """Local: of a tree that halves so many ranks again and again the groups to which this one belongs, the smallest first.
 
     Of each: where it begins, where its second half does, and where it ends.
@@ -171,9 +171,9 @@ def groups(rank: int, ranks: int) -> list[tuple[int, int, int]]:
 
 def divide_words(n: int, k: int, ranks: int, block: int) -> float:
     """Words that a rank receives, in the mean, for k of n eigenvectors, where nothing is deflated."""
-    rows = [part.stop - part.start for part in shares(n, max(1, min(ranks, n // LEAST)))]
+    rows = [part.stop - part.start for part in find_shares(n, max(1, min(ranks, n // LEAST)))]
     total = (ranks - len(rows)) * n
-    for group in {group for rank in range(len(rows)) for group in groups(rank, len(rows))}:
+    for group in {group for rank in range(len(rows)) for group in list_groups(rank, len(rows))}:
         begin, mid, end = group
         low, high = sum(rows[begin:mid]), sum(rows[mid:end])
         # D and z of both halves;  roots, z and lengths by shares

@@ -21,7 +21,7 @@ from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor
-from pdla.linalg.eigen.claims import claim_of_values, claim_of_vectors
+from pdla.linalg.eigen.claims import claim_values, claim_vectors
 from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import as_layout, count_workspace, on_all_ranks, part_layout, working_copy
@@ -33,7 +33,7 @@ from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines.qr import HEADER
 from pdla.linalg.routines.tridiagonal import BLOCK, TRIDIAGONAL, Reduced, check_sums, multiply_by_q
 from pdla.linalg.triangular import solve_triangular
-from pdla.linalg.verify import checking, run_checked, why_lost
+from pdla.linalg.verify import explain_loss, is_checking, run_and_check
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
@@ -133,7 +133,7 @@ def eigh(
     }
     if b is None:
         return _EIGH(A, **options)
-    L, C = _standard("eigh", A, b, options)
+    L, C = _reduce_to_standard("eigh", A, b, options)
     w, Z = _EIGH(C, **options | OF_STANDARD | {"layout": Layout(cols=A.grid.axes)})
     # V = L^-H Z
     V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, check_finite=False, memory_limit=memory_limit, verify=verify)
@@ -204,7 +204,7 @@ def eigvalsh(
     }
     if b is None:
         return _EIGVALSH(A, **options)
-    _, C = _standard("eigvalsh", A, b, options)
+    _, C = _reduce_to_standard("eigvalsh", A, b, options)
     return _EIGVALSH(C, **options | OF_STANDARD)
 
 
@@ -337,7 +337,7 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
     1406667.75
     """
     vectors = n if vectors is None else vectors
-    checks.formula((P, 1), (2,), block, n=n, vectors=vectors)
+    checks.check_formula((P, 1), (2,), block, n=n, vectors=vectors)
     if P == 1:
         return 0.0
     begins = np.arange(0, n - 1, block) if vectors else np.zeros(0)
@@ -352,21 +352,21 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
 OF_STANDARD = {"lower": True, "overwrite_a": True, "check_finite": True}  # options of the standard problem
 
 
-def _standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tuple[DistMatrix, DistMatrix]:
+def _reduce_to_standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tuple[DistMatrix, DistMatrix]:
     """Collective: L of B = L L^H, and C = L^-1 A L^-H."""
     kept = isinstance(b, (tuple, list)) and len(b) == 2
     B, low = b if kept else (b, options["lower"])
     with agreed(communicator((A, B)), describe_call(name, A, B, factored=kept, low=low, **options)):
         flags(lower=low)
-        checks.square(name, matrix(A))
+        checks.check_square(name, matrix(A))
         check_same_communicator(A.grid, matrix(B, "b").grid, "b")
-        dtype = checks.working_dtype(name, A.dtype, B.dtype)
+        dtype = checks.find_working_dtype(name, A.dtype, B.dtype)
         if B.shape != A.shape:
             raise ShapeError(f"{name}: A is {A.shape}, b {B.shape}: they must be as large")
         check_subset(name, Options(**options), A.shape[0])
-        checks.result(A, A.shape, dtype, None, None)
+        checks.check_result(A, A.shape, dtype, None, None)
         if options["check_finite"]:
-            checks.finite(A, part=Part(options["lower"], "real"))
+            checks.check_finite(A, part=Part(options["lower"], "real"))
     more = {"memory_limit": options["memory_limit"], "verify": options["verify"]}
     C, _ = b if kept else cho_factor(B, lower=low, check_finite=options["check_finite"], **more)
     L = C if low else C.H
@@ -384,18 +384,18 @@ def check_subset(name: str, options: Options, n: int) -> None:
     if index is not None and value is not None:
         raise PlanError(f"{name}: subset_by_index={index!r}, subset_by_value={value!r}: give one of them")
     if index is not None:
-        fine = _pair(index, (int, np.integer)) and 0 <= index[0] <= index[1] < n
+        fine = _is_pair(index, (int, np.integer)) and 0 <= index[0] <= index[1] < n
         if not fine:
             raise PlanError(f"{name}: subset_by_index={index!r}: two numbers, 0 <= first <= last < {n}, both included")
-    if value is not None and not (_pair(value, (int, float, np.integer, np.floating)) and value[0] < value[1]):
+    if value is not None and not (_is_pair(value, (int, float, np.integer, np.floating)) and value[0] < value[1]):
         raise PlanError(f"{name}: subset_by_value={value!r}: two numbers, lo < hi, of lo < w <= hi")
 
 
-def _pair(given: Any, kinds: tuple[type, ...]) -> bool:
+def _is_pair(given: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(x, kinds) for x in given)
 
 
-def wanted(options: Options, w: np.ndarray) -> range:
+def find_selected(options: Options, w: np.ndarray) -> range:
     """Local: the numbers of the eigenvalues, of all of them, ascending, that are asked for."""
     if options.subset_by_index is not None:
         first, last = options.subset_by_index
@@ -416,31 +416,31 @@ def _check_values(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 def _check_vectors(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     check_subset("eigh", options, A.shape[0])
     if options.subset_by_value is None:
-        checks.result(A, (A.shape[0], len(wanted(options, np.zeros(A.shape[0])))), dtype, None, options.layout)
+        checks.check_result(A, (A.shape[0], len(find_selected(options, np.zeros(A.shape[0])))), dtype, None, options.layout)
 
 
-def _by_columns(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
+def _view_columns(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
     """Local: A, whose columns are worked on, as their transposes: rows of the transpose, or of the conjugate."""
     return A.T if plan.options.lower else A.conj()
 
 
-def _overwrites(plan: FactorPlan) -> bool:
+def _may_overwrite(plan: FactorPlan) -> bool:
     """Local: whether A may be written to, which a check of V reads once more."""
-    return plan.overwrites("a") and not checking()
+    return plan.overwrites("a") and not is_checking()
 
 
 def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     """Collective, unchecked: w and V; checked where results are."""
-    claim = partial(claim_of_vectors, A, _reads(plan.options))
-    w, V = run_checked(A.grid.comm, plan.dtype, lambda: _vectors(plan, A), claim)
-    checks.result(A, V.shape, plan.dtype, None, plan.options.layout)  # how many are wanted by value is known now
+    claim = partial(claim_vectors, A, _reads(plan.options))
+    w, V = run_and_check(A.grid.comm, plan.dtype, lambda: _compute_vectors(plan, A), claim)
+    checks.check_result(A, V.shape, plan.dtype, None, plan.options.layout)  # how many are wanted by value is known now
     return w, as_layout(V, plan.options.layout or part_layout(A, V.shape), A.grid)
 
 
-def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
+def _compute_vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     if plan.place[1].size == 1 and plan.options.subset_by_index is plan.options.subset_by_value is None and A.shape[0] <= LARGE:
-        return _whole(plan, A)
-    reduced = TRIDIAGONAL.compute(_by_columns(plan, A), plan.place, plan.dtype, _overwrites(plan))
+        return _decompose_locally(plan, A)
+    reduced = TRIDIAGONAL.compute(_view_columns(plan, A), plan.place, plan.dtype, _may_overwrite(plan))
     with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
         w, Z = solve_tridiagonal(plan.options, reduced, A.grid.comm)
         # V = Q Z
@@ -449,10 +449,10 @@ def _vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     return w, Z
 
 
-def _whole(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
+def _decompose_locally(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     """Collective: all of them, by LAPACK on one rank."""
     with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
-        V = working_copy(_by_columns(plan, A), *plan.place, plan.dtype, _overwrites(plan)).T
+        V = working_copy(_view_columns(plan, A), *plan.place, plan.dtype, _may_overwrite(plan)).T
         w = kernels.syevd(V.xp, V.stored) if V.grid.active else np.zeros(A.shape[0], np.finfo(plan.dtype).dtype)
         w = on_all_ranks(V.grid, w)
     check_sums(w)
@@ -462,14 +462,14 @@ def _whole(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
 
 def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
     """Collective, unchecked: w; checked where results are."""
-    claim = partial(claim_of_values, A, _reads(plan.options), lost=why_lost("A", plan.overwrites("a")))
-    w = run_checked(A.grid.comm, plan.dtype, lambda: _values(plan, A), claim)
-    some = wanted(plan.options, w)
+    claim = partial(claim_values, A, _reads(plan.options), lost=explain_loss("A", plan.overwrites("a")))
+    w = run_and_check(A.grid.comm, plan.dtype, lambda: _compute_values(plan, A), claim)
+    some = find_selected(plan.options, w)
     return w[some.start : some.stop]
 
 
-def _values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
-    reduced = TRIDIAGONAL.compute(_by_columns(plan, A), plan.place, plan.dtype, plan.overwrites("a"))
+def _compute_values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
+    reduced = TRIDIAGONAL.compute(_view_columns(plan, A), plan.place, plan.dtype, plan.overwrites("a"))
     return eigvalsh_tridiagonal(reduced.d, reduced.e, A.grid.comm) / reduced.d.dtype.type(reduced.scale)
 
 
@@ -477,7 +477,7 @@ def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) ->
     """Collective: the wanted eigenvalues, of A, and eigenvectors, of T, each whole on one of the ranks that have reflections."""
     d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
     w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
-    some = wanted(options, w)
+    some = find_selected(options, w)
     grid = ProcessGrid.trust((1, ranks), comm, None)
     w, Z = eigh_tridiagonal(d, e, grid, max(1, min(BLOCK, -(-len(some) // ranks))), some)
     return w[some.start : some.stop] / scale, count_workspace(cast(Z, reduced.reflections.dtype))

@@ -20,7 +20,7 @@ import numpy as np
 
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, take
-from pdla.linalg.eigen.secular import Wave, deflate, roots
+from pdla.linalg.eigen.secular import Wave, deflate, find_roots
 from pdla.matmul.schedules.streams import multiply
 
 WIDTH = 256  # columns that are computed at a time, at least
@@ -32,7 +32,7 @@ class Team:
     def __init__(self, comm: Communicator, ranks: Sequence[int]) -> None:
         self.comm, self.ranks = comm, ranks
 
-    def give(self, parts: Iterable[tuple[int, Any]]) -> None:
+    def broadcast(self, parts: Iterable[tuple[int, Any]]) -> None:
         """Collective: arrays that one rank has, to all of them. parts: pairs of that rank and the array."""
         rank, parts = self.comm.rank, [(owner, x) for owner, x in parts if x.size]
         coming = [self.comm.recv(x, owner) for owner, x in parts if owner != rank]
@@ -40,22 +40,22 @@ class Team:
         for pending in (*coming, *leaving):
             pending.wait()
 
-    def share(self, n: int) -> slice:
+    def find_share(self, n: int) -> slice:
         """Local: which of n numbers this rank computes."""
-        return shares(n, len(self.ranks))[self.ranks.index(self.comm.rank)]
+        return find_shares(n, len(self.ranks))[self.ranks.index(self.comm.rank)]
 
-    def exchange(self, x: Any) -> Any:
+    def gather_shares(self, x: Any) -> Any:
         """Collective: x, of which each rank has computed its share."""
-        self.give((rank, x[part]) for rank, part in zip(self.ranks, shares(len(x), len(self.ranks)), strict=True))
+        self.broadcast((rank, x[part]) for rank, part in zip(self.ranks, find_shares(len(x), len(self.ranks)), strict=True))
         return x
 
 
-def shares(n: int, ranks: int) -> list[slice]:
+def find_shares(n: int, ranks: int) -> list[slice]:
     """Shares of n things, which ranks have one after another."""
     return [slice(*ends) for ends in pairwise(n * r // ranks for r in range(ranks + 1))]
 
 
-def strips(numbers: np.ndarray, width: int) -> Iterator[np.ndarray]:
+def cut_strips(numbers: np.ndarray, width: int) -> Iterator[np.ndarray]:
     """The numbers, so many at a time."""
     return (numbers[begin : begin + width] for begin in range(0, len(numbers), width))
 
@@ -66,34 +66,34 @@ class Factor:
     def __init__(self, xp: Any, team: Team, D: np.ndarray, z: np.ndarray, rho: float) -> None:
         """Collective over the team. D is ascending, and z of length 1."""
         self.xp, self.D, k = xp, D, len(D)
-        mine, x = team.share(k), [buffer(xp, (k,), D.dtype) for _ in range(3)]
+        mine, x = team.find_share(k), [buffer(xp, (k,), D.dtype) for _ in range(3)]
         rows = max(1, xp.AT_ONCE // max(1, k))
         # 1 + rho sum z_i^2 / (D_i - w) = 0
-        xp.copy(x[0][mine], xp.asarray(roots(xp, D, z, rho, mine.start, mine.stop)))
-        self.tau = xp.host_or(team.exchange(x[0]), np.zeros_like(D))
+        xp.copy(x[0][mine], xp.asarray(find_roots(xp, D, z, rho, mine.start, mine.stop)))
+        self.tau = xp.host_or(team.gather_shares(x[0]), np.zeros_like(D))
         self.near = D[np.arange(k) + (self.tau < 0)]
         # z_i^2 = (w_i - D_i) prod_j (w_j - D_i) / (D_j - D_i), j != i
         poles = xp.asarray(D)
-        for i in strips(np.arange(mine.start, mine.stop), rows):
-            ratios, apart = self.gaps(i, slice(None)), buffer(xp, (len(i), k), D.dtype)
+        for i in cut_strips(np.arange(mine.start, mine.stop), rows):
+            ratios, apart = self.compute_gaps(i, slice(None)), buffer(xp, (len(i), k), D.dtype)
             np.subtract(xp.asarray(D[i])[:, None], poles, out=apart)
             xp.place(apart, np.arange(len(i)), i, -1)
             ratios /= apart
             xp.copy(x[1][i[0] : i[-1] + 1], np.sqrt(ratios.prod(axis=1)))
-        self.z = np.copysign(xp.host_or(team.exchange(x[1]), np.ones_like(D)), z)
+        self.z = np.copysign(xp.host_or(team.gather_shares(x[1]), np.ones_like(D)), z)
         # |z / (D - w_j)|
-        for j in strips(np.arange(mine.start, mine.stop), rows):
-            columns = self.gaps(slice(None), j)
+        for j in cut_strips(np.arange(mine.start, mine.stop), rows):
+            columns = self.compute_gaps(slice(None), j)
             np.divide(xp.asarray(self.z)[:, None], columns, out=columns)
             columns *= columns
             xp.copy(x[2][j[0] : j[-1] + 1], np.sqrt(columns.sum(axis=0)))
-        self.lengths = xp.host_or(team.exchange(x[2]), np.ones_like(D))
+        self.lengths = xp.host_or(team.gather_shares(x[2]), np.ones_like(D))
 
     @property
     def w(self) -> np.ndarray:
         return self.near + self.tau
 
-    def gaps(self, i: Any, j: Any) -> Any:
+    def compute_gaps(self, i: Any, j: Any) -> Any:
         """Local: D_i - w_j, a row for each of some i, and a column for each of some j."""
         xp, near = self.xp, self.near[j]
         x = buffer(xp, (len(self.D[i]), len(near)), near.dtype)
@@ -108,13 +108,13 @@ class Vectors:
     def __init__(self, xp: Any, w: np.ndarray, Q: Any) -> None:
         self.xp, self.w, self.Q = xp, w, Q
 
-    def whole(self) -> Any:
+    def form_all(self) -> Any:
         """Local: these rows of all eigenvectors; nothing else is asked for after that."""
         return self.Q
 
     def form(self, numbers: np.ndarray, out: Any) -> None:
         """Local: these rows of some eigenvectors, which become the columns of `out`."""
-        for at in strips(np.arange(len(numbers)), WIDTH):
+        for at in cut_strips(np.arange(len(numbers)), WIDTH):
             self.xp.put(out, slice(None), at, take(self.xp, self.Q, slice(None), numbers[at]))
 
 
@@ -132,14 +132,14 @@ class Merged(Vectors):
         self.S = S = Factor(xp, team, left.d[left.kept], left.z[left.kept], rho)
         w = np.concatenate([S.w, left.d[left.dropped]])
         self.order = np.argsort(w, kind="stable")
-        Q, place = _rotated(xp, Q, columns, len(d), left.waves)
+        Q, place = _rotate(xp, Q, columns, len(d), left.waves)
         super().__init__(xp, np.ldexp(w[self.order], scale), Q)
         # X = diag(Q1, Q2) diag(z), without columns that are 0 here
         self.dropped, self.here = place[left.dropped], np.flatnonzero(place[left.kept] >= 0)
         self.X = take(xp, Q, slice(None), place[left.kept[self.here]])
         self.X *= xp.asarray(S.z[self.here])
 
-    def whole(self) -> Any:
+    def form_all(self) -> Any:
         made = buffer(self.xp, (len(self.Q), len(self.w)), self.w.dtype)
         self.form(np.arange(len(self.w)), made)
         self.Q = self.X = None  # their memory is needed for the next merge
@@ -147,19 +147,19 @@ class Merged(Vectors):
 
     def form(self, numbers: np.ndarray, out: Any) -> None:
         source, k = self.order[numbers], len(self.S.D)
-        for at in strips(np.flatnonzero(source < k), max(WIDTH, self.xp.AT_ONCE // max(1, k))):
+        for at in cut_strips(np.flatnonzero(source < k), max(WIDTH, self.xp.AT_ONCE // max(1, k))):
             self._multiply(source[at], at, out)
         at = np.flatnonzero(source >= k)
         place = self.dropped[source[at] - k]
-        for zeros in strips(at[place < 0], WIDTH):
+        for zeros in cut_strips(at[place < 0], WIDTH):
             self.xp.put(out, slice(None), zeros, self.xp.asarray(np.zeros((len(out), len(zeros)), self.w.dtype)))
         at, place = at[place >= 0], place[place >= 0]
-        for part in strips(np.arange(len(at)), WIDTH):
+        for part in cut_strips(np.arange(len(at)), WIDTH):
             self.xp.put(out, slice(None), at[part], take(self.xp, self.Q, slice(None), place[part]))
 
     def _multiply(self, j: np.ndarray, at: np.ndarray, out: Any) -> None:
         """Local: X S, of columns j, which become columns `at` of `out`."""
-        S = self.S.gaps(self.here, j)
+        S = self.S.compute_gaps(self.here, j)
         np.divide(1, S, out=S)
         together = at[-1] - at[0] + 1 == len(at)
         C = out[:, at[0] : at[-1] + 1] if together else buffer(self.xp, (len(out), len(at)), S.dtype)
@@ -169,7 +169,7 @@ class Merged(Vectors):
             self.xp.put(out, slice(None), at, C)
 
 
-def _rotated(xp: Any, Q: Any, columns: slice, n: int, waves: Sequence[Wave]) -> tuple[Any, np.ndarray]:
+def _rotate(xp: Any, Q: Any, columns: slice, n: int, waves: Sequence[Wave]) -> tuple[Any, np.ndarray]:
     """Local: Q, rotated, in place unless columns are filled that were 0; and where it has each of n columns, < 0: they are 0."""
     own = np.arange(n)[columns]
     filled = np.zeros(n, bool)
@@ -186,7 +186,7 @@ def _rotated(xp: Any, Q: Any, columns: slice, n: int, waves: Sequence[Wave]) -> 
         xp.scale(Q[:, len(own) :], 0)
     for wave in waves:
         both = np.flatnonzero((place[wave.x] >= 0) & (place[wave.y] >= 0))
-        for i in strips(both, WIDTH):
+        for i in cut_strips(both, WIDTH):
             at, c, s = (place[wave.x[i]], place[wave.y[i]]), xp.asarray(wave.c[i]), xp.asarray(wave.s[i])
             x, y = (xp.take(Q, slice(None), each) for each in at)
             xp.put(Q, slice(None), at[0], x * c + y * s)

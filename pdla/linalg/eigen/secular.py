@@ -54,13 +54,13 @@ def deflate(d: np.ndarray, z: np.ndarray, rho: float) -> Deflated:
     limit = DEFLATED * float(np.finfo(d.dtype).eps) * max(float(np.abs(d).max(initial=0)), rho)
     order = np.argsort(d, kind="stable")
     large = order[(rho * np.abs(z) > limit)[order]]
-    close = np.flatnonzero(_near(d[large[:-1]], d[large[1:]], z[large[:-1]], z[large[1:]], limit))
+    close = np.flatnonzero(_is_negligible(d[large[:-1]], d[large[1:]], z[large[:-1]], z[large[1:]], limit))
     columns, D, Z = large.tolist(), d[large].tolist(), z[large].tolist()
     left, waves = [True] * len(columns), defaultdict(list)
     for i in close.tolist():
         wave = 0
         # x = c x + s y, y = c y - s x: then y, which has both elements of z, meets the next column
-        while left[i] and i + 1 < len(columns) and _near(D[i], D[i + 1], Z[i], Z[i + 1], limit):
+        while left[i] and i + 1 < len(columns) and _is_negligible(D[i], D[i + 1], Z[i], Z[i + 1], limit):
             size = sqrt(Z[i] ** 2 + Z[i + 1] ** 2)
             c, s = Z[i + 1] / size, -Z[i] / size
             D[i], D[i + 1] = c * c * D[i] + s * s * D[i + 1], s * s * D[i] + c * c * D[i + 1]
@@ -73,20 +73,20 @@ def deflate(d: np.ndarray, z: np.ndarray, rho: float) -> Deflated:
     return Deflated(d, z, kept, dropped, [Wave(*map(np.array, zip(*wave, strict=True))) for wave in waves.values()])
 
 
-def _near(d: Any, e: Any, y: Any, z: Any, limit: float) -> Any:
+def _is_negligible(d: Any, e: Any, y: Any, z: Any, limit: float) -> Any:
     """Whether a rotation of (y, z) to (0, |(y, z)|) leaves no more than the limit beside the diagonal (d, e)."""
     return abs((e - d) * y * z) <= limit * (y * y + z * z)
 
 
-def roots(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
+def find_roots(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
     """Local: eigenvalues number begin to end of what is left, each less the nearer d beside it: see lapack.laed4."""
     length = np.sqrt((z * z).sum())
     if len(d) > 2:
         return kernels.laed4(xp, d, z / length, rho * length * length, begin, end)
-    return np.array(_few(d.tolist(), (rho * z * z).tolist()), d.dtype)[begin:end]
+    return np.array(_solve_few(d.tolist(), (rho * z * z).tolist()), d.dtype)[begin:end]
 
 
-def _few(d: list[float], w: list[float]) -> list[float]:
+def _solve_few(d: list[float], w: list[float]) -> list[float]:
     """All roots for one or two poles, w = rho z^2 (LAPACK's laed5)."""
     if len(d) < 2:
         return w

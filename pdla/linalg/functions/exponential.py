@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import LinAlgError
-from pdla.linalg.functions.operand import check_square
+from pdla.linalg.functions.operand import prepare_square
 from pdla.linalg.norms import norm
 from pdla.linalg.solve import solve
 from pdla.matmul import matmul
@@ -64,12 +64,12 @@ def expm(A: DistMatrix) -> DistMatrix:
     array([[-1.,  0.],
            [ 0., -1.]])
     """
-    A = check_square("expm", A)
+    A = prepare_square("expm", A)
     size = float(norm(A, 1)) if A.shape[0] else 0.0
     limit, numbers = next((each for each in DEGREES.values() if size <= each[0]), DEGREES[13])
     halvings = max(0, ceil(log2(size / limit))) if isfinite(size) and size > limit else 0
     A = A * 0.5**halvings if halvings else A
-    U, V = _approximant(A, numbers)
+    U, V = _compute_approximant(A, numbers)
     # (V - U) X = V + U
     X = solve(V - U, V + U, overwrite_a=True, overwrite_b=True, layout=A.layout)
     with np.errstate(over="ignore", invalid="ignore"):  # the norm tells
@@ -80,23 +80,23 @@ def expm(A: DistMatrix) -> DistMatrix:
     return X
 
 
-def _approximant(A: DistMatrix, b: tuple[Any, ...]) -> tuple[DistMatrix, DistMatrix]:
+def _compute_approximant(A: DistMatrix, b: tuple[Any, ...]) -> tuple[DistMatrix, DistMatrix]:
     """Collective: the odd and the even terms of the numerator, U and V."""
     layout, degree = A.layout, len(b) - 1
     powers: list[Any] = [None, matmul(A, A, layout=layout)]  # of A^2
     while len(powers) < (4 if degree == 13 else len(b) // 2):
         powers.append(matmul(powers[-1], powers[1], layout=layout))
     if degree == 13:
-        U = matmul(powers[3], _polynomial(A, powers, [0, b[9], b[11], b[13]]), layout=layout)
-        U = U + _polynomial(A, powers, [b[1], b[3], b[5], b[7]])
-        V = matmul(powers[3], _polynomial(A, powers, [0, b[8], b[10], b[12]]), layout=layout)
-        V = V + _polynomial(A, powers, [b[0], b[2], b[4], b[6]])
+        U = matmul(powers[3], _evaluate_polynomial(A, powers, [0, b[9], b[11], b[13]]), layout=layout)
+        U = U + _evaluate_polynomial(A, powers, [b[1], b[3], b[5], b[7]])
+        V = matmul(powers[3], _evaluate_polynomial(A, powers, [0, b[8], b[10], b[12]]), layout=layout)
+        V = V + _evaluate_polynomial(A, powers, [b[0], b[2], b[4], b[6]])
     else:
-        U, V = _polynomial(A, powers, b[1::2]), _polynomial(A, powers, b[0::2])
+        U, V = _evaluate_polynomial(A, powers, b[1::2]), _evaluate_polynomial(A, powers, b[0::2])
     return matmul(A, U, layout=layout), V
 
 
-def _polynomial(A: DistMatrix, powers: list[Any], numbers: Any) -> DistMatrix:
+def _evaluate_polynomial(A: DistMatrix, powers: list[Any], numbers: Any) -> DistMatrix:
     """Local: numbers[0] I + numbers[1] A^2 + numbers[2] A^4 + ..."""
     total = powers[1] * float(numbers[1])
     for number, power in zip(numbers[2:], powers[2:], strict=False):

@@ -15,14 +15,14 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 
 
-def check_square(name: str, A: DistMatrix, check: Any = None, part: Part | None = None, **options: Any) -> DistMatrix:
+def prepare_square(name: str, A: DistMatrix, check: Any = None, part: Part | None = None, **options: Any) -> DistMatrix:
     """Collective: A, finite in this part, in a dtype of LAPACK's, without partial sums. check(): what must hold of the options."""
     with agreed(communicator((A,)), describe_call(name, A, **options)):
-        dtype = checks.working_dtype(name, A.dtype)
-        checks.square(name, A)
+        dtype = checks.find_working_dtype(name, A.dtype)
+        checks.check_square(name, A)
         if check is not None:
             check()
-        checks.finite(A, part=part)
+        checks.check_finite(A, part=part)
     return prepare(A, dtype)
 
 

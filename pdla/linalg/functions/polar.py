@@ -14,11 +14,11 @@ from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky
-from pdla.linalg.condition import estimated_extremes
+from pdla.linalg.condition import estimate_extremes
 from pdla.linalg.functions.operand import prepare
 from pdla.linalg.inverse import inv
 from pdla.linalg.norms import norm
-from pdla.linalg.orthogonal.factors import largest_of
+from pdla.linalg.orthogonal.factors import find_largest
 from pdla.linalg.orthogonal.qr import qr, read_all, routines_of
 from pdla.linalg.panels.blocks import as_layout
 from pdla.linalg.plan.call import Call
@@ -243,7 +243,7 @@ def newton_schulz(
     [1.0, 1.0, 1.0, 1.0]
     """
     with agreed(communicator((A,)), describe_call("newton_schulz", A, coefficients=coefficients, steps=steps)):
-        dtype = checks.working_dtype("newton_schulz", A.dtype)
+        dtype = checks.find_working_dtype("newton_schulz", A.dtype)
         if isinstance(coefficients, str) and coefficients not in COEFFICIENTS:
             raise PlanError(f"newton_schulz: coefficients={coefficients!r}: {list_choices(coefficients, COEFFICIENTS)}")
         table = COEFFICIENTS[coefficients] if isinstance(coefficients, str) else coefficients
@@ -251,7 +251,7 @@ def newton_schulz(
             raise PlanError(f"newton_schulz: steps={steps!r}: 0 to {len(table)} of these coefficients")
     wide = A.shape[0] <= A.shape[1]
     X = prepare(A if wide else A.H, dtype)
-    size = largest_of(X)
+    size = find_largest(X)
     X = X * float(near_one(size, dtype)) if size else X
     X = X * (1 / max(float(norm(X)), float(np.finfo(X.dtype).tiny)))
     for a, b, c in table[:steps]:
@@ -285,7 +285,7 @@ def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     m, n = A.shape
     if m > n:
         return routines_of("reduced", is_tall(m, n))
-    return _parts(n, _least(options), float(np.finfo(checks.working_dtype("polar", A.dtype)).eps))
+    return _parts(n, _least(options), float(np.finfo(checks.find_working_dtype("polar", A.dtype)).eps))
 
 
 def _least(options: Options) -> float:
@@ -302,7 +302,7 @@ def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
     if least <= ILL:
         parts += [QR, FORMING, PRODUCT, PRODUCT]
     while 1 - least >= sqrt(eps):
-        a, b, c = _weights(least, LOST / (n * eps))
+        a, b, c = _compute_weights(least, LOST / (n * eps))
         parts += [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT] * (2 if c > STABLE else 1)
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
     return tuple(parts)
@@ -313,37 +313,37 @@ def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
     X = prepare(A.H if plan.adjoint else A, plan.dtype)
     placed = as_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
     with held(AT_ONCE * placed.stored.nbytes):
-        U = as_layout(_qdwh(placed, _least(plan.options)), X.layout, X.grid)
+        U = as_layout(_iterate_qdwh(placed, _least(plan.options)), X.layout, X.grid)
     H = matmul(U.H, X)
     H = (H + H.H) * 0.5
     return (U.H, H) if plan.adjoint else (U, H)
 
 
-def _qdwh(A: DistMatrix, expected: float) -> DistMatrix:
+def _iterate_qdwh(A: DistMatrix, expected: float) -> DistMatrix:
     """Collective: U of an m x n matrix, m >= n. expected: the least singular value of a matrix without data."""
     (m, n), eps = A.shape, float(np.finfo(A.dtype).eps)
-    size = largest_of(A) if m and n else 0.0
+    size = find_largest(A) if m and n else 0.0
     if not size:
-        return _orthonormal(A)
+        return _make_orthonormal(A)
     if not isfinite(size):
         raise LinAlgError("polar: A has elements that are not finite")
     X = A * float(near_one(size, A.dtype))
     if m > n:
         Q, R = qr(X)
-        return matmul(Q, _qdwh(R, expected), layout=A.layout.summed)
-    size, inverse = estimated_extremes(X)
+        return matmul(Q, _iterate_qdwh(R, expected), layout=A.layout.summed)
+    size, inverse = estimate_extremes(X)
     X, least = X * (1 / size), expected if X.xp.name == "meta" else min(1.0, 1 / (size * inverse))
     if least < sqrt(n) * eps:
         # U of a neighbour: steps keep singular values of 0, and estimates of such small ones are rounding
-        X, least = X + _noise(X, 1) * (eps / sqrt(n)), eps / n**2
+        X, least = X + _draw_noise(X, 1) * (eps / sqrt(n)), eps / n**2
     if least > ILL:
         return _iterate(X, least)
     # steps lose what columns that depend on few others have; of random mixtures none do
-    V, _ = qr(_noise(X, 2), overwrite_a=True, check_finite=False)
+    V, _ = qr(_draw_noise(X, 2), overwrite_a=True, check_finite=False)
     return matmul(_iterate(matmul(X, V, layout=X.layout), least), V.H, layout=X.layout)
 
 
-def _noise(X: DistMatrix, seed: int) -> DistMatrix:
+def _draw_noise(X: DistMatrix, seed: int) -> DistMatrix:
     """Collective: a random matrix of X's shape, with elements from -1 to 1."""
     return random(X.shape, X.grid, X.layout, dtype=X.dtype, seed=seed, low=-1)
 
@@ -354,8 +354,8 @@ def _iterate(X: DistMatrix, least: float) -> DistMatrix:
     tried = False
     for _ in range(MOST):
         # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
-        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _weights(least, LOST / (n * eps))
-        X, tried = _product_step(X) if near else _step(X, a, b, c), tried or near
+        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _compute_weights(least, LOST / (n * eps))
+        X, tried = _step_by_product(X) if near else _step(X, a, b, c), tried or near
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
         if 1 - least < sqrt(eps) and _settled(X, last, near):
             if X.xp.name == "meta" or norm(X) ** 2 > n - 0.5:  # else steps keep a singular value of 0
@@ -371,7 +371,7 @@ def _settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
     return bool(norm(X - last) < (5 * float(np.finfo(X.dtype).eps)) ** (1 / 2 if near else 1 / 3))
 
 
-def _weights(least: float, most: float) -> tuple[float, float, float]:
+def _compute_weights(least: float, most: float) -> tuple[float, float, float]:
     """Those of Halley's iteration that bring singular values from `least` to 1 nearest to 1, with c at most `most`, or 3.
 
     Where c would be more they are those of a larger `least`.
@@ -392,7 +392,7 @@ def _best_weights(least: float) -> tuple[float, float, float]:
     return a, b, a + b - 1
 
 
-def _product_step(X: DistMatrix) -> DistMatrix:
+def _step_by_product(X: DistMatrix) -> DistMatrix:
     """Collective: X (3 I - X^H X) / 2."""
     S = herk(X.H, alpha=-0.5, layout=X.layout.summed, mirror=True)
     fill_diagonal(S, S.diagonal() + 1.5)
@@ -417,7 +417,7 @@ def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
     return X * (b / c) + P.H * (a - b / c)
 
 
-def _orthonormal(A: DistMatrix) -> DistMatrix:
+def _make_orthonormal(A: DistMatrix) -> DistMatrix:
     """Collective: the first columns of the identity: a polar factor of 0."""
     return eye(max(A.shape), A.grid, A.layout.summed, dtype=A.dtype)[:, : A.shape[1]].redistribute(A.layout.summed)
 

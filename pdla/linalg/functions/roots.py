@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 
 from pdla.errors import LinAlgError, PlanError
-from pdla.linalg.functions.operand import check_square
+from pdla.linalg.functions.operand import prepare_square
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.norms import norm
 from pdla.matmul import matmul
@@ -55,7 +55,7 @@ def signm(A: DistMatrix) -> DistMatrix:
     array([[ 1.,  2.],
            [ 0., -1.]])
     """
-    X = check_square("signm", A)
+    X = prepare_square("signm", A)
     eps, near = float(np.finfo(X.dtype).eps), not A.shape[0]
     for _ in range(MOST):
         Y = inv(X)
@@ -110,7 +110,7 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
         if not isinstance(p, int) or p < 1:
             raise PlanError(f"inverse_root: p={p!r}: a whole number, 1 or more")
 
-    A = check_square("inverse_root", A, check, p=p)
+    A = prepare_square("inverse_root", A, check, p=p)
     n, layout, eps = A.shape[0], A.layout, float(np.finfo(A.dtype).eps)
     if not n:
         return A

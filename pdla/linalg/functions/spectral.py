@@ -11,7 +11,7 @@ from pdla.checks import digest
 from pdla.comm.agreement import agree, agreed
 from pdla.errors import LinAlgError, ShapeError
 from pdla.linalg.eigen.eigh import eigh
-from pdla.linalg.functions.operand import check_square
+from pdla.linalg.functions.operand import prepare_square
 from pdla.matmul import matmul
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
@@ -54,7 +54,7 @@ def funm(A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
     array([[ 0.5556, -0.4444],
            [-0.4444,  0.5556]])
     """
-    return _of_spectrum("funm", A, func)
+    return _apply_to_spectrum("funm", A, func)
 
 
 def logm(A: DistMatrix) -> DistMatrix:
@@ -93,7 +93,7 @@ def logm(A: DistMatrix) -> DistMatrix:
             raise LinAlgError(f"logm: A is not positive definite: its least eigenvalue is {w[0]:.3g}")
         return np.log(w)
 
-    return _of_spectrum("logm", A, log)
+    return _apply_to_spectrum("logm", A, log)
 
 
 def sqrtm(A: DistMatrix) -> DistMatrix:
@@ -133,12 +133,12 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
             raise LinAlgError(f"sqrtm: A is not positive semidefinite: its least eigenvalue is {w[0]:.3g}")
         return np.sqrt(np.maximum(w, 0))
 
-    return _of_spectrum("sqrtm", A, root)
+    return _apply_to_spectrum("sqrtm", A, root)
 
 
-def _of_spectrum(name: str, A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
+def _apply_to_spectrum(name: str, A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
     """Collective: V diag(func(w)) V^H."""
-    A = check_square(name, A, part=Part(True, "real"))
+    A = prepare_square(name, A, part=Part(True, "real"))
     w, V = eigh(A, check_finite=False)
     with agreed(A.grid.comm, f"{name}: func's values"):
         with np.errstate(all="ignore"):

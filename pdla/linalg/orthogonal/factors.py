@@ -75,13 +75,13 @@ class Reflections:
         R = count_workspace(triangle(self.X[: self.k, :], False))
         return R if self.scale == 1 else R * (1 / self.scale)
 
-    def raw(self) -> tuple[DistMatrix, np.ndarray]:
+    def to_raw(self) -> tuple[DistMatrix, np.ndarray]:
         """Local: R and reflections in one matrix, and tau."""
         return (self.X if self.scale == 1 else tril(self.X, -1) + triu(self.X) * (1 / self.scale)), self.tau
 
     def Q(self) -> DistMatrix:
         """Collective: m x k, laid out as X is."""
-        made = self._zeros(self.k, self.X.layout)
+        made = self._make_zeros(self.k, self.X.layout)
         made.xp.place(made.stored, *made.indices[0].find_common(made.indices[1]), 1)
         self._run(made, False, lower=True)
         return made
@@ -93,13 +93,13 @@ class Reflections:
         if adjoint:
             made = working_copy(C, rows, X.grid, X.dtype)
         else:
-            made = self._zeros(C.shape[1], rows)
+            made = self._make_zeros(C.shape[1], rows)
             made[: self.k, :] = C
         self._run(made, adjoint)
         made = made[: self.k, :] if adjoint else made
         return made if layout is None else made.redistribute(layout)
 
-    def _zeros(self, columns: int, layout: Layout) -> DistMatrix:
+    def _make_zeros(self, columns: int, layout: Layout) -> DistMatrix:
         """Local: a matrix of m rows, of zeros."""
         X, shape = self.X, (self.X.shape[0], columns)
         block = X.xp.empty(local_shape(shape, layout, X.grid), X.dtype)
@@ -127,7 +127,7 @@ def factor_qr(plan: FactorPlan, A: DistMatrix, keep: bool = False) -> Factored:
     least, most = float(kind.tiny) / float(kind.eps) ** 2, float(kind.max) * float(kind.eps)
     if overwrite or (isfinite(largest) and (least < largest < most) and A.shape[0] >= A.shape[1]) or not tau.size:
         return Reflections(X, tau)
-    size = largest_of(A)
+    size = find_largest(A)
     if size == 0 or least < size < most or not isfinite(size):
         return Reflections(X, tau)
     del X  # lest A's copies be three
@@ -136,13 +136,13 @@ def factor_qr(plan: FactorPlan, A: DistMatrix, keep: bool = False) -> Factored:
     return Reflections(X, tau, power)
 
 
-def replicated(x: np.ndarray, like: DistMatrix) -> DistMatrix:
+def replicate(x: np.ndarray, like: DistMatrix) -> DistMatrix:
     """Local: a matrix that every rank has, on the grid of another."""
     block = like.xp.asarray(np.ascontiguousarray(x if like.grid.active else x[:0, :0]))
     return count_workspace(DistMatrix(block, x.shape, like.grid, Layout()))
 
 
-def on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
+def run_on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
     """Collective: what the first rank finds, the same on every rank; or its LinAlgError on every rank."""
     found, error = None, ""
     if comm.rank == 0 or comm.xp.name == "meta":  # a dry rank takes every rank to find what this one does
@@ -156,7 +156,7 @@ def on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
     return found
 
 
-def largest_of(A: DistMatrix) -> float:
+def find_largest(A: DistMatrix) -> float:
     """Collective: the largest absolute value of A's elements, NaN if one is NaN; of arrays without data 1."""
     mine = A.xp.host_or(abs(A.stored).max() if A.stored.size else A.xp.asarray(np.zeros(())), np.ones(()))
     return float(np.max(A.grid.comm.share(float(mine))))

@@ -11,9 +11,9 @@ from pdla.comm.agreement import agreed
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.condition import reciprocal_condition
-from pdla.linalg.orthogonal.factors import Factored, factor_qr, on_first_rank, replicated
-from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, rank_limit, read_all, routines_of
+from pdla.linalg.condition import estimate_reciprocal_condition
+from pdla.linalg.orthogonal.factors import Factored, factor_qr, replicate, run_on_first_rank
+from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, find_rank_limit, read_all, routines_of
 from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
@@ -238,9 +238,9 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     (m, n), wide, dtype = _agree("pinv", A, rcond, layout, lambda shape: (shape[1], shape[0]))
     made = FACTOR(A.H if wide else A, check_finite=True)
     R = made.R
-    u, s, vh = _singular(R, True)
-    kept = s > rank_limit(A, rcond, dtype) * s.max(initial=0)
-    P = replicated(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
+    u, s, vh = _compute_svd(R, True)
+    kept = s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)
+    P = replicate(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
     result = matmul(P, made.Q().H)
     result = result.H if wide else result
     return as_layout(result, layout or part_layout(A.T, (n, m)), A.grid)
@@ -278,8 +278,8 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     1
     """
     (_m, _n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
-    s = _singular(FACTOR(A.H if wide else A, check_finite=True).R, False)
-    return int((s > (rank_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
+    s = _compute_svd(FACTOR(A.H if wide else A, check_finite=True).R, False)
+    return int((s > (find_rank_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
 
 
 def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -316,9 +316,9 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     """
     (_m, _n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
     R = FACTOR(A, check_finite=True).R
-    _, s, vh = _singular(R, True, full=True)
-    rank = int((s > rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
-    basis = replicated(vh[rank:].conj().T, R)
+    _, s, vh = _compute_svd(R, True, full=True)
+    rank = int((s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
+    basis = replicate(vh[rank:].conj().T, R)
     return as_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
 
 
@@ -329,11 +329,11 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
     check_rcond("lstsq", options.rcond)
 
 
-def _wide(options: Options, A: DistMatrix) -> bool:
+def _is_wide(options: Options, A: DistMatrix) -> bool:
     return A.shape[0] < A.shape[1]
 
 
-def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+def _choose_routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     return routines_of("r", is_tall(*A.shape))
 
 
@@ -342,12 +342,12 @@ def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, in
     (m, n), wide, vector = A.shape, plan.adjoint, not isinstance(B, DistMatrix)
     # what is left of m > n is computed from A
     made = factor_qr(plan, A.H if wide else A, keep=m > n)
-    Y = cast(_columns(B, A) if vector else B, plan.dtype)
+    Y = cast(_to_column(B, A) if vector else B, plan.dtype)
     C = Y if wide else made.multiply(Y, True)
-    X, rank, s = _solve(made, C, wide, rank_limit(A, plan.options.rcond, plan.dtype))
+    X, rank, s = _solve(made, C, wide, find_rank_limit(A, plan.options.rcond, plan.dtype))
     if wide:
         X = made.multiply(X, False)
-    residuals = _residuals(A, X, Y) if rank == n < m else np.zeros(0)
+    residuals = _compute_residuals(A, X, Y) if rank == n < m else np.zeros(0)
     if vector:
         return X.redistribute(Layout(), ProcessGrid.everyone(A.grid.comm)).stored.reshape(-1), residuals, rank, s
     return as_layout(X, plan.options.layout or part_layout(Y, (n, Y.shape[1])), Y.grid), residuals, rank, s
@@ -360,19 +360,19 @@ def _agree(
     with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
         matrix(A)
         check_rcond(name, rcond)
-        dtype = checks.working_dtype(name, A.dtype)
-        checks.result(A, result(A.shape), dtype, None, layout)
+        dtype = checks.find_working_dtype(name, A.dtype)
+        checks.check_result(A, result(A.shape), dtype, None, layout)
     return A.shape, A.shape[0] < A.shape[1], dtype
 
 
-def _columns(b: Any, A: DistMatrix) -> DistMatrix:
+def _to_column(b: Any, A: DistMatrix) -> DistMatrix:
     """Local: a vector that all ranks have as one column, cut as A's rows are."""
     layout, shape = Layout.trust(A.layout.summed.rows, ()), (len(b), 1)
     held = layout.indices(shape, A.grid.sizes, A.grid.coords)
     return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
 
 
-def _singular(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
+def _compute_svd(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
     """Collective: R's singular values and, with vectors, U and V^H, found on the first rank, the same on every rank."""
     whole, (k, n) = R.gather(root=0), R.shape
 
@@ -382,7 +382,7 @@ def _singular(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
             return (np.zeros((k, len(s)), R.dtype), s, np.zeros((n if full else len(s), n), R.dtype)) if vectors else s
         return np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)  # type: ignore[call-overload]
 
-    return on_first_rank(R.grid.comm, find)
+    return run_on_first_rank(R.grid.comm, find)
 
 
 def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[DistMatrix, int, np.ndarray | None]:
@@ -390,26 +390,26 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
     R = made.R
     n = R.shape[0]
     factors = Factors(R, ((wide, Part(wide)),))
-    if n and _regular(R) and reciprocal_condition(Factors(R, ((False, Part(False)),))) > SURE * limit:
+    if n and _is_regular(R) and estimate_reciprocal_condition(Factors(R, ((False, Part(False)),))) > SURE * limit:
         return solve_by(factors, RightSide(C, None, R.dtype)), n, None
-    u, s, vh = _singular(R, True)
+    u, s, vh = _compute_svd(R, True)
     kept = s > limit * s.max(initial=0)
     u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
     # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose as many digits as R's condition has
-    small = matmul(replicated(u[:, kept].conj().T, R), C)
-    return matmul(replicated(vh[kept].conj().T / s[kept], R), small), int(kept.sum()), s
+    small = matmul(replicate(u[:, kept].conj().T, R), C)
+    return matmul(replicate(vh[kept].conj().T / s[kept], R), small), int(kept.sum()), s
 
 
-def _regular(R: DistMatrix) -> bool:
+def _is_regular(R: DistMatrix) -> bool:
     """Collective: whether no element of R's diagonal is 0, or not finite, as of arrays without data."""
     d = R.diagonal()
     return R.xp.name == "meta" or bool(np.isfinite(d).all() and (d != 0).all())
 
 
-def _residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
+def _compute_residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
     """Collective: the squares of the norms of the columns of A X - B."""
     left = matmul(A, X, layout=B.layout.summed) - B
     return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)
 
 
-LSTSQ = Call("lstsq", _routines, _lstsq, solves=True, square=False, reads=read_all, check=_check, adjoint=_wide)
+LSTSQ = Call("lstsq", _choose_routines, _lstsq, solves=True, square=False, reads=read_all, check=_check, adjoint=_is_wide)

@@ -14,7 +14,7 @@ from pdla.errors import PlanError, ShapeError, list_choices, suggest
 from pdla.grid import check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, on_first_rank, replicated
+from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, replicate, run_on_first_rank
 from pdla.linalg.panels.blocks import as_layout, part_layout
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -23,7 +23,7 @@ from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.plan.routine import Routine
 from pdla.linalg.routines.qr import FORMING, QR
 from pdla.linalg.routines.tall_qr import TALL_QR, is_tall
-from pdla.linalg.verify import Claim, run_checked, why_lost
+from pdla.linalg.verify import Claim, explain_loss, run_and_check
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
@@ -264,8 +264,8 @@ def qr_multiply(
         inner, wanted = (C.shape[1], f"{m} columns") if right else (C.shape[0], f"{k} rows")
         if inner != (m if right else k):
             raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: it must have {wanted}")
-        dtype, shape = checks.working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
-        checks.result(C, shape, dtype, None, layout)
+        dtype, shape = checks.find_working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
+        checks.check_result(C, shape, dtype, None, layout)
     made = FACTOR(cast(A, dtype), check_finite=True)
     # C Q is (Q^H C^H)^H, C conj(Q) is (Q^T C^T)^T, and Q C with the conjugate of Q is the conjugate of Q times that of C
     if right:
@@ -314,10 +314,10 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     """
     with agreed(communicator((A,)), describe_call("orth", A, rcond=rcond, layout=layout)):
         check_rcond("orth", rcond)
-        checks.result(matrix(A), A.shape, checks.working_dtype("orth", A.dtype), None, layout)
+        checks.check_result(matrix(A), A.shape, checks.find_working_dtype("orth", A.dtype), None, layout)
     Q, R, _ = qr(A, pivoting=True)
     sizes = np.abs(R[: min(R.shape), : min(R.shape)].diagonal())
-    rank = int((sizes > rank_limit(A, rcond, R.dtype) * sizes.max(initial=0)).sum())
+    rank = int((sizes > find_rank_limit(A, rcond, R.dtype) * sizes.max(initial=0)).sum())
     basis = Q[:, :rank]
     return basis.redistribute(layout or part_layout(A, basis.shape), A.grid)
 
@@ -331,7 +331,7 @@ def check_rcond(name: str, rcond: Any) -> None:
         raise PlanError(f"{name}: rcond={rcond!r}: a number from 0 to 1, or None")
 
 
-def rank_limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
+def find_rank_limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
     """Of the largest singular value: up to how much one counts as 0."""
     return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
 
@@ -340,11 +340,11 @@ def read_all(options: Options) -> None:
     """What is read of A: all of it."""
 
 
-def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+def _choose_routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     return routines_of(options.mode, is_tall(*A.shape))
 
 
-def _factoring(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+def _choose_factorization(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     return routines_of("r", is_tall(*A.shape))
 
 
@@ -365,11 +365,11 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     flags(pivoting=options.pivoting)
     if options.pivoting and options.mode == "raw":
         raise PlanError("qr: mode='raw' has no pivoting: leave out one of them")
-    for shape in _shapes(A):
-        checks.result(A, shape, dtype, None, options.layout)
+    for shape in _find_shapes(A):
+        checks.check_result(A, shape, dtype, None, options.layout)
 
 
-def _shapes(A: DistMatrix) -> tuple[tuple[int, int], tuple[int, int]]:
+def _find_shapes(A: DistMatrix) -> tuple[tuple[int, int], tuple[int, int]]:
     """Of Q and of R."""
     (m, n), k = A.shape, min(A.shape)
     return (m, k), (k, n)
@@ -377,25 +377,25 @@ def _shapes(A: DistMatrix) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _qr(plan: FactorPlan, A: DistMatrix) -> Any:
     """Collective, unchecked: what the mode says; checked where results are, as it is given."""
-    lost = why_lost("A", plan.overwrites("a"))
-    return run_checked(A.grid.comm, plan.dtype, lambda: _results(plan, A), lambda images: _claim(plan, A, images, lost))
+    lost = explain_loss("A", plan.overwrites("a"))
+    return run_and_check(A.grid.comm, plan.dtype, lambda: _compute_results(plan, A), lambda images: _claim(plan, A, images, lost))
 
 
-def _results(plan: FactorPlan, A: DistMatrix) -> Any:
+def _compute_results(plan: FactorPlan, A: DistMatrix) -> Any:
     made, options = factor_qr(plan, A), plan.options
     if options.mode == "raw":
         assert isinstance(made, Reflections)
-        return made.raw()
-    layouts = [options.layout or part_layout(A, shape) for shape in _shapes(A)]
+        return made.to_raw()
+    layouts = [options.layout or part_layout(A, shape) for shape in _find_shapes(A)]
     if options.pivoting:
-        Q2, R, order = _pivoted(made)
+        Q2, R, order = _pivot(made)
         R = as_layout(R, layouts[1], A.grid)
         return (R, order) if options.mode == "r" else (as_layout(made.multiply(Q2, False), layouts[0], A.grid), R, order)
     R = as_layout(made.R, layouts[1], A.grid)
     return R if options.mode == "r" else (as_layout(made.Q(), layouts[0], A.grid), R)
 
 
-def _pivoted(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
+def _pivot(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
     """Collective: Q2, R2 and the order of R[:, P] = Q2 R2, worked out on the first rank: A[:, P] = Q Q2 R2."""
     R, xp = made.R, made.R.xp
     small, (k, n) = R.gather(root=0), R.shape
@@ -407,8 +407,8 @@ def _pivoted(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
 
         return pivoted(xp.host(small), mode="economic", pivoting=True, check_finite=False)
 
-    *found, order = on_first_rank(R.grid.comm, find)
-    Q2, R2 = (replicated(part, R) for part in found)
+    *found, order = run_on_first_rank(R.grid.comm, find)
+    Q2, R2 = (replicate(part, R) for part in found)
     return Q2, R2, order
 
 
@@ -423,31 +423,32 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
         return made[-1] if plan.options.pivoting else np.arange(n)
 
     if mode == "r":
-        def squared(x: Pair) -> Pair:
+        def multiply_by_gram(x: Pair) -> Pair:
             return images.multiply(A.H, images.multiply(A, x))
 
-        def through(made: Any) -> Any:
+        def make_steps(made: Any) -> Any:
             R, order = (made[0], made[1]) if plan.options.pivoting else (made, np.arange(n))
             back = np.argsort(order)
             return (
-                lambda x: _by_norm(images.multiply(R, (x[0][order], x[1][order]))), partial(images.multiply, R.H),
+                lambda x: _bound_by_norm(images.multiply(R, (x[0][order], x[1][order]))), partial(images.multiply, R.H),
                 lambda x: (x[0][back], x[1][back]),
             )
 
         return Claim(
-            n, 4 * terms, squared, through, matrices=lambda made: (made[0] if plan.options.pivoting else made,), lost=lost,
+            n, 4 * terms, multiply_by_gram, make_steps, lost=lost,
+            matrices=lambda made: (made[0] if plan.options.pivoting else made,),
             control=lambda made: made[1].tolist() if plan.options.pivoting else None,
         )
 
     def given(x: Pair) -> Pair:
-        return _added(images.multiply(A, x), (x[0][:k], x[1][:k]))
+        return _add(images.multiply(A, x), (x[0][:k], x[1][:k]))
 
     def steps(made: Any) -> Any:
         Q, R, order = made[0], made[1], columns(made)
 
         def product(x: Pair) -> Pair:
-            found = images.multiply(Q, _by_norm(images.multiply(R, (x[0][order], x[1][order]))))
-            return _added(_by_norm(found), _by_norm(images.multiply(Q.H, images.multiply(Q, (x[0][:k], x[1][:k])))))
+            found = images.multiply(Q, _bound_by_norm(images.multiply(R, (x[0][order], x[1][order]))))
+            return _add(_bound_by_norm(found), _bound_by_norm(images.multiply(Q.H, images.multiply(Q, (x[0][:k], x[1][:k])))))
 
         return (product,)
 
@@ -457,14 +458,14 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
     )
 
 
-def _by_norm(x: Pair) -> Pair:
+def _bound_by_norm(x: Pair) -> Pair:
     """Local: with the norm of all sizes for each: rows of Q R err by their columns' norms, small rows as others."""
     xp = namespace(x[1])
     size = xp.host(x[1])
     return x[0], xp.asarray(np.full_like(size, np.sqrt((size.astype(float) ** 2).sum())))
 
 
-def _added(x: Pair, y: Pair) -> Pair:
+def _add(x: Pair, y: Pair) -> Pair:
     """Local: x + y, of which y may have fewer rows."""
     made = x[0].copy(), x[1].copy()
     for total, addend in zip(made, y, strict=True):
@@ -472,5 +473,5 @@ def _added(x: Pair, y: Pair) -> Pair:
     return made
 
 
-_QR = Call("qr", _routines, _qr, square=False, reads=read_all, results=lambda A: (), check=_check)
-FACTOR = Call("qr", _factoring, factor_qr, square=False, reads=read_all)  # gives the factors as Factored
+_QR = Call("qr", _choose_routines, _qr, square=False, reads=read_all, results=lambda A: (), check=_check)
+FACTOR = Call("qr", _choose_factorization, factor_qr, square=False, reads=read_all)  # gives the factors as Factored

@@ -19,7 +19,7 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
 from pdla.linalg.panels.blocks import Dimension, depth_of
-from pdla.linalg.verify import checking
+from pdla.linalg.verify import is_checking
 from pdla.matrix.core import DistMatrix
 
 
@@ -130,7 +130,7 @@ class Layers:
 
     def until(self, count: int, header: np.ndarray) -> int:
         """How many panels are worked on: behind one that fails each layer takes one, to hear of it; all, if results are checked."""
-        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not checking() else count
+        return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not is_checking() else count
 
     def wait(self) -> None:
         """Wait until the addends have gone."""

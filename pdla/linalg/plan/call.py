@@ -154,13 +154,13 @@ class Call:
         options, A = Options(**given), matrix(operands[0])
         options.check(self.name, given)
         if self.square:
-            checks.square(self.name, A)
+            checks.check_square(self.name, A)
         if self.solves:
             dtype = check_side(self.name, A, operands[-1], options.layout, out)
         else:
-            dtype = checks.working_dtype(self.name, A.dtype)
+            dtype = checks.find_working_dtype(self.name, A.dtype)
             for shape in self.results(A):
-                checks.result(A, shape, dtype, None, options.layout)
+                checks.check_result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)
         adjoint = self.adjoint(options, A)
         tasks = self._tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)

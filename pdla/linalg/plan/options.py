@@ -49,7 +49,7 @@ class Options:
     @property
     def part(self) -> Part | None:
         """What is read of A; None: all of it."""
-        return checks.part_of(self.assume_a, self.lower)
+        return checks.find_part(self.assume_a, self.lower)
 
 
 FLAGS = ("lower", "unit_diagonal", "overwrite_a", "overwrite_b", "check_finite")

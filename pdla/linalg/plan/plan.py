@@ -339,14 +339,14 @@ class FactorPlan:
             check_same_communicator(self.A.grid, X.grid, name)
         open_grids([X.grid for _, X in matrices])
         if options.overwrite_a:
-            checks.overwritten("A", A, *others)
+            checks.check_overwrite("A", A, *others)
         if options.overwrite_b and isinstance(others[-1], DistMatrix):
-            checks.overwritten("B", others[-1], A)
+            checks.check_overwrite("B", others[-1], A)
         written_to(out, *operands)
         if looks:
             self.look(*operands)
         if looks and options.check_finite:
-            checks.finite(A, others[-1] if others else None, part=self.reads)
+            checks.check_finite(A, others[-1] if others else None, part=self.reads)
 
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
         """Work without checks. Collective.

@@ -13,7 +13,7 @@ import numpy as np
 
 from pdla import checks
 from pdla.errors import PlanError, misfit
-from pdla.linalg.checks import working_dtype
+from pdla.linalg.checks import find_working_dtype
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.plan import COSTED
@@ -65,7 +65,7 @@ def predict(
     if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
         error = misfit(PlanError, m, n, P)
         raise error(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
-    kind = working_dtype(routine.name, np.dtype(dtype))
+    kind = find_working_dtype(routine.name, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.choose() if machine is None else Machine.of(machine))
     found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])
     shape, block = found.blocking

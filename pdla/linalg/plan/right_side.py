@@ -16,7 +16,7 @@ from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
 from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_copy
-from pdla.linalg.verify import Claim, why_lost
+from pdla.linalg.verify import Claim, explain_loss
 from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import convert
@@ -28,8 +28,8 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
         check_same_communicator(A.grid, B.grid, "B")
         if B.shape[0] != A.shape[0]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
-        dtype = checks.working_dtype(name, A.dtype, B.dtype)
-        checks.result(B, (A.shape[1], B.shape[1]), dtype, out, layout)
+        dtype = checks.find_working_dtype(name, A.dtype, B.dtype)
+        checks.check_result(B, (A.shape[1], B.shape[1]), dtype, out, layout)
         return dtype
     if B.shape != A.shape[:1]:
         raise ShapeError(
@@ -38,7 +38,7 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
         )
     if layout is not None:
         raise LayoutError(f"layout={layout!r}: X is whole on every rank, as B is; give a DistMatrix for another")
-    dtype = checks.working_dtype(name, A.dtype, B.dtype)
+    dtype = checks.find_working_dtype(name, A.dtype, B.dtype)
     if out is not None and (not isinstance(out, type(B)) or (out.shape, out.dtype) != (B.shape, dtype)):
         raise ShapeError(f"out={describe(out)}: X is an array of shape {B.shape}, {dtype}, as B is on every rank")
     return dtype
@@ -91,7 +91,7 @@ class RightSide:
             parts = [partial(images.multiply, T, part=part) for T, part in reversed(factors)]
             return Claim(
                 self.shape[1], terms, partial(given, images), lambda X: (partial(images.multiply, X), *parts), rows=lambda X: rows,
-                operands=factors, lost=why_lost("B", self.overwrite),
+                operands=factors, lost=explain_loss("B", self.overwrite),
                 again=None if solve is None else lambda b: solve(self._vectors(b)),
             )
 

@@ -75,7 +75,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
         kind = promote(*(X.dtype for X in chain))
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
         if len(chain) == 1 and layout is not None and not one_of(layout, ("native",)):
-            checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
+            checks.check_result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
     chain = [cast(X, kind) for X in chain]
@@ -201,7 +201,7 @@ def einsum(
         _are_matrices(matrices)
         of_diagonal = None if len(matrices) > 1 else _of_diagonal(subscripts)
         if of_diagonal is not None:
-            checks.square("einsum", matrices[0])
+            checks.check_square("einsum", matrices[0])
             if layout is not None:
                 raise LayoutError(f"layout={layout!r}: the result of einsum({subscripts!r}) is whole on every rank")
         else:

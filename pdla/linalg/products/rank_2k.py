@@ -139,7 +139,7 @@ def _rank_2k(
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: they must be alike")
         dtype = promote(A.dtype, B.dtype).newbyteorder("=")
         hermitian, shape = dtype.kind == "c" and name == "her2k", (A.shape[0], A.shape[0])
-        checks.result(A, shape, dtype, out, layout)
+        checks.check_result(A, shape, dtype, out, layout)
         written_to(out, A, B)
         flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)

@@ -30,7 +30,7 @@ from pdla.linalg import checks
 from pdla.linalg.products.rank_k_plan import RankKPlan
 from pdla.linalg.products.symmetrize import make_real, symmetrize
 from pdla.linalg.products.trapezoid import Trapezoid, pack, unpack
-from pdla.linalg.verify import Claim, run_checked
+from pdla.linalg.verify import Claim, run_and_check
 from pdla.matmul.api import default_layout
 from pdla.matmul.images import Images, Pair, Part, add, scale
 from pdla.matmul.schedules.streams import multiply
@@ -161,7 +161,7 @@ def _rank_k(
         hermitian = matrix(A).dtype.kind == "c" and name == "herk"
         shape = (A.shape[0], A.shape[0])
         dtype = A.dtype.newbyteorder("=")
-        checks.result(A, shape, dtype, out, layout)
+        checks.check_result(A, shape, dtype, out, layout)
         written_to(out, A)
         flags(lower=lower, mirror=mirror)
         scalars(dtype, alpha, beta, out)
@@ -222,7 +222,7 @@ def fill(
             lost="" if new else "what was in out is lost",
         )
 
-    run_checked(comm, A.dtype, compute, claim)
+    run_and_check(comm, A.dtype, compute, claim)
 
 
 def _fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:

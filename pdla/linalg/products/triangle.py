@@ -75,13 +75,13 @@ def trmm(
     said = describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
     with agreed(communicator((A, B)), said):
         flags(lower=lower, unit_diagonal=unit_diagonal)
-        checks.square("trmm", A)
+        checks.check_square("trmm", A)
         if not one_of(side, SIDES):
             raise PlanError(f"trmm: side={side!r}: 'left' for A B, 'right' for B A{suggest(side, SIDES)}")
         same_grid(A, B, "B")
         if B.shape[side == "right"] != A.shape[0]:
             raise ShapeError(f"trmm: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
-        checks.result(B, B.shape, B.dtype, None, layout)
+        checks.check_result(B, B.shape, B.dtype, None, layout)
         scalars(promote(A.dtype, B.dtype), alpha, 0, None)
     T = triangle(A, lower, unit_diagonal)
     first, second = (T, B) if side == "left" else (B, T)

@@ -99,7 +99,7 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
         return
     if not distributed:
         raise LayoutError(f"layout={layout!r}: y is whole on every rank, as x is; give a DistMatrix {A.shape[1]} x 1 for another")
-    checks.result(A, (A.shape[0], 1), A.dtype, None, layout)
+    checks.check_result(A, (A.shape[0], 1), A.dtype, None, layout)
 
 
 def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
@@ -157,6 +157,6 @@ def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
     >>> pdla.matvec_words(64, 64, (2, 2))
     48.0
     """
-    checks.formula(grid, m=m, k=k)
+    checks.check_formula(grid, m=m, k=k)
     pr, pc = grid
     return k / pc * (1 - 1 / pr) + 2 * m / pr * (1 - 1 / pc)

@@ -120,7 +120,7 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
     261168.0
     """
-    checks.formula(grid, (2, 3), block, n=n)
+    checks.check_formula(grid, (2, 3), block, n=n)
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
     panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)

@@ -17,7 +17,7 @@ from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import Routine
 from pdla.linalg.products.symmetrize import reflect
-from pdla.linalg.verify import Claim, run_checked, settle, why_lost
+from pdla.linalg.verify import Claim, explain_loss, run_and_check, settle
 from pdla.matmul.images import Images, Part
 from pdla.matrix.core import DistMatrix
 
@@ -56,10 +56,10 @@ class Factorization(Routine):
         layout  of the factors, by default that of the place
         """
         claim = partial(self._claim, A, part, overwrite)
-        return run_checked(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
+        return run_and_check(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
 
     def _claim(self, A: DistMatrix, part: Part | None, overwrite: bool, images: Images) -> Claim:
-        return self.claim(A, part, images, why_lost("A", overwrite))
+        return self.claim(A, part, images, explain_loss("A", overwrite))
 
     def compute(
         self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool, part: Part | None = None, layout: Layout | None = None

@@ -36,7 +36,7 @@ from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.factorization import Factorization
 from pdla.linalg.routines.lu_layers import HEADER, LayeredLU
-from pdla.linalg.verify import Claim, checking, settle
+from pdla.linalg.verify import Claim, is_checking, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
@@ -97,7 +97,7 @@ class LUFactorization(Factorization):
         (m, n), k = A.shape, min(A.shape)
         triangles = ((slice(0, k), slice(None)), Part(False)), ((slice(None), slice(0, k)), Part(True, "one"))
         return Claim(
-            n, 2 * (n + k), partial(image, images, A, part),
+            n, 2 * (n + k), partial(multiply_by_part, images, A, part),
             lambda made: tuple(partial(images.multiply, made[0][where], part=part) for where, part in triangles),
             matrices=lambda made: made[:1], rows=lambda made: Permutation.of_pivots(made[1]).rows(m), lost=lost,
             control=lambda made: (made[1].tolist(), *made[2:]),
@@ -109,20 +109,22 @@ class LUFactorization(Factorization):
         if fault < 0 and not overwrite:
             del X  # lest A's copies be three
             power, (X, pivots, fault, ratio) = SMALLER, self(count_workspace(A * SMALLER), plan.place, dtype, True, plan.reads)
-        error = f"{told(fault)}: A has NaN or infinity{OVERWRITTEN if overwrite else ''}" if fault < 0 else told(fault)
+        error = describe_fault(fault)
+        if fault < 0:
+            error += f": A has NaN or infinity{OVERWRITTEN if overwrite else ''}"
         return Factors.of_lu(X, pivots, power, ratio, fault, error)
 
 
 LU = LUFactorization()
 
 
-def told(fault: int) -> str:
+def describe_fault(fault: int) -> str:
     """A fault of U's diagonal in words."""
     i = abs(fault) - 1
     return f"element ({i}, {i}) of U is {'0' if fault > 0 else 'not finite'}"
 
 
-def image(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
+def multiply_by_part(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
     """Collective: A x, of an A of which this part is read, and the rest reflected; None: all of A is read."""
     if part is None:
         return images.multiply(A, x)
@@ -152,7 +154,7 @@ class LUPanel(Step):
 
     def wait(self) -> None:
         super().wait()
-        self.header = self.walk.agree(self.row.numbers(lambda: self.walk.header_of_random(self.k)), self.k)
+        self.header = self.walk.agree_on_header(self.row.numbers(lambda: self.walk.draw_header(self.k)), self.k)
         self.moved = Permutation.of_pivots(self.header[HEADER:].astype(np.int64), self.k * self.walk.block)
         self.exchange = RowExchange(self.walk.rows, *self.moved)
 
@@ -187,28 +189,28 @@ class FlatLU(BlockColumns):
         panel = LUPanel(k, row, cols.stop, self)
         if row.mine:
             # P A1 = L1 U11
-            factor = self.factor_whole if self.rows.comm is None else self.factor_parts
+            factor = self.factor_locally if self.rows.comm is None else self.factor_by_tournament
             self.xp.copy(row.header, factor(panel.L1, self.a[:, cols], k))
         row.bcast()
         if row.mine:
             self.xp.copy(self.a[rows, cols], panel.L1)
         return panel
 
-    def factor_whole(self, L1: Any, A1: Any, k: int) -> Any:
+    def factor_locally(self, L1: Any, A1: Any, k: int) -> Any:
         """Local: factor block column k, which this rank has whole, into L1. Gives the header."""
         first = k * self.block
         self.xp.copy(L1, A1[first:])
         pivots, fault = kernels.getrf(self.xp, L1, A1[first:])
         return self.header(k, fault, L1, first + pivots)
 
-    def factor_parts(self, L1: Any, A1: Any, k: int) -> Any:
+    def factor_by_tournament(self, L1: Any, A1: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
         won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.heights(k))
-        fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.rows_of_random(k)])), k)
+        fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.draw_rows(k)])), k)
         pivots = pivots_of(np.array(winners, np.int64), first)
         RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
-        below = self.below(k)
+        below = self.find_below(k)
         self.xp.copy(L1[below - i :], A1[below:])
         if self.rows.here == root:
             self.xp.copy(L1[: len(factors)], factors)
@@ -226,7 +228,7 @@ class FlatLU(BlockColumns):
         A, panel.next = self.a[:, panel.next : end], max(end, panel.next)
         if not A.shape[1]:
             return
-        k, w, i, below = panel.k, panel.L1.shape[1], self.rows.tail[panel.k].start, self.below(panel.k)
+        k, w, i, below = panel.k, panel.L1.shape[1], self.rows.tail[panel.k].start, self.find_below(panel.k)
         # A = P A
         panel.exchange.run(self.xp, A)
         # U12 = L11^-1 A12
@@ -249,14 +251,14 @@ class FlatLU(BlockColumns):
                 RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.columns(k)])
             was = moved[k].rows(self.rows.n)[was]
 
-    def below(self, k: int) -> int:
+    def find_below(self, k: int) -> int:
         """Where this rank's rows below panel k's square begin."""
         rows = self.rows.at[k]
         return min(rows.stop, rows.start + self.width(k))
 
-    def agree(self, header: np.ndarray, k: int) -> np.ndarray:
+    def agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column, where results are checked: the header on which ranks act, of numbers that can be."""
-        if not checking():
+        if not is_checking():
             return header
         header = settle(self.rows.comm, header, self.rows.owner[k])
         first = possible(header[:1], -self.size, self.size + 1)
@@ -264,20 +266,20 @@ class FlatLU(BlockColumns):
 
     def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column, where results are checked: the fault and the winners of a tournament."""
-        if not checking():
+        if not is_checking():
             return won.astype(np.int64)
         won = settle(self.rows.comm, won, self.rows.owner[k])
         return np.array([*possible(won[:1], -self.size, self.size + 1), *possible(won[1:], k * self.block, self.rows.n)])
 
-    def rows_of_random(self, k: int) -> np.ndarray:
+    def draw_rows(self, k: int) -> np.ndarray:
         """Local: pivot rows of panel k as of random elements, for arrays without data."""
         left = np.arange(k * self.block, self.rows.n)
         sign = -1 if self.rows.here == self.rows.owner[k] else 1
         return as_of_random(left, self.rows.owners(left), self.width(k), self.rows.here, sign)
 
-    def header_of_random(self, k: int) -> np.ndarray:
+    def draw_header(self, k: int) -> np.ndarray:
         """Local: the header of panel k as of random elements."""
-        return np.array([0, 1, 1, *pivots_of(self.rows_of_random(k), k * self.block)], float)
+        return np.array([0, 1, 1, *pivots_of(self.draw_rows(k), k * self.block)], float)
 
 
 def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
@@ -316,7 +318,7 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     >>> pdla.linalg.lu_words(1024, 1024, (1, 4), 64)
     418596.0
     """
-    checks.formula(grid, (2, 3), block, m=m, n=n)
+    checks.check_formula(grid, (2, 3), block, m=m, n=n)
     pr, pc, *depth = grid
     c = prod(depth)
     i = np.arange(0, min(m, n), block)
@@ -327,8 +329,8 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     if c > 1:
         panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w + w * w)) + (pr - 1) * w * right
         addends = np.minimum(np.arange(len(i)), c - 1) * (m - i) * w + (c - 1) * w * right
-        told, dealt = pr * pc * (c - 1) * (HEADER + w), w * right * (c - 1) / c
-        return float((panels + met + addends + told + dealt + w * (m - i) * others).sum() / (pr * pc * c))
+        headers, dealt = pr * pc * (c - 1) * (HEADER + w), w * right * (c - 1) / c
+        return float((panels + met + addends + headers + dealt + w * (m - i) * others).sum() / (pr * pc * c))
     panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w)) + (pr - 1) * w * np.where(m > i + w, right, 0)
     left, last = m - i - w, -(-(m - i - w) // block)
     moved = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(left, 1))  # rows of L, at the end

@@ -25,7 +25,7 @@ from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, on_host
 from pdla.linalg.panels.rows import ANY, Permutation, RowExchange, as_of_random, deviating, pivots_of, possible
 from pdla.linalg.panels.tournament import choose_pivots, solve_l
-from pdla.linalg.verify import checking, settle
+from pdla.linalg.verify import is_checking, settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
@@ -82,11 +82,11 @@ class RowPlaces:
 
     def take(self, rows: np.ndarray) -> Permutation:
         """Make these rows the next pivots; gives the permutation of this rank's own rows."""
-        to, was = Permutation.of_exchanges([self._exchange(row) for row in rows.tolist()])
+        to, was = Permutation.of_exchanges([self._exchange_next(row) for row in rows.tolist()])
         mine = self.ranks[to] == self.dimension.here
         return Permutation(self.dimension.places(to[mine]), self.dimension.places(was[mine]))
 
-    def _exchange(self, row: int) -> tuple[int, int]:
+    def _exchange_next(self, row: int) -> tuple[int, int]:
         was = int(self.places[row])
         rank = self.ranks[was]
         to = int(self.indices[rank][self.pivots[rank]])
@@ -149,30 +149,30 @@ class LayeredLU:
         with self.row_panels, self.col_panels:
             for k in range(self.count):
                 begin_step()
-                self._step(k)
+                self._run_step(k)
             pivots = pivots_of(self.winners, 0)
             self._finish(Permutation.of_pivots(pivots).rows(self.rows.n))
         return np.concatenate([self.header, pivots])
 
-    def _step(self, k: int) -> None:
+    def _run_step(self, k: int) -> None:
         panel, known = None, None
         if k % self.layers.count == self.layers.here:
-            self._land()
-            panel, known = self._panel(k)
-        self._continue(self._due(k))
-        header, moves = known or self._hear(k, panel)
+            self._receive_upper()
+            panel, known = self._factor_panel(k)
+        self._continue_update(self._find_due(k))
+        header, moves = known or self._receive_header(k, panel)
         rows = header[HEADER:].astype(np.int64)
-        self.header, self.winners[k * self.cols.block :][: self._width(k)] = merge(self.header, header[:HEADER]), rows
-        first = self._move(*moves)
+        self.header, self.winners[k * self.cols.block :][: self._count_columns(k)] = merge(self.header, header[:HEADER]), rows
+        first = self._move_pivots(*moves)
         self._subtract(slice(first, self.first), self.cols.count)
         if panel is not None:
-            self._begin(k, panel, first)
-        ranks, mine = self.places.ranks[rows], self.a[first : self.first, self._after(k) :]
+            self._start_update(k, panel, first)
+        ranks, mine = self.places.ranks[rows], self.a[first : self.first, self._find_after(k) :]
         if panel is None:
-            self._lend_rows(k, mine)
+            self._send_rows(k, mine)
         elif mine.shape[1]:
-            self._upper(k, mine, ranks, panel.blocks[1])
-        self._lend(k + 1)
+            self._solve_upper(k, mine, ranks, panel.blocks[1])
+        self._update_and_send(k + 1)
         for pending in self.going:
             pending.wait()
         self.going.clear()
@@ -180,37 +180,37 @@ class LayeredLU:
             panel.wait()
             panel.release()
 
-    def _begin(self, k: int, panel: Panel, first: int) -> None:
+    def _start_update(self, k: int, panel: Panel, first: int) -> None:
         """Of a panel that has come: put it in its place, and make it this layer's next update."""
         rows = panel.blocks[0].T
         if panel.mine:
-            self.xp.copy(self._column(k, first), rows)
-        lower = buffer(self.xp, (len(self.a), self._width(k)), self.a.dtype)
-        upper = buffer(self.xp, (self._width(k), self.a.shape[1] - self._after(k)), self.a.dtype)
+            self.xp.copy(self._view_column(k, first), rows)
+        lower = buffer(self.xp, (len(self.a), self._count_columns(k)), self.a.dtype)
+        upper = buffer(self.xp, (self._count_columns(k), self.a.shape[1] - self._find_after(k)), self.a.dtype)
         self.xp.copy(lower[self.first :], rows[self.first - first :])
         self.update = Update(k, lower, upper, k + 1)
 
-    def _width(self, k: int) -> int:
+    def _count_columns(self, k: int) -> int:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
         return min(self.cols.block, self.size - k * self.cols.block)
 
-    def _after(self, k: int) -> int:
+    def _find_after(self, k: int) -> int:
         """Where this rank's columns after panel k begin."""
-        return self.cols.at[k].start + (self._width(k) if self.cols.here == self.cols.owner[k] else 0)
+        return self.cols.at[k].start + (self._count_columns(k) if self.cols.here == self.cols.owner[k] else 0)
 
-    def _column(self, k: int, first: int | None = None) -> Any:
+    def _view_column(self, k: int, first: int | None = None) -> Any:
         """Panel k, of rows from `first` on; by default of those that are left."""
         j = self.cols.at[k].start
-        return self.a[self.first if first is None else first :, j : j + self._width(k)]
+        return self.a[self.first if first is None else first :, j : j + self._count_columns(k)]
 
-    def _due(self, k: int) -> int:
+    def _find_due(self, k: int) -> int:
         """The block column up to which this layer's update is to have come in step k: it is done when its turn comes again."""
         if self.update is None:
             return 0
         steps = self.update.k + self.layers.count + 1 - k
         return self.update.next - (self.update.next - self.cols.count) // steps
 
-    def _continue(self, end: int) -> None:
+    def _continue_update(self, end: int) -> None:
         """Go on with the update up to this block column."""
         if self.update is not None and end > self.update.next:
             self._subtract(slice(self.first, None), end)
@@ -221,84 +221,85 @@ class LayeredLU:
         u = self.update
         if u is None:
             return
-        begin, lo, hi = self._after(u.k), self.cols.tail[u.next].start, self.cols.tail[end].start
+        begin, lo, hi = self._find_after(u.k), self.cols.tail[u.next].start, self.cols.tail[end].start
         x = self.a[rows, lo:hi]
         if x.size:
             multiply(self.xp, u.lower[rows], u.upper[:, lo - begin : hi - begin], x, -1, 1)
 
-    def _lend(self, k: int) -> None:
+    def _update_and_send(self, k: int) -> None:
         """Bring block column k up to date, and give what this layer adds to it."""
-        self._continue(k + 1)
+        self._continue_update(k + 1)
         if k < self.count and self.cols.here == self.cols.owner[k]:
-            self._give(self._column(k), k, self.layers.earlier(k))
+            self._send_addend(self._view_column(k), k, self.layers.earlier(k))
 
-    def _give(self, x: Any, k: int, layers: list[int]) -> None:
+    def _send_addend(self, x: Any, k: int, layers: list[int]) -> None:
         """Start sending x to the layer of panel k, if this is one of the layers that do."""
         if x.size and self.layers.here in layers:
             self.layers.give(x, k)
 
-    def _add(self, x: Any, layers: list[int]) -> None:
+    def _add_addends(self, x: Any, layers: list[int]) -> None:
         """Add to x what these layers have there."""
         if x.size:
             for addend, _ in self.layers.given(x, layers):
                 self.xp.add(x, addend)
 
-    def _panel(self, k: int) -> tuple[Panel, Known | None]:
+    def _factor_panel(self, k: int) -> tuple[Panel, Known | None]:
         """Collective: factor block column k, start sending it along the grid rows, its header over depth. None: it is to come."""
-        w, height = self._width(k), len(self.a) - self.first
+        w, height = self._count_columns(k), len(self.a) - self.first
         panel = self.row_panels.take(k, (slice(0, w), height), (slice(0, w), w), header=HEADER + w)
         if not panel.mine:
             panel.bcast()
             return panel, None
-        x, rows = self._column(k), panel.blocks[0].T
-        self._add(x, self.layers.earlier(k))
+        x, rows = self._view_column(k), panel.blocks[0].T
+        self._add_addends(x, self.layers.earlier(k))
         won, factors = choose_pivots(self.xp, self.rows, self.rows.owner[k], x, self.places.left, self.places.heights)
-        fault, *winners = self._possible(settle(self.rows.comm, on_host(self.xp, won, lambda: self._random(k)), self.rows.owner[k]))
+        won = settle(self.rows.comm, on_host(self.xp, won, lambda: self._draw_rows(k)), self.rows.owner[k])
+        fault, *winners = self._make_possible(won)
         fault += np.sign(fault) * k * self.cols.block
         header = np.array([fault, *kernels.pivots(self.xp, factors), *winners])
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
         self.going.append(self.layers.comm.bcast(panel.header, self.layers.here))
         numbers = np.array(winners, np.int64)
         mine, moves = np.flatnonzero(self.places.ranks[numbers] == self.rows.here), self.places.take(numbers)
-        lying = np.arange(height)
-        lying[moves.to - self.first] = moves.was - self.first
-        self.xp.copy(rows, self.xp.take(x, lying, ALL))
+        order = np.arange(height)
+        order[moves.to - self.first] = moves.was - self.first
+        self.xp.copy(rows, self.xp.take(x, order, ALL))
         self.xp.copy(rows[: len(mine)], self.xp.take(factors, mine, ALL))
         self.xp.copy(panel.blocks[1], factors)
         solve_l(self.xp, factors, rows[len(mine) :])
         panel.bcast()
-        return panel, (self._agree(header, k), moves)
+        return panel, (self._agree_on_header(header, k), moves)
 
-    def _random(self, k: int) -> np.ndarray:
+    def _draw_rows(self, k: int) -> np.ndarray:
         """Local: a fault and pivot rows as of random elements, for arrays without data."""
-        return np.array([0.0, *self.places.as_of_random(self._width(k))])
+        return np.array([0.0, *self.places.as_of_random(self._count_columns(k))])
 
-    def _possible(self, won: np.ndarray) -> np.ndarray:
+    def _make_possible(self, won: np.ndarray) -> np.ndarray:
         """Local: a fault and pivot rows that can be, where results are checked."""
-        if not checking():
+        if not is_checking():
             return won
         return np.array([*possible(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
 
-    def _agree(self, header: np.ndarray, k: int) -> np.ndarray:
+    def _agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective over all layers, where results are checked: the header on which all ranks act."""
         return settle(self.layers.everyone, header, self.layers.root(k))
 
-    def _hear(self, k: int, panel: Panel | None) -> Known:
+    def _receive_header(self, k: int, panel: Panel | None) -> Known:
         """Collective: the header of panel k, in its layer from along the grid row, in others from that layer; take its rows."""
-        w, comm = self._width(k), self.layers.comm
+        w, comm = self._count_columns(k), self.layers.comm
         message = buffer(self.xp, (HEADER + w,), self.a.dtype) if panel is None else panel.wait().header
         coming = comm.bcast(message, k % self.layers.count)
         self.going.append(coming)
         if panel is None:
             message = coming.wait()
-        header = self._agree(on_host(self.xp, message, lambda: self._random_header(k)), k)
+        header = self._agree_on_header(on_host(self.xp, message, lambda: self._draw_header(k)), k)
         return header, self.places.take(header[HEADER:].astype(np.int64))
 
-    def _random_header(self, k: int) -> np.ndarray:
+    def _draw_header(self, k: int) -> np.ndarray:
         """Local: a header as of random elements."""
-        return np.array([0.0, 1.0, 1.0, *self.places.as_of_random(self._width(k))])
+        return np.array([0.0, 1.0, 1.0, *self.places.as_of_random(self._count_columns(k))])
 
-    def _move(self, to: np.ndarray, was: np.ndarray) -> int:
+    def _move_pivots(self, to: np.ndarray, was: np.ndarray) -> int:
         """Put the new pivot rows before those that are left; gives where they begin."""
         for x in (self.a, *([] if self.update is None else [self.update.lower])):
             if len(to):
@@ -306,12 +307,12 @@ class LayeredLU:
         first, self.first = self.first, self.places.pivots[self.rows.here]
         return first
 
-    def _upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
+    def _solve_upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
         """Rows of U, in the columns after panel k, on all ranks of the grid column; and for other layers those of their columns.
 
         mine: what the layer has of this rank's pivot rows;  ranks: which have the pivot rows, each
         """
-        self._add(mine, self.layers.others(k))  # all, as what no layer has changed yet lies in one of them
+        self._add_addends(mine, self.layers.others(k))  # all, as what no layer has changed yet lies in one of them
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
         panel = self.col_panels.take(k, (slice(0, len(ranks)), mine.shape[1]), writes=len(mine) > 0)
         self.xp.copy(panel.blocks[0][ends[self.rows.here] : ends[self.rows.here + 1]], mine)
@@ -321,41 +322,42 @@ class LayeredLU:
         panel.release()
         kernels.trsm(self.xp, factors, upper, True, True)
         for layer in range(self.layers.count) if self.rows.here == self.rows.owner[k] else ():
-            columns = self._columns(layer, k)
-            piece = self._row(k, columns) if layer == self.layers.here else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
-            self.xp.copy(piece, self.xp.take(upper, ALL, columns - self._after(k)))
-            if len(columns) and layer != self.layers.here:
+            columns = self._find_columns(layer, k)
+            own = layer == self.layers.here
+            piece = self._view_row(k, columns) if own else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
+            self.xp.copy(piece, self.xp.take(upper, ALL, columns - self._find_after(k)))
+            if len(columns) and not own:
                 self.layers.send(piece, layer)
 
-    def _lend_rows(self, k: int, mine: Any) -> None:
+    def _send_rows(self, k: int, mine: Any) -> None:
         """In another layer than panel k's: give what this one has of the pivot rows, and await rows of U in its own columns."""
-        self._give(mine, k, self.layers.others(k))
-        columns = self._columns(self.layers.here, k)
+        self._send_addend(mine, k, self.layers.others(k))
+        columns = self._find_columns(self.layers.here, k)
         if self.rows.here == self.rows.owner[k] and len(columns):
-            piece = buffer(self.xp, (self._width(k), len(columns)), self.a.dtype)
-            self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._row(k, columns)))
+            piece = buffer(self.xp, (self._count_columns(k), len(columns)), self.a.dtype)
+            self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._view_row(k, columns)))
 
-    def _columns(self, layer: int, k: int) -> np.ndarray:
+    def _find_columns(self, layer: int, k: int) -> np.ndarray:
         """Of this rank's columns those after panel k that lie in a layer."""
         columns = self.columns[layer]
-        return columns[np.searchsorted(columns, self._after(k)) :]
+        return columns[np.searchsorted(columns, self._find_after(k)) :]
 
-    def _row(self, k: int, columns: np.ndarray) -> Any:
+    def _view_row(self, k: int, columns: np.ndarray) -> Any:
         """Block row k of the matrix, in this layer's last columns."""
         i = self.rows.at[k].start
-        return self.stored[i : i + self._width(k), self.stored.shape[1] - len(columns) :]
+        return self.stored[i : i + self._count_columns(k), self.stored.shape[1] - len(columns) :]
 
     def _finish(self, rows: np.ndarray) -> None:
         """Collective along the grid column: bring rows of L to their places, in this order; and await rows of U."""
         for k, here, there in self.layers.own():
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
-                was, w, i = self.places.places[rows[to]], self._width(k), self.rows.at[k].start
+                was, w, i = self.places.places[rows[to]], self._count_columns(k), self.rows.at[k].start
                 RowExchange.to_order(self.rows, to, was).run(self.xp, there[:, :w])
                 self.xp.copy(here[i:, :w], there[i:, :w])
-        self._land()
+        self._receive_upper()
 
-    def _land(self) -> None:
+    def _receive_upper(self) -> None:
         """Await the rows of U that are on their way, here and to other layers."""
         for pending, place in self.coming:
             self.xp.copy(place, pending.wait())

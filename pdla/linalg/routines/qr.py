@@ -299,7 +299,7 @@ def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     >>> pdla.linalg.qr_words(1024, 1024, (1, 4), 64)
     466968.0
     """
-    checks.formula(grid, (2,), block, m=m, n=n)
+    checks.check_formula(grid, (2,), block, m=m, n=n)
     pr, pc = grid
     i = np.arange(0, min(m, n), block)
     w = np.minimum(block, min(m, n) - i)

@@ -30,7 +30,7 @@ from pdla.linalg.plan import routine
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.products.rank_k import LEAF, below
 from pdla.linalg.routines.factorization import Factorization
-from pdla.linalg.verify import checking
+from pdla.linalg.verify import is_checking
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -93,7 +93,7 @@ class LPanel(Step):
     def wait(self) -> None:
         super().wait()
         self.header = self.row.numbers(self.unknown)
-        self.stop = bool(self.header[0]) and not checking()  # a header that erred must not part the ranks of a checked call
+        self.stop = bool(self.header[0]) and not is_checking()  # a header that erred must not part the ranks of a checked call
 
 
 class RightLooking(ABC):
@@ -106,7 +106,7 @@ class RightLooking(ABC):
     facing: Any
     found: np.ndarray
 
-    def more(self, w: int) -> int:
+    def count_more(self, w: int) -> int:
         """How many numbers of a panel of w columns follow its header, and are known to all ranks."""
         return 0
 
@@ -130,8 +130,9 @@ class RightLooking(ABC):
         self.layers: Layers | None = Layers.of(L, self.rows, self.cols)
         self.a: Any = L.stored if self.layers is None else self.layers.a
         (height, width), block = self.a.shape, self.cols.block
-        self.row_panels: Panels = Panels(self.cols, self.xp, height * block + HEADER + self.more(block), self.a.dtype)
-        self.col_panels: Panels = Panels(self.rows, self.xp, (width + block) * block + HEADER + self.more(block), self.a.dtype)
+        numbers = HEADER + self.count_more(block)
+        self.row_panels: Panels = Panels(self.cols, self.xp, height * block + numbers, self.a.dtype)
+        self.col_panels: Panels = Panels(self.rows, self.xp, (width + block) * block + numbers, self.a.dtype)
         self.counts, self.facing = find_or_make(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
 
     def count_columns(self) -> np.ndarray:
@@ -141,7 +142,7 @@ class RightLooking(ABC):
 
     def run(self) -> np.ndarray:
         """Collective: the header of all panels, and what more numbers they have."""
-        self.found = np.zeros(sum(map(self.more, self.cols.width)))  # zeros from a panel that fails on
+        self.found = np.zeros(sum(map(self.count_more, self.cols.width)))  # zeros from a panel that fails on
         with self.row_panels, self.col_panels:
             header = self.factor() if self.layers is None else self.factor_layers(self.layers)
         if not header[0]:
@@ -153,7 +154,7 @@ class RightLooking(ABC):
         header = NONE
         for panel in look_ahead(range(self.cols.count), self.factor_panel):
             header = panel.header[:HEADER]
-            begin = panel.k * self.more(self.cols.block)
+            begin = panel.k * self.count_more(self.cols.block)
             self.found[begin : begin + len(panel.header) - HEADER] = panel.header[HEADER:]
             # A22 -= L21 D11 L21^H, behind the next panel
             if not panel.stop and panel.k + 2 < self.cols.count:
@@ -181,7 +182,7 @@ class RightLooking(ABC):
 
         before: the header of the panels before this one, which stands where one of them has failed
         """
-        w, numbers = self.cols.width[k], HEADER + self.more(self.cols.width[k])
+        w, numbers = self.cols.width[k], HEADER + self.count_more(self.cols.width[k])
         under = slice(0, w if k + 1 < self.cols.count else 0)
         row = self.row_panels.take(k, (self.rows.tail[k + 1], w), header=numbers)
         col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (under, w), header=numbers, writes=True)
@@ -264,32 +265,32 @@ class RightLooking(ABC):
             mine = self.cols.here == self.cols.owner[k]
             if mine:
                 # A1 -= what other layers have subtracted from it
-                header = layers.add_all(self.addend(k), k, header)
+                header = layers.add_all(self.view_addend(k), k, header)
             panel = self.factor_diagonal(k, header)
             self.send_panel(panel)
             layers.wait()
             near = min((k // layers.count + 1) * layers.count, self.cols.count)
             if mine:
                 self.send_faces(panel, near).wait()
-                self.lend(layers, panel, range(k + 1, near), panel.col.numbers(panel.unknown))
+                self.send_addends(layers, panel, range(k + 1, near), panel.col.numbers(panel.unknown))
             panel.wait()
             header = panel.header
             count = layers.until(count, header)
             self.send_faces(panel, self.cols.count).wait()
-            self.lend(layers, panel, range(near, min(k + layers.count, count)), header)
+            self.send_addends(layers, panel, range(near, min(k + layers.count, count)), header)
             self.update_trailing(panel, min(k + layers.count, self.cols.count))
             panel.release()
         layers.wait()
         return header
 
-    def lend(self, layers: Layers, panel: LPanel, blocks: range, header: np.ndarray) -> None:
+    def send_addends(self, layers: Layers, panel: LPanel, blocks: range, header: np.ndarray) -> None:
         """Local: update block columns by a panel, and start sending them to the layers that wait for them."""
         for k in range(blocks.start, layers.until(blocks.stop, header)):
             if self.cols.here == self.cols.owner[k]:
                 self.update(panel, self.rows.tail[k], self.cols.at[k])
-                layers.give(self.addend(k), k, header)
+                layers.give(self.view_addend(k), k, header)
 
-    def addend(self, k: int) -> Any:
+    def view_addend(self, k: int) -> Any:
         """A layer's addend to panel k."""
         return self.a[self.rows.tail[k], self.cols.at[k]]
 

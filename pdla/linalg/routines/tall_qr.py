@@ -106,7 +106,7 @@ def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
     """Collective: of this rank's rows x those of X, L^-1 and R; X, in place of Q = X L^-H, has no L where it comes from a tree."""
     n, most = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
     # R1 = chol(A^H A), Q1 = A R1^-1
-    L, inverse, condition = _cholesky_of_gram(xp, x, comm)
+    L, inverse, condition = _factor_gram(xp, x, comm)
     if not n * condition <= most:
         Q, R = _factor_tree(xp, x, comm)
         return Q, None, R
@@ -114,12 +114,12 @@ def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
         return x, inverse.copy(), xp.reinterpret(L, True).T.copy()
     # R2 = chol(Q1^H Q1), Q = Q1 R2^-1, R = R2 R1
     Q, R = _divide(xp, x, L, inverse, condition), xp.empty((n, n), x.dtype)
-    L2, inverse, _ = _cholesky_of_gram(xp, Q, comm)
+    L2, inverse, _ = _factor_gram(xp, Q, comm)
     multiply(xp, xp.reinterpret(L2, True).T, xp.reinterpret(L, True).T, R, 1, 0)
     return Q, inverse.copy(), R
 
 
-def _cholesky_of_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:
+def _factor_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:
     """Collective: L of x^H x = L L^H, of all ranks' rows x; L^-1; and L's mean condition, infinite where there is no L."""
     n = x.shape[1]
     G, inverse = buffer(xp, (n, n), x.dtype), buffer(xp, (n, n), x.dtype)
@@ -134,8 +134,8 @@ def _cholesky_of_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, 
     if info:
         return G, inverse, np.inf
     xp.copy(inverse, G)
-    told = settle(comm, np.array([kernels.trtri(xp, inverse)]))
-    return G, inverse, float(told[0])
+    condition = settle(comm, np.array([kernels.trtri(xp, inverse)]))
+    return G, inverse, float(condition[0])
 
 
 def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:

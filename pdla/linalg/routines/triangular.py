@@ -59,7 +59,7 @@ class TriangularSystem(Routine):
         return m
 
     def sizes(self, A: Any, B: Any = None) -> tuple[int, int]:
-        return A.shape[0], A.shape[0] if B is None else columns_of(B)
+        return A.shape[0], A.shape[0] if B is None else count_columns(B)
 
     def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
         return n if n <= FEW else -(-n // ranks)
@@ -97,12 +97,12 @@ class TriangularSystem(Routine):
 TRIANGULAR = TriangularSystem()
 
 
-def columns_of(B: Any) -> int:
+def count_columns(B: Any) -> int:
     """The columns of a right-hand side, a matrix or a vector."""
     return B.shape[1] if len(B.shape) > 1 else 1
 
 
-def in_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
+def to_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
     """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy at this place; None: the cheapest."""
     if square_blocks(A) and A.dtype == dtype:
         return A
@@ -121,10 +121,10 @@ def check_diagonal(T: DistMatrix) -> float:
         with np.errstate(over="ignore"):
             sizes = np.abs(elements.astype(complex))
         mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
-        told = comm.xp.asarray(mine)
-        for half in comm.halves(told.copy(), told, "maximum"):
+        extremes = comm.xp.asarray(mine)
+        for half in comm.halves(extremes.copy(), extremes, "maximum"):
             half.wait()
-    first, least, largest = np.abs(settle(comm, comm.xp.host_or(told, np.array([n, 1, 1])))).tolist()
+    first, least, largest = np.abs(settle(comm, comm.xp.host_or(extremes, np.array([n, 1, 1])))).tolist()
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
     return pivot_ratio(least, largest) if n else 1.0
@@ -142,14 +142,14 @@ def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagona
     """
     steps = Substitution(T, X, lower, unit)
     if X.shape[1] > FEW:
-        steps.many()
+        steps.solve_many()
         return X
-    steps.few(at_diagonal)
+    steps.solve_few(at_diagonal)
     columns = axes_of(effective(T.layout.cols, T.grid.sizes))
     return X._like(X.base, layout=Layout.trust(X.layout.rows, (), columns)) if columns else X
 
 
-def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
+def place_on_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
     """Local: few columns b on the owners of T's diagonal blocks, 0 elsewhere.
 
     All ranks have b whole; or it was worked on in T or T^H, of which block k of the diagonal is on the same rank.
@@ -169,7 +169,7 @@ def at_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
 def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
     """Collective: X, of few columns, whole on every rank, from the owners of T's diagonal blocks."""
     comm, xp, width = X.grid.comm, X.xp, X.shape[1]
-    mine, numbers, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: find_diagonal(T))
+    mine, numbers, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: locate_diagonal(T))
     x, found = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
     pieces = [x[lo:hi] for lo, hi in pairwise(ends)]
     if len(mine):  # an idle rank's block has no columns
@@ -179,7 +179,7 @@ def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
     return DistMatrix(found, X.shape, ProcessGrid.everyone(comm), Layout())
 
 
-def find_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
+def locate_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Local: the places of rows of this rank's diagonal blocks; of all ranks one after another the rows, and their ends."""
     (rows, cols), n, grid = dimensions(T), np.arange(T.shape[0]), T.grid
     owners = {axes_of(effective(cuts, grid.sizes)): each.owners(n) for each, cuts in ((rows, T.layout.rows), (cols, T.layout.cols))}
@@ -228,7 +228,7 @@ class Substitution:
         self.row_panels: Panels = Panels(self.cols, self.xp, len(self.t) * block, self.t.dtype)  # of T
         self.col_panels: Panels = Panels(self.rows, self.xp, self.x.shape[1] * block, self.x.dtype)  # of X
 
-    def many(self, widths: Sequence[int] | None = None) -> None:
+    def solve_many(self, widths: Sequence[int] | None = None) -> None:
         """Collective along the grid rows and columns: many columns.
 
         widths: of how many of this rank's first columns each block is worked out, ascending; None: of all. So in an upper triangle
@@ -253,7 +253,7 @@ class Substitution:
         if last is not None:
             # B1 -= T10 X0
             self.update(last, self.rows.at[k])
-            last.rest = self.rest(k)
+            last.rest = self.find_rest(k)
         # X1 = T11^-1 B1
         block = self.solve_diagonal(k, self.panels.popleft().wait())
         later = None if last is None else next(self.later, None)
@@ -268,7 +268,7 @@ class Substitution:
         if self.rows.here == self.rows.owner[k]:
             kernels.trsm(self.xp, T.rows(rows), X1, self.lower, self.unit)
         X = self.col_panels.send(k, (slice(0, self.rows.width[k]), cols.stop), X1)
-        return XBlock(k, T, X, cols, self.rest(k))
+        return XBlock(k, T, X, cols, self.find_rest(k))
 
     def update(self, block: XBlock, rows: slice) -> None:
         """Local: B2 -= T21 X1, in some rows."""
@@ -278,20 +278,20 @@ class Substitution:
         else:
             below(self.xp, T21, X1.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
 
-    def rest(self, k: int) -> slice:
+    def find_rest(self, k: int) -> slice:
         """The rows of T21 on this rank."""
         return self.rows.tail[k + 1] if self.lower else slice(0, self.rows.at[k].start)
 
-    def panel(self, k: int) -> tuple[Extent, Any]:
+    def view_panel(self, k: int) -> tuple[Extent, Any]:
         """T11 and T21 of this rank's rows: their place and width, and on the ranks that have them what they are."""
         rows = self.rows.tail[k] if self.lower else slice(0, self.rows.at[k].stop)
         return (rows, self.cols.width[k]), self.t[rows, self.cols.at[k]]
 
     def send_panel(self, k: int) -> Panel:
         """Collective: start sending T11 and T21 along the grid rows."""
-        return self.row_panels.send(k, *self.panel(k), self.conjugated)
+        return self.row_panels.send(k, *self.view_panel(k), self.conjugated)
 
-    def few(self, at_diagonal: bool) -> None:
+    def solve_few(self, at_diagonal: bool) -> None:
         """Collective along the grid rows and columns: few columns.
 
         The addends of each block are summed on the rank that solves it, and X is left on these ranks.
@@ -307,7 +307,7 @@ class Substitution:
                     self.sum_addends(k)
                 if self.cols.here == self.cols.owner[k]:
                     # X1 = T11^-1 B1
-                    block = self.solve_diagonal(k, self.row_panels.view(*self.panel(k), self.conjugated))
+                    block = self.solve_diagonal(k, self.row_panels.view(*self.view_panel(k), self.conjugated))
                     block.wait()
                     # B2 -= T21 X1
                     self.update(block, block.rest)

@@ -73,8 +73,8 @@ class Tridiagonalization(Factorization):
         # A v reads a triangle, and the corrections read the panel's columns
         column = step.touched(n * n / (4 if alone else 4 * ranks)) + step.touched(n * PANEL / 2)
         update = step.gemm(n + w, max(1, n // 2 if alone else n // (2 * ranks)), 2 * w)
-        told = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
-        return w * column + update + told
+        messages = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
+        return w * column + update + messages
 
     def stays(self, A: Any) -> bool:
         """Never: a copy of one triangle is worked on."""
@@ -107,7 +107,7 @@ class Tridiagonalization(Factorization):
         """A^T x is Q (T (Q^H x))."""
         n = A.shape[0]
 
-        def times_t(made: Reduced, x: Pair) -> Pair:
+        def multiply_by_t(made: Reduced, x: Pair) -> Pair:
             d, e = made.d[:, None] / made.scale, made.e[:, None] / made.scale
             image, size = d * x[0], np.abs(d) * x[1]
             for total, z, below in ((image, x[0], e), (size, x[1], np.abs(e))):
@@ -117,7 +117,7 @@ class Tridiagonalization(Factorization):
 
         def steps(made: Reduced) -> tuple[Callable[[Pair], Pair], ...]:
             by_q = partial(reflect, made.reflections, made.tau, lower=1)
-            return partial(by_q, adjoint=True), partial(times_t, made), by_q
+            return partial(by_q, adjoint=True), partial(multiply_by_t, made), by_q
 
         return Claim(
             n, 16 * n, lambda x: images.multiply_reflected(A.T, x, True), steps, matrices=lambda made: made[:1],
@@ -189,7 +189,7 @@ class Tridiagonal:
     def run(self) -> np.ndarray:
         """Collective: the scale, both diagonals of T, and tau."""
         n, scale = self.n, self.prepare()
-        end = together(n, self.cols.parts, self.cols.block)
+        end = count_columns_together(n, self.cols.parts, self.cols.block)
         if end:
             self.reduce(end)
         d, e, tau = self.finish(end)
@@ -203,11 +203,11 @@ class Tridiagonal:
             numbers[at : at + len(part)] = part
         if self.comm is None:
             return numbers
-        told = self.xp.asarray(numbers)  # the first rank's: another one's processor may round otherwise
-        self.comm.bcast(told, 0).wait()
-        return self.xp.host_or(told, numbers)
+        shared = self.xp.asarray(numbers)  # the first rank's: another one's processor may round otherwise
+        self.comm.bcast(shared, 0).wait()
+        return self.xp.host_or(shared, numbers)
 
-    def blocks(self, begin: int) -> list[tuple[int, slice]]:
+    def list_blocks(self, begin: int) -> list[tuple[int, slice]]:
         """Local: this rank's columns from number `begin` on: of each block the number of the first, and their places."""
         cols, found = self.cols, []
         for k in cols.after(begin // cols.block - 1):
@@ -221,16 +221,16 @@ class Tridiagonal:
         Gives the power of 2 by which A was multiplied.
         """
         xp, sizes = self.xp, [0.0]
-        for first, at in self.blocks(0):
+        for first, at in self.list_blocks(0):
             block, on = self.a[first:, at], np.arange(at.stop - at.start)
             i, j = np.tril_indices(len(on), -1)
             xp.place(block, j, i, xp.reinterpret(xp.pick(block, i, j), True))
             xp.place(block, on, on, xp.pick(block, on, on).real)
             sizes.append(float(abs(block).max()))
-        told = xp.asarray(np.array([np.max(sizes)]))
-        for half in () if self.comm is None else self.comm.halves(told.copy(), told, "maximum"):
+        size = xp.asarray(np.array([np.max(sizes)]))
+        for half in () if self.comm is None else self.comm.halves(size.copy(), size, "maximum"):
             half.wait()
-        largest, kind = float(xp.host_or(told, np.ones(1))[0]), np.finfo(self.a.dtype)
+        largest, kind = float(xp.host_or(size, np.ones(1))[0]), np.finfo(self.a.dtype)
         least = float(np.sqrt(kind.tiny) / kind.eps)
         if not np.isfinite(largest) or largest == 0 or least < largest < 1 / least:
             return 1.0
@@ -238,14 +238,14 @@ class Tridiagonal:
         xp.scale(self.a, scale)
         return scale
 
-    def products(self) -> tuple[list[Callable[[], None]], list[int]]:
+    def bind_products(self) -> tuple[list[Callable[[], None]], list[int]]:
         """Local: calls that add A v to y, each of a part of this rank's A; and the number of the first one of each block column.
 
         A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
         """
         multiplying, begins = self.xp.bind_matvec, []
         calls: list[Callable[[], None]] = []
-        for first, at in self.blocks(0):
+        for first, at in self.list_blocks(0):
             begins.append(len(calls))
             height, below = max(1, CACHED // (at.stop - at.start)), first + at.stop - at.start
             for lo in range(first, self.n, height):
@@ -258,14 +258,14 @@ class Tridiagonal:
 
     def reduce(self, end: int) -> None:
         """Collective: the columns before number `end`, panel by panel."""
-        xp, cols, (calls, begins) = self.xp, self.cols, self.products()
+        xp, cols, (calls, begins) = self.xp, self.cols, self.bind_products()
         panels = [
             (lo, min(PANEL, hi - lo)) for hi in range(cols.block, end + 1, cols.block) for lo in range(hi - cols.block, hi, PANEL)
         ]
         self.slots = Slots(self.comm, xp, self.n * PANEL, self.a.dtype, addends=self.n)
         with self.slots:
             coming = self.send(*panels[0])
-            for i in chain.from_iterable(map(self.comm.sample, several(len(panels), cols.parts * -(-cols.block // PANEL)))):  # type: ignore[union-attr]
+            for i in chain.from_iterable(map(self.comm.sample, group_panels(len(panels), cols.parts * -(-cols.block // PANEL)))):  # type: ignore[union-attr]
                 begin_step()
                 (j, w), after = panels[i], panels[i + 1] if i + 1 < len(panels) else None
                 k, height = j // cols.block, self.n - j
@@ -284,7 +284,7 @@ class Tridiagonal:
                 # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
                 for into, out in ((0, 1), (1, 0)):
                     xp.copy(WV[:, into::2], VW[:, out::2], True)
-                blocks, ahead = self.blocks(j + w), slice(0, 0)
+                blocks, ahead = self.list_blocks(j + w), slice(0, 0)
                 if after is not None:
                     if cols.owner[after[0] // cols.block] == cols.here:
                         ahead = slice(0, after[1])
@@ -310,7 +310,7 @@ class Tridiagonal:
         xp, j, cols = self.xp, j0 + c, self.cols
         # x = A[j:, j] - V W[j]^H - W V[j]^H
         x = panel[c:, c : c + 1]
-        x = x - VW[c:, : 2 * c] @ xp.reinterpret(exchanged(VW[c : c + 1, : 2 * c]), True) if c else x.copy()
+        x = x - VW[c:, : 2 * c] @ xp.reinterpret(exchange_pairs(VW[c : c + 1, : 2 * c]), True) if c else x.copy()
         self.d[j : j + 1] = x[:1]
         v, y, rows = x[1:], self.y[j + 1 :], slice(c + 1, None)
         beta, tau = xp.larfg(v)
@@ -320,7 +320,7 @@ class Tridiagonal:
         lo, hi = c * cols.here // cols.parts, c * (cols.here + 1) // cols.parts
         if lo < hi:
             part = VW[rows, 2 * lo : 2 * hi]
-            y[...] = part @ -exchanged(xp.reinterpret(part.T @ xp.reinterpret(v, True), True))
+            y[...] = part @ -exchange_pairs(xp.reinterpret(part.T @ xp.reinterpret(v, True), True))
         else:
             y[...] = 0
         # y += A v
@@ -366,12 +366,12 @@ class Tridiagonal:
         return made
 
 
-def exchanged(x: Any) -> Any:
+def exchange_pairs(x: Any) -> Any:
     """Local: a copy of one row, or one column, as a column, in which elements 0 and 1, 2 and 3 and so on have changed places."""
     return x.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
 
 
-def several(count: int, turn: int) -> list[range]:
+def group_panels(count: int, turn: int) -> list[range]:
     """Numbers of panels, a few at a time that cost about alike: those in the middle belong to each rank in turn, as panels do."""
     size = max(1, count // SAMPLED)
     while gcd(size, 2 * turn) > 1:
@@ -379,7 +379,7 @@ def several(count: int, turn: int) -> list[range]:
     return [range(lo, min(count, lo + size)) for lo in range(0, count, size)]
 
 
-def together(n: int, ranks: int, block: int) -> int:
+def count_columns_together(n: int, ranks: int, block: int) -> int:
     """How many of n columns in such blocks the ranks reduce together, of which one rank reduces the others."""
     return max(0, min(-(-(n - SMALL) // block), -(-n // block) - 1)) * block if ranks > 1 else 0
 
@@ -394,7 +394,7 @@ def multiply_by_q(reduced: Reduced, C: DistMatrix) -> None:
 
 def tridiagonal_words(n: int, ranks: int, block: int) -> float:
     """Words that a rank receives, in the mean, for T of an n x n matrix in blocks of so many columns: of 8 bytes each."""
-    end = together(n, ranks, block)
+    end = count_columns_together(n, ranks, block)
     columns, rest = np.arange(end), n - end
     panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
     owners = np.arange(end, n) // block % ranks

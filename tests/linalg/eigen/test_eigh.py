@@ -19,7 +19,7 @@ SIZES = [0, 1, 2, 3, 17, 40, 67]
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch):
+def solve_few(monkeypatch):
     monkeypatch.setattr(tridiagonal, "SMALL", 8)
     for each in (tridiagonal, module):
         monkeypatch.setattr(each, "BLOCK", 8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pdla.array import numpy as xp
-from pdla.linalg.eigen.secular import DEFLATED, deflate, roots
+from pdla.linalg.eigen.secular import DEFLATED, deflate, find_roots
 
 
 def problem(kind, n=40, dtype="float64"):
@@ -62,8 +62,8 @@ def test_roots_change_sign_to_the_last_digits(n, gap):
         d = np.cumsum(rng.uniform(gap, 2 * gap, n))
         z = rng.choice([-1, 1], n) * rng.uniform(0.1, 1, n)
         z /= np.linalg.norm(z)
-        tau = roots(xp, d, z, rho, 0, n)
-        assert np.array_equal(tau[n // 2 :], roots(xp, d, z, rho, n // 2, n))
+        tau = find_roots(xp, d, z, rho, 0, n)
+        assert np.array_equal(tau[n // 2 :], find_roots(xp, d, z, rho, n // 2, n))
         assert tau[-1] > 0
         assert (2 * np.abs(tau[:-1]) <= np.diff(d) * (1 + 1e-12)).all()  # the pole that is subtracted is the nearer one
         for i in range(n):

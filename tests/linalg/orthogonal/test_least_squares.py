@@ -66,7 +66,7 @@ PLANNED = [
 @pytest.mark.parametrize("columns", [0, 3])
 def test_a_plan_receives_what_it_says(shape, algorithm, columns, monkeypatch):
     """The estimate of the condition, whose steps depend on R, is left out."""
-    monkeypatch.setattr("pdla.linalg.orthogonal.least_squares.reciprocal_condition", lambda factors: 1.0)
+    monkeypatch.setattr("pdla.linalg.orthogonal.least_squares.estimate_reciprocal_condition", lambda factors: 1.0)
     k = min(shape)
     a = drawn((shape[0], k), "float64") * np.linspace(1, 30, k) @ drawn((k, shape[1]), "float64", 1)
     b = drawn((shape[0], columns or 1), "float64", 2)

@@ -160,7 +160,7 @@ def test_other_faults():
 
 
 def test_rows_that_a_dtype_cannot_count_are_refused():
-    def program(comm, kind, m, call=lambda A: checks.counts_rows("lu", A, A.dtype)):
+    def program(comm, kind, m, call=lambda A: checks.check_row_count("lu", A, A.dtype)):
         return call(pdla.zeros((m, 1), pdla.ProcessGrid((2, 1), comm=comm), Layout("row"), dtype=kind))
 
     for kind, call in (("float32", lu_factor), ("complex64", lu)):

@@ -15,7 +15,7 @@ SIZES = [0, 1, 2, 3, 17, 40, 67]
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch):
+def solve_few(monkeypatch):
     """Ranks reduce columns together, in several panels of a block, and in parts for the cache."""
     for name, value in {"SMALL": 8, "PANEL": 3, "CACHED": 64}.items():
         monkeypatch.setattr(tridiagonal, name, value)
