@@ -21,7 +21,7 @@ from pdla.linalg import (
     predict_qr,
     predict_solve_triangular,
 )
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.model.machine import Machine
 from pdla.simulate import Product, Transformer, scaling
 
@@ -86,7 +86,7 @@ def test_of_a_factorization(kind, foretell, plan, seed):
     told = foretell(*sizes, ranks, machine=name)
 
     def planned(comm):
-        A = pdla.zeros((n, n), pdla.ProcessGrid(told.grid, comm=comm), in_blocks(told.grid, told.block))
+        A = pdla.zeros((n, n), pdla.ProcessGrid(told.grid, comm=comm), cut_in_blocks(told.grid, told.block))
         found = plan(A, overwrite_a=True)
         return found.predicted.seconds, found.explain(), found.blocking
 

@@ -18,7 +18,7 @@ from pdla.bench.arguments import positive
 from pdla.comm import group
 from pdla.comm.collectives import circulant, ring
 from pdla.layout import usual_order
-from pdla.linalg.panels.blocks import in_blocks, near_square
+from pdla.linalg.panels.blocks import cut_in_blocks, find_near_square
 from pdla.matmul import boxes
 from pdla.matmul.algorithms import table
 from pdla.matmul.choose import candidates
@@ -141,12 +141,12 @@ def make_product(n, comm):
 
 def make_conversion(n, comm):
     A = pdla.random((n, n), make_grid(comm), BLOCKS[0])
-    return partial(A.redistribute, in_blocks(near_square(comm.size), 128))
+    return partial(A.redistribute, cut_in_blocks(find_near_square(comm.size), 128))
 
 
 def make_factorization(function, n, comm):
-    shape = near_square(comm.size)
-    A = pdla.random((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 128))
+    shape = find_near_square(comm.size)
+    A = pdla.random((n, n), pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, 128))
     pdla.fill_diagonal(A, n)
     return partial(function, A)
 

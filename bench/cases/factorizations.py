@@ -21,8 +21,8 @@ from bench.common.turns import take_turns
 from pdla.bench.arguments import by_x, positive
 from pdla.bench.arguments import sides as numbers
 from pdla.linalg import cho_factor, cholesky, eigh, eigvalsh, inv, lstsq, lu_factor, polar, qr, solve, solve_triangular
-from pdla.linalg.panels.blocks import in_blocks
-from pdla.linalg.plan.price import cheapest
+from pdla.linalg.panels.blocks import cut_in_blocks
+from pdla.linalg.plan.price import sort_by_price
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
 from pdla.model.machine import Machine
@@ -145,8 +145,8 @@ class Job:
 def choose_grids(comm, n):
     """pdla's grids and layouts for Cholesky, triangular systems, LU and QR."""
     tasks = [Task(each, n, n, np.dtype(float), Machine.choose()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
-    blockings = [cheapest(task, comm.size)[0] for task in tasks]
-    layouts = [in_blocks(*each) for each in blockings]
+    blockings = [sort_by_price(task, comm.size)[0] for task in tasks]
+    layouts = [cut_in_blocks(*each) for each in blockings]
     return [(pdla.ProcessGrid(each.shape), layout) for each, layout in zip(blockings, layouts, strict=True)]
 
 

@@ -13,7 +13,7 @@ from pdla.array import blas
 from pdla.bench.arguments import natural, positive
 from pdla.bench.measure import calibration
 from pdla.bench.screen import Screen
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR, TRIDIAGONAL
@@ -42,8 +42,8 @@ ROUTINES = {
 
 def make_factorization(comm, routine, n, dtype):
     """A function to time: a factorization, or a system of n columns, in pdla's choice of blocks."""
-    shape, block = price.cheapest(Task(routine, n, n, np.dtype(dtype), pdla.Machine()), comm.size)[0]
-    grid, blocks = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
+    shape, block = price.sort_by_price(Task(routine, n, n, np.dtype(dtype), pdla.Machine()), comm.size)[0]
+    grid, blocks = pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, block)
     A = pdla.random((n, n), grid, blocks, dtype=dtype) + n * pdla.eye(n, grid, blocks, dtype=dtype)
     B = pdla.ones((n, n), grid, pdla.Layout(pdla.Cyclic("row", block), "col"), dtype=dtype)
     return lambda: ROUTINES[routine](A, B)

@@ -20,7 +20,7 @@ from pdla.bench.arguments import natural, positive, rank_count
 from pdla.linalg.cholesky import _CHOLESKY
 from pdla.linalg.lu import _LU_FACTOR
 from pdla.linalg.orthogonal.qr import _QR
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.price import Blocking
@@ -98,7 +98,7 @@ def time_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> flo
 
     def program(comm: Any) -> None:
         grid = pdla.ProcessGrid(blocking.shape, comm=comm)
-        A = pdla.zeros((n, n), grid, in_blocks(*blocking))
+        A = pdla.zeros((n, n), grid, cut_in_blocks(*blocking))
         kind.run(A, pdla.zeros((n, n), grid, pdla.Layout(pdla.Cyclic("row", blocking.block), "col")))
 
     return pdla.dry_run_all(prod(blocking.shape), program, machine=machine).seconds
@@ -112,7 +112,7 @@ def predict_pair(what: str, random: Random, ranks: int, name: str) -> tuple[str,
         return f"{'x'.join(map(str, plan.mnk))} on {ranks}, {name}", plan.machine_cost.seconds, time_all(plan)
     kind, n = FACTORIZATIONS[what], draw_size(random)
     task = Task(kind.routine, n, n, np.dtype(float), machine)
-    blocking = random.choice(price.cheapest(task, ranks)[:3])
+    blocking = random.choice(price.sort_by_price(task, ranks)[:3])
     plan = kind.call.imagine((n, n), n, task.dtype, blocking, ranks, machine)
     return f"{n} {blocking} of {ranks}, {name}", plan.seconds, time_all_in(kind, n, blocking, machine)
 
@@ -152,7 +152,7 @@ def chosen(count: positive = 100, seed: natural = 1, *, ranks: rank_count = 64):
                 words = f"{'x'.join(map(str, plan.mnk))} on {size}, {name}: {plan.full_name}"
             else:
                 kind, n = FACTORIZATIONS[what], draw_size(random)
-                candidates = price.cheapest(Task(kind.routine, n, n, np.dtype(float), machine), size)
+                candidates = price.sort_by_price(Task(kind.routine, n, n, np.dtype(float), machine), size)
                 grid = pdla.ProcessGrid(pdla.balanced_shape(size), comm=dry.make_communicator(size, machine))
                 A = pdla.zeros((n, n), grid, LAYOUT)
                 plan = kind.call._make((A, A) if kind.call.solves else (A,), None, {}, machine)
@@ -206,7 +206,7 @@ def takes(n: positive = 65536):
     for ranks in (1024, 10**6):
         for what in PREDICTED:
             for name in MACHINES[:2]:
-                for cache in (price.seconds, price.cheapest):
+                for cache in (price.predict_seconds, price.sort_by_price):
                     cache.cache_clear()
                 start = time.perf_counter()
                 told = predict(what, n, ranks, name)

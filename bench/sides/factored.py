@@ -15,8 +15,8 @@ import pdla
 from bench.cases.factorizations import draw
 from bench.common.meeting import Meeting, count_received
 from pdla.linalg import cho_factor, eigh, lu_factor, qr
-from pdla.linalg.panels.blocks import in_blocks
-from pdla.linalg.plan.price import cheapest
+from pdla.linalg.panels.blocks import cut_in_blocks
+from pdla.linalg.plan.price import sort_by_price
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import CHOLESKY, LU, QR, TRIDIAGONAL
 from pdla.model.machine import Machine
@@ -31,8 +31,8 @@ def main(n, names, file):
     comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
     for name in names.split(";"):
         routine, factor = ROUTINES[name]
-        shape, block = cheapest(Task(routine, n, n, np.dtype(float), Machine.choose()), comm.size)[0]
-        A, turns = draw(n, pdla.ProcessGrid(shape), in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
+        shape, block = sort_by_price(Task(routine, n, n, np.dtype(float), Machine.choose()), comm.size)[0]
+        A, turns = draw(n, pdla.ProcessGrid(shape), cut_in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
         for _ in range(TURNS):
             X, came = A.copy(), count_received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))

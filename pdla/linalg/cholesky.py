@@ -6,7 +6,7 @@ from typing import Any
 
 from pdla.layout import Layout
 from pdla.linalg.panels.factors import Factors
-from pdla.linalg.plan.call import Call, over_stacks
+from pdla.linalg.plan.call import Call, accept_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
@@ -18,7 +18,7 @@ from pdla.matrix.core import DistMatrix, MatrixOrVector
 from pdla.model.machine import Machine
 
 
-@over_stacks(CHOLESKY)
+@accept_stacks(CHOLESKY)
 def cholesky(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
     memory_limit: int | None = None, verify: bool | str | None = None,
@@ -137,7 +137,7 @@ def plan_cholesky(
     >>> def program(comm):
     ...     layout = pdla.Layout(pdla.Cyclic("row", 8), pdla.Cyclic("col", 8))
     ...     plan = pdla.linalg.plan_cholesky(pdla.eye(64, pdla.ProcessGrid((2, 2)), layout))
-    ...     return plan.stays, plan.predicted.bytes_received < 20000
+    ...     return plan.keeps_layout, plan.predicted.bytes_received < 20000
     >>> pdla.run(4, program)[0]
     (True, True)
     """
@@ -186,7 +186,7 @@ def predict_cholesky(
     return predict(_CHOLESKY, CHOLESKY, n, n, P, dtype, machine)
 
 
-@over_stacks(CHOLESKY)
+@accept_stacks(CHOLESKY)
 def cho_factor(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, memory_limit: int | None = None,
     verify: bool | str | None = None,
@@ -233,7 +233,7 @@ def cho_factor(
     return _CHO_FACTOR(A, **options, verify=verify), lower
 
 
-@over_stacks(CHOLESKY)
+@accept_stacks(CHOLESKY)
 def cho_solve(
     c_and_lower: tuple[DistMatrix, bool], B: MatrixOrVector, *, overwrite_b: bool = False, check_finite: bool = True,
     layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,
@@ -307,7 +307,7 @@ def _factor_in_blocks(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
 def _solve_by_cholesky(plan: FactorPlan, C: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     check_diagonal(C)
-    return solve_by(Factors.of_cholesky(C if plan.options.lower else C.H), plan.side(B, out), plan.square_place)
+    return solve_by(Factors.of_cholesky(C if plan.options.lower else C.H), plan.describe_side(B, out), plan.square_place)
 
 
 _CHOLESKY = Call("cholesky", (CHOLESKY,), _factor_into_layout, reads=_reads)

@@ -14,9 +14,9 @@ from pdla.comm.agreement import collective_section
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_if_below
-from pdla.linalg.panels.blocks import as_layout, diagonal
+from pdla.linalg.panels.blocks import pick_diagonal, to_layout
 from pdla.linalg.plan.right_side import RightSide
-from pdla.linalg.products.rank_k import zeros_in
+from pdla.linalg.products.rank_k import make_zeros
 from pdla.linalg.verify import Claim, run_and_check, settle
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
@@ -29,7 +29,7 @@ def replicate_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     with collective_section(comm, "a diagonal"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
         if A.first and A.stored.size:
-            places, elements = diagonal(A)
+            places, elements = pick_diagonal(A)
             mine[places] = np.conj(elements) if A.conjugated else elements
         found = comm.xp.asarray(mine)
         for half in comm.halves(found.copy(), found, "add") if mine.size else ():
@@ -55,14 +55,14 @@ def solve_diagonal(A: DistMatrix, side: RightSide) -> Any:
 
     def solve(side: RightSide) -> DistMatrix:
         numbers, matrix = replicate_nonzero_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
-        X = side.working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
+        X = side.make_working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
         mine = numbers[X.indices[0].indices()].reshape(-1, 1)
         X.xp.copy(X.stored, divide(X.stored, mine, X.xp.asarray))
-        return side.placed(X)
+        return side.place(X)
 
-    claim = side.claim(solve=solve)
+    claim = side.make_claim(solve=solve)
     checked = run_and_check(A.grid.comm, side.dtype, lambda: solve(side), lambda images: _make_claim(A, images, claim(images)))
-    return side.back(checked)
+    return side.to_b_form(checked)
 
 
 def invert_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatrix:
@@ -70,11 +70,11 @@ def invert_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatri
 
     def compute() -> DistMatrix:
         numbers = replicate_nonzero_diagonal(A, dtype)
-        made = zeros_in(A, A.shape, A.layout.summed, dtype)
+        made = make_zeros(A, A.shape, A.layout.summed, dtype)
         rows, cols = made.indices
         i, j = rows.find_common(cols)
         made.xp.place(made.stored, i, j, made.xp.asarray(divide(dtype.type(1), numbers[rows.indices()[i]])))
-        return as_layout(made, layout, A.grid)
+        return to_layout(made, layout, A.grid)
 
     def zeros(X: DistMatrix) -> tuple[tuple[DistMatrix, Part], ...]:
         return (X, Part(True, "none")), (X, Part(False, "none"))

@@ -25,10 +25,10 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.diagonal import invert_diagonal
-from pdla.linalg.panels.blocks import as_layout, count_workspace, dimensions, working_copy
+from pdla.linalg.panels.blocks import count_workspace, find_dimensions, make_working_copy, to_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.blocking import Place
-from pdla.linalg.plan.call import Call, over_stacks
+from pdla.linalg.plan.call import Call, accept_stacks
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.symmetrize import reflect
 from pdla.linalg.routines import BY_STRUCTURE, LU
@@ -43,7 +43,7 @@ from pdla.matrix.redistribute import convert
 ALL = slice(None)
 
 
-@over_stacks(LU)
+@accept_stacks(LU)
 def inv(
     A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
@@ -148,7 +148,7 @@ def _invert_by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMa
             for first in range(0, len(Y.stored), height):
                 part = Y.stored[first : first + height]
                 Y.xp.copy(part, take(Y.xp, part, ALL, sorted_back))
-        return as_layout(Y, layout, grid)
+        return to_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
         L, U = (partial(images.multiply, X, part=part) for part in (Part(True, "one"), Part(False)))
@@ -165,10 +165,10 @@ def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> 
         with collective_section(L.grid.comm, "an inverse by Cholesky"), within(find_workspace() or Workspace()):
             Y = _substitute_forward(L, np.arange(L.shape[0]), ALL, False)
             T = L.H
-            Y = working_copy(Y, T.layout, T.grid, L.dtype, True)
+            Y = make_working_copy(Y, T.layout, T.grid, L.dtype, True)
             Substitution(T, Y, False, False).solve_many(_count_widths(T, Y.indices[1].indices()))
             reflect(Y, True, True)
-        return as_layout(Y, layout, grid)
+        return to_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
         """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
@@ -206,7 +206,7 @@ def _invert_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) 
         with collective_section(A.grid.comm, "an inverse of a triangle"), within(find_workspace() or Workspace()):
             T = to_square_blocks(A, dtype, place)
             Y = _substitute_forward(T, np.arange(T.shape[0]), ALL, False)
-        return as_layout(Y, layout, A.grid)
+        return to_layout(Y, layout, A.grid)
 
     def claim(images: Images) -> Claim:
         T = partial(images.multiply, A, part=Part(True))
@@ -234,7 +234,7 @@ def _substitute_forward(T: DistMatrix, places: np.ndarray, order: Any, unit: boo
 
 def _count_widths(T: DistMatrix, rows: np.ndarray) -> list[int]:
     """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
-    ends = dimensions(T)[0]
+    ends = find_dimensions(T)[0]
     return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()
 
 

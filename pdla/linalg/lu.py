@@ -10,9 +10,9 @@ import numpy as np
 from pdla.errors import warn_user
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout, count_workspace, part_layout
+from pdla.linalg.panels.blocks import count_workspace, cut_layout, to_layout
 from pdla.linalg.panels.factors import Factors
-from pdla.linalg.panels.rows import Permutation, pivots_of
+from pdla.linalg.panels.rows import Permutation, to_pivots
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -344,8 +344,8 @@ def _solve_by_lu(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, ou
     """Collective, unchecked: X in B's form."""
     check_diagonal(X)
     if not isinstance(pivots, np.ndarray):  # without data, in a dry run of a plan: as of random elements
-        pivots = pivots_of(np.random.default_rng(len(pivots)).permutation(len(pivots)), 0)
-    return solve_by(Factors.of_lu(X, pivots), plan.side(B, out), plan.square_place)
+        pivots = to_pivots(np.random.default_rng(len(pivots)).permutation(len(pivots)), 0)
+    return solve_by(Factors.of_lu(X, pivots), plan.describe_side(B, out), plan.square_place)
 
 
 def _check_split(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
@@ -362,7 +362,7 @@ def _find_shapes(A: DistMatrix) -> tuple[Shape, Shape]:
 
 def _find_layouts(A: DistMatrix, options: Options) -> list[Layout]:
     """Of L and of U."""
-    return [options.layout or part_layout(A, shape) for shape in _find_shapes(A)]
+    return [options.layout or cut_layout(A, shape) for shape in _find_shapes(A)]
 
 
 def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
@@ -388,8 +388,8 @@ def _extract_parts(
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: from the factors in one matrix, X."""
     k = min(X.shape)
-    L = as_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
-    U = as_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
+    L = to_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    U = to_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
     return PLU(np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U)
 
 

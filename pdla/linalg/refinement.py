@@ -33,12 +33,12 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.gmres import KEPT, WORTH, find_correction, scale_columns
-from pdla.linalg.panels.blocks import count_workspace, working_copy
+from pdla.linalg.panels.blocks import count_workspace, make_working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
-from pdla.linalg.products.symmetric import mirrored
+from pdla.linalg.products.symmetric import copy_mirrored
 from pdla.linalg.routines.lu import multiply_by_part
 from pdla.linalg.solutions import factor, solve_by
 from pdla.linalg.verify import Check, is_checking
@@ -80,9 +80,9 @@ def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dt
             logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", steps_taken, left)
         said = f"after {steps_taken} the residual is {left:.1e} times what is allowed"
         if left <= 1:
-            X = side.placed(X)
+            X = side.place(X)
             if not (said := _find_fault(A, X, side, plan.reads)):
-                return side.back(X)
+                return side.to_b_form(X)
     warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
 
@@ -105,7 +105,7 @@ def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None
         y = multiply_by_part(images, A, part, x)
         return y[0], np.full_like(y[1], y[1].max(initial=0))
 
-    claim = replace(side, overwrite=False).claim()(images)
+    claim = replace(side, overwrite=False).make_claim()(images)
     with collective_section(A.grid.comm, "the check of a result"), np.errstate(all="ignore"):
         check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(bound_by_columns, X), take_largest)))
     wrong = check.find_faults(X) and check.find_faults(X)
@@ -119,8 +119,8 @@ def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dty
     them.
     """
     part = plan.reads
-    A = A if part is None else count_workspace(mirrored(A, part.lower, part.hermitian))
-    A = working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
+    A = A if part is None else count_workspace(copy_mirrored(A, part.lower, part.hermitian))
+    A = make_working_copy(A, A.layout.summed, A.grid, side.dtype, True)  # once, not a step
     power = _find_power(A)
     A = A if power == 1 else count_workspace(A * power)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
@@ -129,7 +129,7 @@ def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dty
         factors = _factor_low(plan, A, low)
         if factors is None:
             return None
-        B, solve = side.working_copy(layout, grid), partial(_solve_low, plan, factors)
+        B, solve = side.make_working_copy(layout, grid), partial(_solve_low, plan, factors)
         scales = None if power == 1 else _find_scales(B)
         X, steps, more, left = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
         if left <= 1:  # else the factors may be of another matrix

@@ -10,7 +10,7 @@ import numpy as np
 
 from pdla.comm.agreement import collective_section
 from pdla.comm.workspace import Workspace, find_workspace, within
-from pdla.linalg.panels.blocks import dimensions, working_copy
+from pdla.linalg.panels.blocks import find_dimensions, make_working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.panels.rows import RowExchange
 from pdla.linalg.plan.blocking import Place
@@ -30,7 +30,7 @@ def factor(plan: FactorPlan, A: DistMatrix, dtype: np.dtype | None = None) -> Fa
         assert plan.reads is not None
         return Factors(A, ((False, plan.reads),))
     overwrite = plan.overwrites("a") and dtype is None
-    return plan.tasks[0].routine.factors_of(plan, A, dtype or plan.dtype, overwrite)
+    return plan.tasks[0].routine.factor_to_solve(plan, A, dtype or plan.dtype, overwrite)
 
 
 def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> Any:
@@ -39,8 +39,8 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
     place: where triangles are worked on that do not lie in square blocks; None: in the cheapest
     """
     again = partial(_solve, replace(factors, scale=1), place)
-    claim = side.claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
-    return side.back(run_and_check(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
+    claim = side.make_claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
+    return side.to_b_form(run_and_check(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
 
 
 def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix:
@@ -52,9 +52,12 @@ def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix
         X = _order_vector(T, factors, side) if vector else _order_matrix(T, factors, side, few)
         for number, (T, part) in enumerate(factors.triangles):
             if number:
-                X = place_on_diagonal(T, X, side.dtype) if few else working_copy(X, lay_out(T, False), T.grid, side.dtype, True)
+                if few:
+                    X = place_on_diagonal(T, X, side.dtype)
+                else:
+                    X = make_working_copy(X, lay_out(T, False), T.grid, side.dtype, True)
             X = substitute(T, X, part.lower, part.diagonal == "one", few and (vector or number > 0))
-        return gather_diagonal(T, X) if vector else side.placed(X)
+        return gather_diagonal(T, X) if vector else side.place(X)
 
 
 def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatrix:
@@ -70,9 +73,9 @@ def _order_matrix(T: DistMatrix, factors: Factors, side: RightSide, few: bool) -
 
     Some columns at a time: all rows may go, and what is on its way takes memory.
     """
-    X = side.working_copy(lay_out(T, few), T.grid)
+    X = side.make_working_copy(lay_out(T, few), T.grid)
     if X.grid.active and factors.pivots is not None:
-        down, count = dimensions(T)[0], X.stored.shape[1]
+        down, count = find_dimensions(T)[0], X.stored.shape[1]
         exchange, width = RowExchange.to_order(down, np.arange(down.n), factors.rows), max(down.block, -(-count // STRIPS))
         for first in range(0, count, width):
             exchange.run(X.xp, X.stored[:, first : first + width])

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.layout import Layout
 from pdla.linalg.condition import warn_if_ill_conditioned
 from pdla.linalg.diagonal import solve_diagonal
-from pdla.linalg.plan.call import Call, over_stacks
+from pdla.linalg.plan.call import Call, accept_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.refinement import find_lower_dtype, refine_solution
@@ -18,7 +18,7 @@ from pdla.linalg.solutions import factor, solve_by
 from pdla.matrix.core import DistMatrix, MatrixOrVector
 
 
-@over_stacks(LU)
+@accept_stacks(LU)
 def solve(
     A: DistMatrix, B: MatrixOrVector, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
     overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None,
@@ -118,7 +118,7 @@ def solve(
 
 def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form, refined where that is asked for, else in full precision."""
-    side = plan.side(B, out)
+    side = plan.describe_side(B, out)
     low = find_lower_dtype(plan.options, plan.dtype)
     X = None if low is None else refine_solution(plan, A, side, low)
     if X is not None and not plan.worst:

@@ -262,7 +262,7 @@ def _substitute(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any
     if not plan.options.unit_diagonal:
         check_diagonal(A)
     factors = Factors(A, ((False, _reads(plan.options)),), scale=plan.options.alpha)
-    return solve_by(factors, plan.side(B, out), plan.square_place)
+    return solve_by(factors, plan.describe_side(B, out), plan.square_place)
 
 
 SOLVE_TRIANGULAR = Call("solve_triangular", (TRIANGULAR,), _substitute, solves=True, reads=_reads)

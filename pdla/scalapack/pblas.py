@@ -23,8 +23,8 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
-from pdla.linalg.products.rank_k import fill
-from pdla.linalg.products.symmetric import mirrored
+from pdla.linalg.products.rank_k import compute_triangle
+from pdla.linalg.products.symmetric import copy_mirrored
 from pdla.matmul import planner, verify
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
@@ -168,7 +168,7 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
     plan = _make_plan(context, *((whole, B.like) if left else (B.like, whole)), C.like)
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
-        whole, other = mirrored(A.at(a), lower, hermitian), B.at(b)
+        whole, other = copy_mirrored(A.at(a), lower, hermitian), B.at(b)
         checked = verify.run if config.settings.verify else Plan.run
         checked(plan, *((whole, other) if left else (other, whole)), C.at(c), alpha, beta, context.workspace)
 
@@ -184,7 +184,7 @@ def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -
         X, Y = turn(A.at(a)), C.at(c)
         if not lower:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
             X, Y = X.conj() if hermitian else X, Y.T
-        fill(X, Y, alpha, beta, hermitian)
+        compute_triangle(X, Y, alpha, beta, hermitian)
 
     return run
 

@@ -12,7 +12,7 @@ import pdla
 from pdla.comm.slots import COUNT, RELEASED, Slots
 from pdla.errors import PdlaError
 from pdla.linalg import cholesky, lu_factor, solve_triangular
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.routines.lu import FlatLU
 
 kernels, lu_steps, triangular_steps = (
@@ -226,7 +226,7 @@ def test_nothing_is_read_in_a_slot_that_was_released(shape, monkeypatch):
 
     def results(comm):
         comm.shared_limit = 0
-        grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 4)
+        grid, layout = pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, 4)
         A = pdla.from_global(a, grid, layout)
         X, pivots = lu_factor(A)
         T = [solve_triangular(B, A, lower=lower) for B, lower in ((A, True), (A.T, False))]
@@ -253,7 +253,7 @@ def test_a_rank_that_is_as_late_as_the_others_allow_reads_what_was_written_for_i
 
     def results(comm, limit):
         comm.shared_limit = limit
-        A = pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, 4))
+        A = pdla.from_global(a, pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, 4))
         X, pivots = lu_factor(A)
         return [x.gather() for x in (cholesky(A), X, solve_triangular(A, A, lower=True))] + [pivots]
 
@@ -277,7 +277,7 @@ def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_cal
     panel = FlatLU.factor_panel
 
     def failing(self, k, last):
-        if k == 3 and self.cols.here == self.cols.owner[k] and fails:
+        if k == 3 and self.cols.rank == self.cols.owner[k] and fails:
             raise MemoryError("no room for a panel")
         return panel(self, k, last)
 

@@ -6,7 +6,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import PlanError
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 
 BLOCKS = Layout("row", "col")
 KINDS = ["float32", "float64", "complex64", "complex128"]
@@ -51,13 +51,13 @@ def on(shape, a, layout, comm):
 
 def layered(shape, b, a, comm):
     """Over the layers of a grid of three axes, panels of b columns."""
-    return on(shape, a, in_blocks(shape, b), comm)
+    return on(shape, a, cut_in_blocks(shape, b), comm)
 
 
 def planned_and_limited(A, plan_of, factor):
     """What a plan of a matrix in layers of 2 x 2 ranks tells, whose memory limits are kept; and what was counted."""
     plan = plan_of(A)
-    assert plan.stays and plan.shape == (2, 2, 2) and plan.block == 8
+    assert plan.keeps_layout and plan.shape == (2, 2, 2) and plan.block == 8
     assert "in layers, panels of 8 on 2 x 2 x 2 ranks" in plan.explain()
     with pdla.record() as ledger:
         plan(A)

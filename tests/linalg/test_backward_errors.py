@@ -17,7 +17,7 @@ from helpers.zoo import GENERAL, KERNELS, animal, plain
 
 import pdla
 from pdla.linalg import cho_factor, cho_solve, cholesky, inv, lstsq, lu, qr, solve, solve_triangular, trsm
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 
 FULL = os.environ.get("PDLA_TEST_FULL") == "1"
 pytestmark = pytest.mark.filterwarnings("ignore:.*ll-conditioned")  # SciPy's, of what is to be so
@@ -61,7 +61,7 @@ def wide(x):
 
 def lying(grid, n):
     """Layouts in which panels of 16 columns are cut by the grid, others, and one in which pdla chooses."""
-    return (in_blocks(grid, 16),) if len(grid) == 3 else (cyclic(16), cyclic(max(1, n // 5)), BLOCKS)
+    return (cut_in_blocks(grid, 16),) if len(grid) == 3 else (cyclic(16), cyclic(max(1, n // 5)), BLOCKS)
 
 
 def of_factors(a, *factors):

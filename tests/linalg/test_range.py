@@ -8,7 +8,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from helpers.systems import BLOCKS, cyclic, drawn, in_blocks, on, raised
+from helpers.systems import BLOCKS, cut_in_blocks, cyclic, drawn, on, raised
 
 import pdla
 from pdla.errors import LinAlgError
@@ -16,7 +16,9 @@ from pdla.linalg import cho_factor, cho_solve, det, inv, lu, lu_factor, lu_solve
 
 N, MANY = 17, 40  # rows, and more columns than are worked on few at a time
 LAYERS = (2, 2, 2)
-GRIDS = {(1, 1): cyclic(4), (1, 2): cyclic(4), (2, 1): cyclic(3), (2, 2): cyclic(5), (3, 2): BLOCKS, LAYERS: in_blocks(LAYERS, 3)}
+GRIDS = {
+    (1, 1): cyclic(4), (1, 2): cyclic(4), (2, 1): cyclic(3), (2, 2): cyclic(5), (3, 2): BLOCKS, LAYERS: cut_in_blocks(LAYERS, 3),
+}
 PLACES = [*zip(GRIDS, cycle(["float64", "complex64", "complex128", "float32"]), strict=False), ((2, 1), "float32")]
 places = pytest.mark.parametrize(("grid", "dtype"), PLACES, ids=str)
 grids = pytest.mark.parametrize("grid", GRIDS, ids=str)

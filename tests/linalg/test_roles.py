@@ -18,7 +18,7 @@ import pdla
 from pdla import linalg
 from pdla.errors import LinAlgError
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.routines import lu, lu_layers, right_looking, triangular
 
 N, M, BLOCK = 29, 7, 4
@@ -124,7 +124,7 @@ def given(x, view, layout, grid):
     """A view of what is stored otherwise, with the elements of x; of a grid of layers in these; or a part, amid NaN."""
     stored = VIEWS[view](x)
     if len(grid.shape) == 3:
-        X = pdla.from_global(stored, grid, in_blocks(grid.shape, BLOCK))
+        X = pdla.from_global(stored, grid, cut_in_blocks(grid.shape, BLOCK))
     elif layout == "part":
         around = np.full((stored.shape[0] + 2, stored.shape[1] + 3), np.nan, stored.dtype)
         around[1:-1, 2:-1] = stored

@@ -33,7 +33,7 @@ from pdla.linalg import (
     trsm,
 )
 from pdla.linalg import verify as of_results
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.panels.rows import Permutation
 from pdla.linalg.plan import right_side
 from pdla.linalg.plan.right_side import RightSide
@@ -516,7 +516,7 @@ def test_a_message_that_errs_is_mended_or_an_error_of_all_ranks(monkeypatch, gri
 
     def program(comm, spoils):
         comm.shared_limit = (spoils.left % 2) << 24  # panels are sent, or read in place
-        given = [on(grid, a[:20, :20], in_blocks(grid, 4), comm) for a in (GENERAL, B, POSITIVE, TRIANGLE)]
+        given = [on(grid, a[:20, :20], cut_in_blocks(grid, 4), comm) for a in (GENERAL, B, POSITIVE, TRIANGLE)]
         comm.barrier()
         spoils.mine.rank = comm.rank
         vector = {"vector": lambda A, *_, **o: [solve(A, np.arange(20.0), **o)]}
@@ -571,14 +571,14 @@ ELSEWHERE = Layout("col", "row")
 
 
 @pytest.mark.parametrize(("module", "function", "call"), [
-    (factorization, "as_layout", lambda A, B, S, T, **o: [cholesky(S, layout=ELSEWHERE, **o)]),
-    (factorization, "as_layout", lambda A, B, S, T, **o: [cholesky(S, lower=False, layout=ELSEWHERE, **o)]),
-    (lu_split, "triangle", CALLS["lu"]), (lu_split, "as_layout", CALLS["lu"]),
-    (right_side, "as_layout", CALLS["triangular"]), (right_side, "as_layout", CALLS["few"]),
+    (factorization, "to_layout", lambda A, B, S, T, **o: [cholesky(S, layout=ELSEWHERE, **o)]),
+    (factorization, "to_layout", lambda A, B, S, T, **o: [cholesky(S, lower=False, layout=ELSEWHERE, **o)]),
+    (lu_split, "triangle", CALLS["lu"]), (lu_split, "to_layout", CALLS["lu"]),
+    (right_side, "to_layout", CALLS["triangular"]), (right_side, "to_layout", CALLS["few"]),
     (solutions, "gather_diagonal", CALLS["vector"]),
-    (right_side, "as_layout", lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", layout=ELSEWHERE, **o)]),
-    (inverse, "as_layout", CALLS["inv"]), (inverse, "as_layout", CALLS["inv pos"]), (inverse, "as_layout", CALLS["inv lower"]),
-    (diagonal, "as_layout", lambda A, B, S, T, **o: [inv(T, assume_a="diagonal", layout=ELSEWHERE, **o)]),
+    (right_side, "to_layout", lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", layout=ELSEWHERE, **o)]),
+    (inverse, "to_layout", CALLS["inv"]), (inverse, "to_layout", CALLS["inv pos"]), (inverse, "to_layout", CALLS["inv lower"]),
+    (diagonal, "to_layout", lambda A, B, S, T, **o: [inv(T, assume_a="diagonal", layout=ELSEWHERE, **o)]),
     (refinement.RightSide, "placed", CALLS["refined"]),
 ])
 @pytest.mark.parametrize("element", [(0, 1), (5, 2), (2, 7)])
@@ -638,7 +638,7 @@ def test_an_element_above_the_diagonal_is_named(monkeypatch, rank, element):
 @pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("lower", [False, True])
 def test_the_other_triangle_of_a_product_is_checked(monkeypatch, mirror, lower):
-    fill, left = rank_k.symmetrize if mirror else rank_k._fill, [1]
+    fill, left = rank_k.symmetrize if mirror else rank_k._compute, [1]
 
     def wrong(*args):
         fill(*args)
@@ -647,7 +647,7 @@ def test_the_other_triangle_of_a_product_is_checked(monkeypatch, mirror, lower):
             left.clear()
             C.stored[:] += np.triu(np.ones((24, 24)), 1)[np.ix_(*(held.indices() for held in C.indices))]
 
-    monkeypatch.setattr(rank_k, "symmetrize" if mirror else "_fill", wrong)
+    monkeypatch.setattr(rank_k, "symmetrize" if mirror else "_compute", wrong)
 
     def program(comm):
         A = on((2, 2), drawn((24, 10), float), BLOCKS, comm)

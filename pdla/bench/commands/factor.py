@@ -38,10 +38,10 @@ from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
 from pdla.bench.table import Column, Table
 from pdla.linalg import norm
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.call import Call
-from pdla.linalg.plan.predict import fastest_on
+from pdla.linalg.plan.predict import find_fastest_on
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.products.triangle import triangle
@@ -163,7 +163,7 @@ def _choose_system(arguments: argparse.Namespace, routines: Routines, n: int, ra
     dtype, m = np.dtype(arguments.dtype), getattr(arguments, "m", None) or n
     any_blocks = System(routines, n, m, dtype, Blocking((1, 1), 1))
     task = any_blocks.tasks(on)[0]
-    best = fastest_on(any_blocks.call, task, ranks).blocking if on.is_custom else price.cheapest(task, ranks)[0]
+    best = find_fastest_on(any_blocks.call, task, ranks).blocking if on.is_custom else price.sort_by_price(task, ranks)[0]
     grid, block = arguments.grid or best.shape, arguments.nb or best.block
     check_ranks(grid, ranks)
     return System(routines, n, m, dtype, Blocking(grid, block))
@@ -206,7 +206,7 @@ def _count_dry(screen: Screen, ranks: int, system: System) -> Found:
 def _draw(comm: pdla.Communicator, system: System) -> tuple[pdla.DistMatrix, pdla.DistMatrix | None]:
     """Collective: draw A for the first routine, and B if there are right-hand sides."""
     (shape, block), n = system.blocking, system.n
-    grid, layout = pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block)
+    grid, layout = pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, block)
     A = system.routines[0].draw(n, grid, layout, system.dtype)
     if not system.sides:
         return A, None

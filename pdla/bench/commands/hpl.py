@@ -26,8 +26,8 @@ from pdla.bench.screen import Screen
 from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import norm, solve
-from pdla.linalg.panels.blocks import in_blocks
-from pdla.linalg.plan.price import Blocking, cheapest
+from pdla.linalg.panels.blocks import cut_in_blocks
+from pdla.linalg.plan.price import Blocking, sort_by_price
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import LU
 from pdla.model.machine import Machine
@@ -72,7 +72,7 @@ def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]
 
 def _choose_blocking(ranks: int, n: int, grid: tuple[int, int] | None, block: int) -> Blocking:
     """The grid and the block of the arguments, or else pdla's choice."""
-    best = cheapest(Task(LU, n, n, np.dtype(float), Machine.choose()), ranks)[0]
+    best = sort_by_price(Task(LU, n, n, np.dtype(float), Machine.choose()), ranks)[0]
     check_ranks(grid or (), ranks)
     return Blocking(grid or best.shape, block or best.block)
 
@@ -120,7 +120,7 @@ def _time(A: pdla.DistMatrix, b: pdla.DistMatrix, refine: str | None) -> tuple[f
 
 def _draw(grid: pdla.ProcessGrid, n: int, block: int, seed: int) -> tuple[pdla.DistMatrix, pdla.DistMatrix]:
     """Collective: draw A in square blocks, and b on every rank."""
-    A = pdla.random((n, n), grid, in_blocks(grid.shape, block), low=-0.5, high=0.5, seed=2 * seed)
+    A = pdla.random((n, n), grid, cut_in_blocks(grid.shape, block), low=-0.5, high=0.5, seed=2 * seed)
     return A, pdla.random((n, 1), grid, pdla.Layout(), low=-0.5, high=0.5, seed=2 * seed + 1)
 
 

@@ -29,7 +29,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg.eigen.merge import Merged, Team, Vectors, find_shares
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import on_all_ranks
+from pdla.linalg.panels.blocks import share_numbers
 from pdla.matrix.core import DistMatrix
 
 LEAST = 96  # rows of T on a rank, at least; of a small T some ranks have none
@@ -69,7 +69,7 @@ def eigh_tridiagonal(
                 tree = Tree(d, e, comm, xp)
                 made = tree.solve()
                 w, Z = tree.share_values(made), tree.redistribute(made, block, selected)
-        w = on_all_ranks(grid, w)
+        w = share_numbers(grid, w)
     return _unscale(w, scale), DistMatrix(Z, (n, len(selected)), grid, Layout(cols=Cyclic("col", block)))
 
 

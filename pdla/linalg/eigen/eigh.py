@@ -24,8 +24,8 @@ from pdla.linalg.cholesky import cho_factor
 from pdla.linalg.eigen.claims import claim_values, claim_vectors
 from pdla.linalg.eigen.divide import eigh_tridiagonal, eigvalsh_tridiagonal
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import as_layout, count_workspace, on_all_ranks, part_layout, working_copy
-from pdla.linalg.plan.call import Call, over_stacks
+from pdla.linalg.panels.blocks import count_workspace, cut_layout, make_working_copy, share_numbers, to_layout
+from pdla.linalg.plan.call import Call, accept_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
@@ -43,7 +43,7 @@ LARGE = 2**15 - 2  # columns up to which LAPACK's workspace, 2 n^2 and a little,
 Factor = DistMatrix | tuple[DistMatrix, bool]
 
 
-@over_stacks(TRIDIAGONAL)
+@accept_stacks(TRIDIAGONAL)
 def eigh(
     A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
@@ -138,10 +138,10 @@ def eigh(
     # V = L^-H Z
     V = solve_triangular(L.H, Z, lower=False, overwrite_b=True, check_finite=False, memory_limit=memory_limit, verify=verify)
     V.xp.make_leading_positive(V.stored)
-    return w, as_layout(V, layout or part_layout(A, V.shape), A.grid)
+    return w, to_layout(V, layout or cut_layout(A, V.shape), A.grid)
 
 
-@over_stacks(TRIDIAGONAL)
+@accept_stacks(TRIDIAGONAL)
 def eigvalsh(
     A: DistMatrix, b: Factor | None = None, *, lower: bool = True, subset_by_index: Sequence[int] | None = None,
     subset_by_value: Sequence[float] | None = None, overwrite_a: bool = False, check_finite: bool = True,
@@ -371,7 +371,7 @@ def _reduce_to_standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any
     C, _ = b if kept else cho_factor(B, lower=low, check_finite=options["check_finite"], **more)
     L = C if low else C.H
     with collective_section(A.grid.comm, "a generalized problem"):
-        H = working_copy(A, A.layout.summed, A.grid, dtype)
+        H = make_working_copy(A, A.layout.summed, A.grid, dtype)
         reflect(H, options["lower"], True)
     # L^-1 (L^-1 A)^H
     half = solve_triangular(L, H, lower=True, overwrite_b=True, check_finite=False, **more)
@@ -434,7 +434,7 @@ def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     claim = partial(claim_vectors, A, _reads(plan.options))
     w, V = run_and_check(A.grid.comm, plan.dtype, lambda: _compute_vectors(plan, A), claim)
     checks.check_result(A, V.shape, plan.dtype, None, plan.options.layout)  # how many are wanted by value is known now
-    return w, as_layout(V, plan.options.layout or part_layout(A, V.shape), A.grid)
+    return w, to_layout(V, plan.options.layout or cut_layout(A, V.shape), A.grid)
 
 
 def _compute_vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
@@ -452,9 +452,9 @@ def _compute_vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistM
 def _decompose_locally(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
     """Collective: all of them, by LAPACK on one rank."""
     with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
-        V = working_copy(_view_columns(plan, A), *plan.place, plan.dtype, _may_overwrite(plan)).T
+        V = make_working_copy(_view_columns(plan, A), *plan.place, plan.dtype, _may_overwrite(plan)).T
         w = kernels.syevd(V.xp, V.stored) if V.grid.active else np.zeros(A.shape[0], np.finfo(plan.dtype).dtype)
-        w = on_all_ranks(V.grid, w)
+        w = share_numbers(V.grid, w)
     check_sums(w)
     V.xp.make_leading_positive(V.stored)
     return w, V

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.checks import communicator, describe_call
 from pdla.comm.agreement import agreed
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout
+from pdla.linalg.panels.blocks import to_layout
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
@@ -28,4 +28,4 @@ def prepare_square(name: str, A: DistMatrix, check: Any = None, part: Part | Non
 
 def prepare(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: A in this dtype, without partial sums; itself where it is that."""
-    return as_layout(cast(A, dtype), A.layout.summed, A.grid)
+    return to_layout(cast(A, dtype), A.layout.summed, A.grid)

@@ -20,7 +20,7 @@ from pdla.linalg.inverse import inv
 from pdla.linalg.norms import norm
 from pdla.linalg.orthogonal.factors import find_largest
 from pdla.linalg.orthogonal.qr import qr, read_all, routines_of
-from pdla.linalg.panels.blocks import as_layout
+from pdla.linalg.panels.blocks import to_layout
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -311,9 +311,9 @@ def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
 def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
     """Collective, unchecked: U and H; steps of a square A are in the plan's blocks."""
     X = prepare(A.H if plan.adjoint else A, plan.dtype)
-    placed = as_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
+    placed = to_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
     with held(AT_ONCE * placed.stored.nbytes):
-        U = as_layout(_iterate_qdwh(placed, _least(plan.options)), X.layout, X.grid)
+        U = to_layout(_iterate_qdwh(placed, _least(plan.options)), X.layout, X.grid)
     H = matmul(U.H, X)
     H = (H + H.H) * 0.5
     return (U.H, H) if plan.adjoint else (U, H)

@@ -18,7 +18,7 @@ from pdla.cuts import Block
 from pdla.errors import LinAlgError
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import count_workspace, working_copy
+from pdla.linalg.panels.blocks import count_workspace, make_working_copy
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.triangle import triangle
 from pdla.linalg.routines.qr import QR, Product
@@ -91,7 +91,7 @@ class Reflections:
         X = self.X
         rows = Layout.trust(X.layout.rows, tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes)))))
         if adjoint:
-            made = working_copy(C, rows, X.grid, X.dtype)
+            made = make_working_copy(C, rows, X.grid, X.dtype)
         else:
             made = self._make_zeros(C.shape[1], rows)
             made[: self.k, :] = C

@@ -14,7 +14,7 @@ from pdla.linalg import checks
 from pdla.linalg.condition import estimate_reciprocal_condition
 from pdla.linalg.orthogonal.factors import Factored, factor_qr, replicate, run_on_first_rank
 from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, find_rank_limit, read_all, routines_of
-from pdla.linalg.panels.blocks import as_layout, part_layout
+from pdla.linalg.panels.blocks import cut_layout, to_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -243,7 +243,7 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     P = replicate(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
     result = matmul(P, made.Q().H)
     result = result.H if wide else result
-    return as_layout(result, layout or part_layout(A.T, (n, m)), A.grid)
+    return to_layout(result, layout or cut_layout(A.T, (n, m)), A.grid)
 
 
 def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None = None) -> int:
@@ -319,7 +319,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     _, s, vh = _compute_svd(R, True, full=True)
     rank = int((s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
     basis = replicate(vh[rank:].conj().T, R)
-    return as_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
+    return to_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
 
 
 # ---------------------------------------------------------------------------------------------- steps
@@ -350,7 +350,7 @@ def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, in
     residuals = _compute_residuals(A, X, Y) if rank == n < m else np.zeros(0)
     if vector:
         return X.redistribute(Layout(), ProcessGrid.everyone(A.grid.comm)).stored.reshape(-1), residuals, rank, s
-    return as_layout(X, plan.options.layout or part_layout(Y, (n, Y.shape[1])), Y.grid), residuals, rank, s
+    return to_layout(X, plan.options.layout or cut_layout(Y, (n, Y.shape[1])), Y.grid), residuals, rank, s
 
 
 def _agree(

@@ -15,7 +15,7 @@ from pdla.grid import check_same_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.orthogonal.factors import Factored, Reflections, factor_qr, replicate, run_on_first_rank
-from pdla.linalg.panels.blocks import as_layout, part_layout
+from pdla.linalg.panels.blocks import cut_layout, to_layout
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
@@ -274,7 +274,7 @@ def qr_multiply(
     else:
         product = made.multiply(C.conj() if conjugate else C, False)
     product = product.conj() if conjugate else product
-    return as_layout(product, layout or part_layout(C, shape), C.grid), as_layout(made.R, part_layout(A, (k, n)), A.grid)
+    return to_layout(product, layout or cut_layout(C, shape), C.grid), to_layout(made.R, cut_layout(A, (k, n)), A.grid)
 
 
 def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -319,7 +319,7 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     sizes = np.abs(R[: min(R.shape), : min(R.shape)].diagonal())
     rank = int((sizes > find_rank_limit(A, rcond, R.dtype) * sizes.max(initial=0)).sum())
     basis = Q[:, :rank]
-    return basis.redistribute(layout or part_layout(A, basis.shape), A.grid)
+    return basis.redistribute(layout or cut_layout(A, basis.shape), A.grid)
 
 
 # ---------------------------------------------------------------------------------------------- the work
@@ -386,13 +386,13 @@ def _compute_results(plan: FactorPlan, A: DistMatrix) -> Any:
     if options.mode == "raw":
         assert isinstance(made, Reflections)
         return made.to_raw()
-    layouts = [options.layout or part_layout(A, shape) for shape in _find_shapes(A)]
+    layouts = [options.layout or cut_layout(A, shape) for shape in _find_shapes(A)]
     if options.pivoting:
         Q2, R, order = _pivot(made)
-        R = as_layout(R, layouts[1], A.grid)
-        return (R, order) if options.mode == "r" else (as_layout(made.multiply(Q2, False), layouts[0], A.grid), R, order)
-    R = as_layout(made.R, layouts[1], A.grid)
-    return R if options.mode == "r" else (as_layout(made.Q(), layouts[0], A.grid), R)
+        R = to_layout(R, layouts[1], A.grid)
+        return (R, order) if options.mode == "r" else (to_layout(made.multiply(Q2, False), layouts[0], A.grid), R, order)
+    R = to_layout(made.R, layouts[1], A.grid)
+    return R if options.mode == "r" else (to_layout(made.Q(), layouts[0], A.grid), R)
 
 
 def _pivot(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:

@@ -37,7 +37,7 @@ NARROW = 4  # a grid that is more than so many times as long as it is wide moves
 class Dimension:
     """One dimension of a block-cyclic matrix: n indices in blocks of `block`.
 
-    Rank i of `parts` owns blocks i, i + parts, ...; `here` is this rank's i. What is asked for at
+    Rank i of `parts` owns blocks i, i + parts, ...; `rank` is this rank's i. What is asked for at
     each step is worked out once: lists by the number of a block.
 
     comm  these ranks; None: there is one, which has all
@@ -48,7 +48,7 @@ class Dimension:
     n: int
     block: int
     parts: int = 1
-    here: int = 0
+    rank: int = 0
     comm: Communicator | None = None
     run: int = 1
     axis: str | None = None
@@ -71,32 +71,32 @@ class Dimension:
     @cached_property
     def at(self) -> list[slice]:
         """Where this rank has each block among its indices: an empty slice, where another rank has it."""
-        return [slice(*ends) for ends in pairwise(self._begins)]
+        return [slice(*ends) for ends in pairwise(self._starts)]
 
     @cached_property
     def tail(self) -> list[slice]:
         """Where this rank has the blocks from each number on; there are none from numbers `count` and `count` + 1 on."""
-        return [slice(begin, self._begins[-1]) for begin in (*self._begins, self._begins[-1])]
+        return [slice(begin, self._starts[-1]) for begin in (*self._starts, self._starts[-1])]
 
     @cached_property
-    def _begins(self) -> list[int]:
+    def _starts(self) -> list[int]:
         turns, rest = np.divmod(np.minimum(np.arange(self.count + 1) * self.block, self.n), self._span * self.parts)
-        return (turns * self._span + np.clip(rest - self.here * self._span, 0, self._span)).tolist()
+        return (turns * self._span + np.clip(rest - self.rank * self._span, 0, self._span)).tolist()
 
     @cached_property
     def mine(self) -> list[int]:
         """The numbers of this rank's blocks."""
-        return [k for k in range(self.count) if self.owner[k] == self.here]
+        return [k for k in range(self.count) if self.owner[k] == self.rank]
 
-    def after(self, k: int) -> list[int]:
+    def list_after(self, k: int) -> list[int]:
         """Blocks of this rank after number k."""
         return self.mine[bisect_right(self.mine, k) :]
 
-    def owners(self, indices: np.ndarray) -> np.ndarray:
+    def find_owners(self, indices: np.ndarray) -> np.ndarray:
         """Which ranks have these indices."""
         return indices // self._span % self.parts
 
-    def places(self, indices: np.ndarray) -> np.ndarray:
+    def find_places(self, indices: np.ndarray) -> np.ndarray:
         """Where these indices lie among those of the rank that has them."""
         return indices // (self._span * self.parts) * self._span + indices % self._span
 
@@ -109,7 +109,7 @@ class Dimension:
         return to_pending(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
 
 
-def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
+def find_dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
     """Collective: the rows and the columns of a matrix that lies in square blocks.
 
     Their communicators are asked for at each call: grids close those that were not for long, alike on all ranks.
@@ -118,11 +118,11 @@ def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
     def good(found: tuple[Dimension, Dimension]) -> bool:
         return all(each.axis is None or X.grid[each.axis] is each.comm for each in found)
 
-    return find_or_make(X.grid, (dimensions, X.shape, X.layout), lambda: (_dimension(X, 0), _dimension(X, 1)), good)
+    return find_or_make(X.grid, (find_dimensions, X.shape, X.layout), lambda: (_make_dimension(X, 0), _make_dimension(X, 1)), good)
 
 
-def _dimension(X: DistMatrix, number: int) -> Dimension:
-    n, grid, block = X.shape[number], X.grid, block_of(X)
+def _make_dimension(X: DistMatrix, number: int) -> Dimension:
+    n, grid, block = X.shape[number], X.grid, find_block(X)
     cuts = effective((X.layout.rows, X.layout.cols)[number], grid.sizes)
     if not cuts:
         return Dimension(n, block)
@@ -131,47 +131,47 @@ def _dimension(X: DistMatrix, number: int) -> Dimension:
     return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm, run, axis)
 
 
-def block_of(X: DistMatrix) -> int:
+def find_block(X: DistMatrix) -> int:
     """The columns of a panel of a matrix in square blocks; all of it where nothing is cut."""
     cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
     return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
 
 
-def square_blocks(X: Any) -> bool:
+def is_in_square_blocks(X: Any) -> bool:
     """Whether factorizations can work on X, or a copy of it, where it lies."""
-    return find_or_make(X.grid, (square_blocks, X.layout), lambda: _square_blocks(X))
+    return find_or_make(X.grid, (is_in_square_blocks, X.layout), lambda: _is_in_square_blocks(X))
 
 
-def _square_blocks(X: Any) -> bool:
-    rows, cols = _cuts(X)
-    return _whole(X) and len(rows) < 2 and len(cols) < 2 and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
+def _is_in_square_blocks(X: Any) -> bool:
+    rows, cols = _list_cuts(X)
+    return _covers_grid(X) and len(rows) < 2 and len(cols) < 2 and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
 
 
-def depth_of(X: DistMatrix) -> str | None:
+def find_depth_axis(X: DistMatrix) -> str | None:
     """The axis of the layers to which the panels of X's square blocks go in turns; or None."""
-    rows, cols = _cuts(X)
-    if not _whole(X) or len(rows) != 1 or len(cols) != 2:
+    rows, cols = _list_cuts(X)
+    if not _covers_grid(X) or len(rows) != 1 or len(cols) != 2:
         return None
     square = rows[0].block == cols[0].block == cols[1].block * X.grid.sizes[cols[1].axis]  # type: ignore[union-attr]
     return cols[1].axis if square else None
 
 
-def _cuts(X: DistMatrix) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+def _list_cuts(X: DistMatrix) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
     return effective(X.layout.rows, X.grid.sizes), effective(X.layout.cols, X.grid.sizes)
 
 
-def _whole(X: DistMatrix) -> bool:
+def _covers_grid(X: DistMatrix) -> bool:
     """Whether X is dealt out in turns from the first rank on, and no rank of its grid is without a part of its own."""
-    cuts = [*chain(*_cuts(X))]
+    cuts = [*chain(*_list_cuts(X))]
     ranks = prod(X.grid.sizes[cut.axis] for cut in cuts)
-    return all(map(_plain, cuts)) and not X.layout.partial and ranks == X.grid.size
+    return all(map(_is_plain, cuts)) and not X.layout.partial and ranks == X.grid.size
 
 
-def _plain(cut: Cut) -> bool:
+def _is_plain(cut: Cut) -> bool:
     return isinstance(cut, Cyclic) and cut.source == 0 and not cut.first
 
 
-def near_square(ranks: int) -> tuple[int, int]:
+def find_near_square(ranks: int) -> tuple[int, int]:
     """The shape of a grid for a factorization of so many ranks; of a large prime number of them some are left idle."""
     short = balanced_shape(ranks)[0]
     if ranks > 8 and ranks > NARROW * short * short:
@@ -181,10 +181,10 @@ def near_square(ranks: int) -> tuple[int, int]:
 
 def place_in_blocks(X: Any, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
     """A block-cyclic layout and a grid of this shape, to which X is brought."""
-    return in_blocks(shape, block), ProcessGrid.trust(shape, X.grid.comm, None)
+    return cut_in_blocks(shape, block), ProcessGrid.trust(shape, X.grid.comm, None)
 
 
-def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
+def cut_in_blocks(shape: tuple[int, ...], block: int) -> Layout:
     """In square blocks on a grid of this shape; over c layers of c panels, each on one of them.
 
     block  columns of a panel
@@ -195,11 +195,11 @@ def in_blocks(shape: tuple[int, ...], block: int) -> Layout:
     return Layout(Cyclic("row", wide), (Cyclic("col", wide), Cyclic("depth", block)))
 
 
-def working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+def make_working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
     if X.dtype != dtype:
         X, overwrite = count_workspace(cast(X, dtype)), True
-    if not _lies(X, layout, grid):
+    if not _is_in_layout(X, layout, grid):
         with held(prod(local_shape(X.shape, layout, grid)) * dtype.itemsize):
             return count_workspace(convert(X, layout, grid))
     if overwrite:
@@ -215,7 +215,7 @@ def count_workspace(X: DistMatrix) -> DistMatrix:
     return X
 
 
-def part_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
+def cut_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
     """Local: A's layout for a matrix of fewer rows or columns, boundaries cut off where these end."""
     layout, sizes = A.layout.summed, A.grid.sizes
     rows, cols = (
@@ -225,9 +225,9 @@ def part_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
     return Layout.trust(rows, cols)
 
 
-def as_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+def to_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: X itself, if it lies so, or a new matrix that does."""
-    return X._like(X.base, layout=layout) if _lies(X, layout, grid) else convert(X, layout, grid)
+    return X._like(X.base, layout=layout) if _is_in_layout(X, layout, grid) else convert(X, layout, grid)
 
 
 def fill(out: DistMatrix, X: DistMatrix) -> None:
@@ -237,20 +237,20 @@ def fill(out: DistMatrix, X: DistMatrix) -> None:
         move(X, out.layout, out.grid, out.stored)
 
 
-def _lies(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+def _is_in_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
     if X.grid != grid or X.conjugated or layout.partial:
         return False
-    return X.layout is layout or find_or_make(grid, (_lies, X.shape, X.layout, layout), lambda: X.matches_layout(layout))
+    return X.layout is layout or find_or_make(grid, (_is_in_layout, X.shape, X.layout, layout), lambda: X.matches_layout(layout))
 
 
-def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
+def pick_diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
     rows, cols = X.indices
     i, j = rows.find_common(cols)
     return rows.indices()[i], X.xp.host_or(X.xp.pick(X.stored, i, j), np.ones(len(i)))
 
 
-def on_all_ranks(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
+def share_numbers(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
     """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
     comm = grid.comm
     if grid.size == comm.size:

@@ -75,6 +75,6 @@ class Factors:
         return self
 
 
-def pivot_ratio(least: float, largest: float) -> float:
+def find_pivot_ratio(least: float, largest: float) -> float:
     """The least over the largest pivot; 1 of none, NaN where one is infinite or NaN."""
     return least / largest if 0 < largest < inf else 1.0 if largest == 0 and least == inf else nan

@@ -18,14 +18,14 @@ from pdla.comm.cache import find_or_make
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
-from pdla.linalg.panels.blocks import Dimension, depth_of
+from pdla.linalg.panels.blocks import Dimension, find_depth_axis
 from pdla.linalg.verify import is_checking
 from pdla.matrix.core import DistMatrix
 
 
 def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, Communicator | None]:
     """Collective, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
-    axis = find_or_make(X.grid, (depth_of, X.layout), lambda: depth_of(X) or "")
+    axis = find_or_make(X.grid, (find_depth_axis, X.layout), lambda: find_depth_axis(X) or "")
     if not axis:
         return None, None, None
     return axis, X.grid[axis], X.grid[(axis, X.layout.rows[0].axis, X.layout.cols[0].axis)]
@@ -61,7 +61,7 @@ class Layers:
         self.a: Any = buffer(X.xp, (len(X.stored), cols.tail[0].stop), X.dtype)
         self.going: list[Pending] = []
         self.xp.scale(self.a, 0)
-        for _, here, there in self.own():
+        for _, here, there in self.list_panels():
             self.xp.copy(there, here)
 
     @staticmethod
@@ -76,32 +76,32 @@ class Layers:
         return self.comm.size
 
     @property
-    def here(self) -> int:
+    def number(self) -> int:
         """The number of this layer."""
         return self.comm.rank
 
-    def own(self) -> Iterator[tuple[int, Any, Any]]:
+    def list_panels(self) -> Iterator[tuple[int, Any, Any]]:
         """Of each panel that this rank has its number, where it is in the matrix, and where in the layer."""
         first = 0
         for k in self.steps:
-            if self.cols.owner[k] == self.cols.here:
+            if self.cols.owner[k] == self.cols.rank:
                 w = self.cols.width[k]
                 yield k, self.stored[:, first : first + w], self.a[:, self.cols.at[k]]
                 first += w
 
-    def root(self, k: int) -> int:
+    def find_root(self, k: int) -> int:
         """The rank, of `everyone`, that has diagonal block k in its turn."""
         return (k % self.count * self.rows.parts + self.rows.owner[k]) * self.cols.parts + self.cols.owner[k]
 
-    def earlier(self, k: int) -> list[int]:
+    def list_earlier(self, k: int) -> list[int]:
         """The layers that have addends to panel k."""
         return [step % self.count for step in range(max(0, k - self.count + 1), k)]
 
-    def others(self, k: int) -> list[int]:
+    def list_others(self, k: int) -> list[int]:
         """All but the layer that works on panel k."""
         return [step % self.count for step in range(k - self.count + 1, k)]
 
-    def give(self, x: Any, k: int, header: Any = ()) -> None:
+    def send_addend(self, x: Any, k: int, header: Any = ()) -> None:
         """Start sending x of this layer's addends, and a few numbers, to the layer that works on panel k."""
         message = buffer(self.xp, (x.size + len(header),), x.dtype)
         self.xp.copy(message[: x.size].reshape(*x.shape), x)
@@ -113,7 +113,7 @@ class Layers:
         """Start sending x to the rank at the same place in another layer."""
         self.going.append(self.comm.send(x, layer))
 
-    def given(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
+    def receive_addends(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
         """What these layers give to be added to x, and so many numbers, as they come."""
         coming = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
         for pending in coming:
@@ -122,13 +122,13 @@ class Layers:
 
     def add_all(self, x: Any, k: int, header: np.ndarray) -> np.ndarray:
         """Collective over depth: add the other layers' addends to x, panel k. Gives the header of all panels before it."""
-        for addend, numbers in self.given(x, self.earlier(k), len(header)):
+        for addend, numbers in self.receive_addends(x, self.list_earlier(k), len(header)):
             header = merge(header, self.xp.host_or(numbers, header).real.astype(float))
             if not header[0]:
                 self.xp.add(x, addend)
         return header
 
-    def until(self, count: int, header: np.ndarray) -> int:
+    def count_steps(self, count: int, header: np.ndarray) -> int:
         """How many panels are worked on: behind one that fails each layer takes one, to hear of it; all, if results are checked."""
         return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not is_checking() else count
 
@@ -137,9 +137,9 @@ class Layers:
         while self.going:
             self.going.pop().wait()
 
-    def end(self, header: np.ndarray) -> np.ndarray:
+    def write_back(self, header: np.ndarray) -> np.ndarray:
         """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
-        for _, here, there in self.own():
+        for _, here, there in self.list_panels():
             self.xp.copy(here, there)
         x = self.xp.asarray(header.copy())  # a layer without panels has the header of none, which is not its own
         return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

@@ -48,7 +48,7 @@ class Panels:
 
     def take(self, k: int, *blocks: Extent, header: int = 0, writes: bool | None = None) -> Panel:
         """Local: panel k, in the next slot. writes: whether this rank writes to it; by default its owner does."""
-        return Panel(self.slots, self.dimension.owner[k], self.dimension.here, blocks, header, writes)
+        return Panel(self.slots, self.dimension.owner[k], self.dimension.rank, blocks, header, writes)
 
     def send(self, k: int, block: Extent, x: Any, conjugate: bool = False) -> Panel:
         """Collective: start sending a panel of one block, x of its owner, which a rank that is alone reads in place."""
@@ -62,7 +62,7 @@ class Panels:
 
     def view(self, block: Extent, x: Any, conjugate: bool = False) -> Panel:
         """Local: a panel of one block that is read in place: x, or a conjugate copy."""
-        panel = Panel(self.slots, self.dimension.here, self.dimension.here)
+        panel = Panel(self.slots, self.dimension.rank, self.dimension.rank)
         panel.blocks, panel.firsts = [self.xp.reinterpret(x, conjugate)], [block[0].start]
         return panel
 
@@ -122,16 +122,16 @@ class Panel:
         self.pending.clear()
         return self
 
-    def numbers(self, unknown: Callable[[], np.ndarray]) -> np.ndarray:
+    def read_header(self, unknown: Callable[[], np.ndarray]) -> np.ndarray:
         """Local: the header on the host, as real numbers; of arrays without data what `unknown` gives."""
-        return on_host(self.slots.xp, self.header, unknown)
+        return to_host(self.slots.xp, self.header, unknown)
 
     def release(self) -> None:
         """Local: tell that this rank has read it."""
         self.slots.release()
 
 
-def on_host(xp: ModuleType, header: Any, unknown: Callable[[], np.ndarray]) -> np.ndarray:
+def to_host(xp: ModuleType, header: Any, unknown: Callable[[], np.ndarray]) -> np.ndarray:
     """Local: a few numbers on the host, as real numbers; of arrays without data what `unknown` gives."""
     numbers = xp.host_or(header, None)
     return unknown() if numbers is None else numbers.real.astype(float)
@@ -154,14 +154,14 @@ class BlockColumns:
         """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
         return min(self.block, self.size - k * self.block)
 
-    def columns(self, k: int) -> slice:
+    def find_columns(self, k: int) -> slice:
         """Where this rank has panel k among its columns."""
         cols = self.cols.at[k]
         return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
 
-    def heights(self, k: int) -> list[int]:
+    def count_rows(self, k: int) -> list[int]:
         """How many rows of panel k each rank of the grid column has."""
-        return np.bincount(self.rows.owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
+        return np.bincount(self.rows.find_owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
 
 
 class Step:

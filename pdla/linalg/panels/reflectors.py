@@ -18,12 +18,12 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension
-from pdla.linalg.panels.tournament import meetings
+from pdla.linalg.panels.tournament import plan_rounds
 from pdla.matmul.schedules.streams import multiply
 
 
 @lru_cache(maxsize=64)
-def above(w: int) -> tuple[np.ndarray, np.ndarray]:
+def list_upper(w: int) -> tuple[np.ndarray, np.ndarray]:
     """The places of a w x w block above its diagonal, and on it."""
     return np.triu_indices(w)
 
@@ -31,14 +31,14 @@ def above(w: int) -> tuple[np.ndarray, np.ndarray]:
 def clear(xp: Any, V: Any) -> None:
     """Local: turn R on top of V into ones on the diagonal, and zeros above."""
     at = np.arange(V.shape[1])
-    xp.place(V, *above(len(at)), 0)
+    xp.place(V, *list_upper(len(at)), 0)
     xp.place(V, at, at, 1)
 
 
-def upper(xp: Any, V: Any) -> Any:
+def copy_upper(xp: Any, V: Any) -> Any:
     """Local: a copy of R on top of V."""
     w = V.shape[1]
-    R, places = buffer(xp, (w, w), V.dtype), above(w)
+    R, places = buffer(xp, (w, w), V.dtype), list_upper(w)
     xp.scale(R, 0)
     xp.place(R, *places, xp.pick(V, *places))
     return R
@@ -95,18 +95,18 @@ class Node:
 
 def factor(xp: Any, V: Any) -> tuple[Any, Any]:
     """Local: V of a panel that is here, in its place; gives T and R."""
-    T, R = kernels.geqrt(xp, V), upper(xp, V)
+    T, R = kernels.geqrt(xp, V), copy_upper(xp, V)
     clear(xp, V)
     return T, R
 
 
-def factor_whole(xp: Any, V: Any) -> tuple[Any, Any, Any]:
+def factor_local(xp: Any, V: Any) -> tuple[Any, Any, Any]:
     """Local: the same; gives T, the least and the largest of R's diagonal, and R."""
     T, R = factor(xp, V)
-    return T, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)), R
+    return T, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)), R
 
 
-def factor_cut(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any, Any]:
+def factor_distributed(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any, Any]:
     """Collective along the grid column: the same of a panel that is cut, in place of this rank's rows; R on `root` alone.
 
     heights  how many rows each rank has;  root: the rank that has the first ones, and as many as there are columns
@@ -120,10 +120,10 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
     The others have what they have passed on in place of R.
     """
     w = x.shape[1]
-    rounds, parent = meetings(rows, root, w, heights)
+    rounds, parent = plan_rounds(rows, root, w, heights)
     panel = buffer(xp, x.shape[::-1], x.dtype).T
     xp.copy(panel, x)
-    node, R = Node.of(xp, panel, [rows.here], [0, len(panel)])
+    node, R = Node.of(xp, panel, [rows.rank], [0, len(panel)])
     nodes = [node]
     for come in rounds:  # R of FAN ranks, one above another, are factored on the first of them
         ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
@@ -134,7 +134,7 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
         for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
             pending.wait()
             xp.copy(stack[lo:hi], box)
-        node, R = Node.of(xp, stack, [rows.here, *(rank for rank, _ in come)], ends)
+        node, R = Node.of(xp, stack, [rows.rank, *(rank for rank, _ in come)], ends)
         nodes.append(node)
     if parent is not None and len(R):
         rows.comm.send(R, parent).wait()  # type: ignore[union-attr]
@@ -165,12 +165,12 @@ def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) ->
     w, top = V.shape[1], 0
     told = buffer(xp, (2 * w * w + 2,), V.dtype)
     (U, T), sizes = told[: 2 * w * w].reshape(2, w, w), told[2 * w * w :]
-    if rows.here == root:
+    if rows.rank == root:
         # Q1 - S = L U, T = -U S^H L^-H
         top, (L, *found, S) = w, kernels.orhr_col(xp, Q[:w])
         xp.copy_all(zip((V[:w], U, T), (L, *found), strict=True))
         R *= S[:, None]
-        xp.copy(sizes, xp.asarray(np.array(kernels.pivots(xp, R), V.dtype)))
+        xp.copy(sizes, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)))
     rows.bcast(told, root).wait()
     # V2 = Q2 U^-1
     xp.copy(V[top:], Q[top:])

@@ -20,7 +20,7 @@ from pdla.linalg.panels.blocks import Dimension
 ALL = slice(None)
 GOLDEN = (sqrt(5) - 1) / 2  # multiples of which, less their whole parts, are spread evenly, however many
 RARE, ANY = 3.0, 1e9  # standard deviations: what random pivots hardly ever exceed, and no pivots at all
-deviating: ContextVar[float] = ContextVar("pdla_deviating", default=0.0)  # by how many a rank exchanges more rows in a dry run
+extra_deviations: ContextVar[float] = ContextVar("pdla_extra_deviations", default=0.0)  # in dry runs
 
 
 class Permutation(NamedTuple):
@@ -50,14 +50,14 @@ class Permutation(NamedTuple):
         return rows
 
 
-def possible(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
+def clip_numbers(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
     """Numbers from first on, before end: what is none, as of a message that erred, becomes the nearest one."""
     if not first <= numbers.min(initial=first) <= numbers.max(initial=first) < end:
         numbers = np.clip(np.nan_to_num(numbers), first, end - 1)
     return numbers.astype(np.int64)
 
 
-def pivots_of(winners: np.ndarray, first: int) -> np.ndarray:
+def to_pivots(winners: np.ndarray, first: int) -> np.ndarray:
     """The exchanges that bring these rows to first, first + 1, ...: the other way round."""
     place: dict[int, int] = {}  # of a row, and what lies at a place, where they have been exchanged
     there: dict[int, int] = {}
@@ -69,24 +69,24 @@ def pivots_of(winners: np.ndarray, first: int) -> np.ndarray:
     return pivots
 
 
-def as_of_random(rows: np.ndarray, owners: np.ndarray, count: int, here: int, sign: int = 1) -> np.ndarray:
+def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, here: int, sign: int = 1) -> np.ndarray:
     """So many of these rows, each with the rank that has it, as pivot rows of random elements lie: for arrays without data.
 
     In the mean each rank has its share of them, rounded up in turns; all ranks take the same.
 
     sign  1: this rank exchanges more rows where more of them are its own; -1: where fewer are
     """
-    by_rank, deviations = np.argsort(owners, kind="stable"), deviating.get()
+    by_rank, deviations = np.argsort(owners, kind="stable"), extra_deviations.get()
     mine, theirs = (rows[by_rank[there]] for there in (owners[by_rank] == here, owners[by_rank] != here))
-    number = _number(count, len(mine), len(rows), sign * deviations)
-    stay = _number(number, min(count, len(mine)), len(mine), -deviations)  # of the rows with which pivot rows are exchanged
+    number = _count_in_part(count, len(mine), len(rows), sign * deviations)
+    stay = _count_in_part(number, min(count, len(mine)), len(mine), -deviations)  # of the rows with which pivot rows are exchanged
     phase, apart = len(rows) * GOLDEN % 1, [(theirs, count - number), (mine[count:], number - stay), (mine[:count], stay)]
     if deviations:
         return np.concatenate([_spread(part, wanted, phase) for part, wanted in apart])[::-1]
     return np.random.default_rng(len(rows)).permutation(_spread(rows[by_rank], count, phase))
 
 
-def _number(count: int, part: int, whole: int, deviations: float) -> int:
+def _count_in_part(count: int, part: int, whole: int, deviations: float) -> int:
     """Of so many random ones those that are in a part, by so many standard deviations more than in the mean."""
     share = part / max(1, whole)
     variance = count * share * (1 - share) * (whole - count) / max(1, whole - 1)
@@ -114,8 +114,8 @@ class RowExchange:
         self.comm, self.own = rows.comm if len(to) else None, (to, was)
         if self.comm is None:
             return
-        takers, givers, to, was = rows.owners(to), rows.owners(was), rows.places(to), rows.places(was)
-        here = rows.here
+        takers, givers, to, was = rows.find_owners(to), rows.find_owners(was), rows.find_places(to), rows.find_places(was)
+        here = rows.rank
         gives, takes = givers == here, takers == here
         self.own = to[gives & takes], was[gives & takes]
         self.sends = {int(peer): was[gives & (takers == peer)] for peer in np.unique(takers[gives & ~takes])}
@@ -124,8 +124,8 @@ class RowExchange:
     @staticmethod
     def to_order(rows: Dimension, to: np.ndarray, was: np.ndarray) -> RowExchange:
         """Rows get what others had, some of them what they have; in a dry run for ANY pivots all that can come from other ranks."""
-        if deviating.get() == ANY:
-            mine, theirs = to[rows.owners(to) == rows.here], np.flatnonzero(rows.owners(np.arange(rows.n)) != rows.here)
+        if extra_deviations.get() == ANY:
+            mine, theirs = to[rows.find_owners(to) == rows.rank], np.flatnonzero(rows.find_owners(np.arange(rows.n)) != rows.rank)
             pairs = [*zip(mine, theirs, strict=False)]
             to, was = np.array([*pairs, *((j, i) for i, j in pairs)], np.int64).reshape(-1, 2).T
         moved = to != was

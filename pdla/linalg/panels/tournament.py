@@ -48,7 +48,7 @@ def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarr
     """
     w = x.shape[1]
     told = buffer(xp, (1 + w + w * w,), x.dtype)
-    won = play(xp, rows, root, x, numbers, heights)
+    won = run_tournament(xp, rows, root, x, numbers, heights)
     if won is not None:
         fine = xp.is_finite(won.offer)
         xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
@@ -72,12 +72,12 @@ def solve_l(xp: Any, factors: Any, x: Any) -> None:
     kernels.trsm(xp, factors.T, x.T, True)
 
 
-def meetings(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
+def plan_rounds(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
     """Local: in a tree with `root` on top, by round the ranks that come to this one, and how many rows each brings.
 
     Then the rank to which this one goes after them; None: it is the root. Some ranks bring their rows, `most` at most.
     """
-    parts, place, span = rows.parts, (rows.here - root) % rows.parts, 1
+    parts, place, span = rows.parts, (rows.rank - root) % rows.parts, 1
     rounds = []
     while span < parts and not place % (span * FAN):
         others = range(place + span, min(place + span * FAN, parts), span)
@@ -88,13 +88,13 @@ def meetings(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> t
     return rounds, (root + place - place % (span * FAN)) % parts if span < parts else None
 
 
-def play(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
+def run_tournament(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
     """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
     assert rows.comm is not None
-    rounds, winner = meetings(rows, root, x.shape[1], heights)
+    rounds, winner = plan_rounds(rows, root, x.shape[1], heights)
     picked = _pick(xp, x, numbers)
     for coming in rounds:
-        picked = _meet(xp, rows, picked, coming)
+        picked = _pick_among(xp, rows, picked, coming)
     if winner is None:
         return picked
     if len(picked.offer):
@@ -102,7 +102,7 @@ def play(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heigh
     return None
 
 
-def _meet(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
+def _pick_among(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
     """Pick among the rows that this rank has picked and those that come, so many from each rank."""
     ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
     stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg.panels.blocks import place_in_blocks
-from pdla.linalg.plan.price import Blocking, cheapest
+from pdla.linalg.plan.price import Blocking, sort_by_price
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
@@ -17,19 +17,21 @@ from pdla.model.machine import Machine
 Place = tuple[Layout, ProcessGrid]
 
 
-def blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
+def list_blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
     """The blockings, the cheapest first: one, where A stays."""
-    if not task.routine.stays(A):
+    if not task.routine.keeps_layout(A):
         comm = A.grid.comm
-        return cheapest(task, comm.workers if task.routine.hasty else comm.size)
-    return (Blocking(*task.routine.blocking_of(A)),)
+        return sort_by_price(task, comm.workers if task.routine.short_steps else comm.size)
+    return (Blocking(*task.routine.find_blocking(A)),)
 
 
-def place_for(routine: Routine, A: Any, blocking: Blocking) -> Place:
+def find_place(routine: Routine, A: Any, blocking: Blocking) -> Place:
     """Local: the layout and the grid on which the routine works, A's own where it stays."""
-    return (A.layout, A.grid) if routine.stays(A) else place_in_blocks(A, routine.grid_for(blocking.shape), blocking.block)
+    if routine.keeps_layout(A):
+        return A.layout, A.grid
+    return place_in_blocks(A, routine.choose_grid(blocking.shape), blocking.block)
 
 
-def best_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:
+def choose_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:
     """Local: the cheapest."""
-    return place_for(routine, A, blockings(A, Task(routine, *routine.sizes(A, B), dtype, Machine.choose()))[0])
+    return find_place(routine, A, list_blockings(A, Task(routine, *routine.sizes(A, B), dtype, Machine.choose()))[0])

@@ -27,13 +27,13 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.right_side import check_side
 from pdla.linalg.plan.routine import Routine, Task
-from pdla.linalg.plan.stacked import of_each
+from pdla.linalg.plan.stacked import map_stacks
 from pdla.linalg.products.stacks import Stack
 from pdla.matmul.api import plans_of
 from pdla.matmul.dry import make_communicator
@@ -46,19 +46,19 @@ Routines = tuple[Routine, ...]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _assumed_part(options: Options) -> Part | None:
+def _find_part_read(options: Options) -> Part | None:
     """What is read of A, by what is assumed of it."""
     return options.part
 
 
-def _like_a(A: DistMatrix) -> Sequence[Shape]:
+def _list_result_shapes(A: DistMatrix) -> Sequence[Shape]:
     return (A.shape,)
 
 
-def _nothing(*given: Any) -> None: ...
+def _check_nothing(*given: Any) -> None: ...
 
 
-def _never(options: Options, A: DistMatrix) -> bool:
+def _work_on_a(options: Options, A: DistMatrix) -> bool:
     return False
 
 
@@ -85,11 +85,11 @@ class Call:
     work: Callable[..., Any]
     solves: bool = False
     square: bool = True
-    reads: Callable[[Options], Part | None] = _assumed_part
-    results: Callable[[DistMatrix], Sequence[Shape]] = _like_a
-    check: Callable[..., None] = _nothing
-    look: Callable[..., None] = _nothing
-    adjoint: Callable[[Options, DistMatrix], bool] = _never
+    reads: Callable[[Options], Part | None] = _find_part_read
+    results: Callable[[DistMatrix], Sequence[Shape]] = _list_result_shapes
+    check: Callable[..., None] = _check_nothing
+    look: Callable[..., None] = _check_nothing
+    adjoint: Callable[[Options, DistMatrix], bool] = _work_on_a
     argument: str = "A"
 
     def __call__(self, *operands: Any, out: Any = None, **options: Any) -> Any:
@@ -143,7 +143,7 @@ class Call:
         A, of this shape, lies in these blocks, as the rows of B do, which has so many columns, where there is a B.
         """
         grid = ProcessGrid.trust(blocking.shape, make_communicator(ranks, machine), None)
-        A = zeros(shape, grid, in_blocks(blocking.shape, blocking.block), dtype=dtype)
+        A = zeros(shape, grid, cut_in_blocks(blocking.shape, blocking.block), dtype=dtype)
         if not self.solves:
             return self._make((A,), None, {"overwrite_a": True}, machine)
         B = zeros((shape[0], columns), grid, Layout(Cyclic("row", blocking.block), "col"), dtype=dtype)
@@ -163,10 +163,10 @@ class Call:
                 checks.check_result(A, shape, dtype, None, options.layout)
         self.check(options, dtype, *operands)
         adjoint = self.adjoint(options, A)
-        tasks = self._tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)
+        tasks = self._list_tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)
         return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look, adjoint)
 
-    def _tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
+    def _list_tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
         """What the work on this A consists of."""
         if callable(self.routines):
             routines = self.routines(options, A)
@@ -176,7 +176,7 @@ class Call:
         return tuple(Task(routine, *routine.sizes(*sizes), dtype, machine) for routine in routines)
 
 
-def over_stacks(routine: Routine) -> Callable[[Function], Function]:
+def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
     """Decorate a function of DistMatrix: of a Stack in their place it is the function of each matrix.
 
     routine: what most of its time goes into, of a square matrix
@@ -186,19 +186,19 @@ def over_stacks(routine: Routine) -> Callable[[Function], Function]:
         @wraps(function)
         def call(*given: Any, **named: Any) -> Any:
             values = (*given, *named.values())
-            stacks, mixed = [*_found(Stack, values)], any(True for _ in _found(DistMatrix, values))
+            stacks, mixed = [*_find_all(Stack, values)], any(True for _ in _find_all(DistMatrix, values))
             # a stack beside a matrix is refused as anything else in its place is
-            return of_each(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
+            return map_stacks(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
 
         return cast(Function, call)
 
     return decorate
 
 
-def _found(kind: type, values: Any) -> Iterator[Any]:
+def _find_all(kind: type, values: Any) -> Iterator[Any]:
     """What is of this kind among arguments, and in factors, which are tuples."""
     for value in values:
         if isinstance(value, kind):
             yield value
         elif isinstance(value, tuple):
-            yield from _found(kind, value)
+            yield from _find_all(kind, value)

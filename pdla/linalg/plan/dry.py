@@ -13,7 +13,7 @@ from pdla.comm.dry import DryComm
 from pdla.comm.ledger import Ledger
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.linalg.panels.rows import ANY, RARE, deviating
+from pdla.linalg.panels.rows import ANY, RARE, extra_deviations
 from pdla.linalg.plan.price import Blocking
 from pdla.matmul import dry
 from pdla.matmul.choose.problem import Operand
@@ -25,26 +25,26 @@ from pdla.model.machine import Machine
 Run = Callable[..., Any]
 
 
-def timed(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, machine: Machine) -> Cost:
+def predict_cost(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, machine: Machine) -> Cost:
     """Local: of each figure the most that any of the sampled ranks of a machine has.
 
     run    what is done with operands like these
     place  the grid on which it is done
     """
-    return Cost.of(_ledgers(operands, run, place, machine=machine))
+    return Cost.of(_run_dry(operands, run, place, machine=machine))
 
 
-def workspace(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
+def predict_workspace(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
     """Local: the most bytes of buffers that any of the sampled ranks has at once, for pivots as of random elements."""
-    return max(ledger.peak_workspace for ledger in _ledgers(operands, run, place, deviations=RARE))
+    return max(ledger.peak_workspace for ledger in _run_dry(operands, run, place, deviations=RARE))
 
 
-def most_received(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
+def predict_most_bytes(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
     """Local: the most bytes that any of the sampled ranks receives in exchanges of any rows."""
-    return max(ledger.bytes_received for ledger in _ledgers(operands, run, place, deviations=ANY))
+    return max(ledger.bytes_received for ledger in _run_dry(operands, run, place, deviations=ANY))
 
 
-def _ledgers(
+def _run_dry(
     operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, deviations: float = 0.0, machine: Machine | None = None
 ) -> list[Ledger]:
     """What the sampled ranks count. With a machine they send messages; without, they share memory as the ranks here do.
@@ -55,20 +55,20 @@ def _ledgers(
     given = [X.grid for X in operands if isinstance(X, Operand)]
 
     def program(comm: DryComm) -> None:
-        deviating.set(deviations)
+        extra_deviations.set(deviations)
         grids = {grid: grid.with_comm(comm) for grid in given}
-        run(*(_ghost(X, grids[X.grid]) if isinstance(X, Operand) else X for X in operands))
+        run(*(_make_ghost(X, grids[X.grid]) if isinstance(X, Operand) else X for X in operands))
 
     if machine is None:
         return [dry.run_here(here, program, rank) for rank in dry.sample_ranks(here, [*given, place], second=True)]
     return [dry.run_on_machine(here, program, rank, machine) for rank in dry.sample_ranks(here, [*given, place])]
 
 
-def _ghost(X: Operand, grid: ProcessGrid) -> DistMatrix:
+def _make_ghost(X: Operand, grid: ProcessGrid) -> DistMatrix:
     return make_ghost(replace(X, grid=grid), grid, np.dtype(X.dtype))
 
 
-def first_fitting(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:
+def choose_within_limit(blockings: Sequence[Blocking], limit: float, peak_of: Callable[[Blocking], int]) -> Blocking:
     """The first blocking within the limit (bytes of workspace a rank); PlanError, as by matmul, if none is."""
     peaks = {}
     for blocking in blockings:

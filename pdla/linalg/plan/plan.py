@@ -21,12 +21,12 @@ from pdla.errors import PlanError
 from pdla.grid import check_same_communicator
 from pdla.layout import draw_html
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import in_blocks, place_in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks, place_in_blocks
 from pdla.linalg.plan import price
-from pdla.linalg.plan.blocking import Place, blockings, place_for
-from pdla.linalg.plan.dry import first_fitting, most_received, timed, workspace
+from pdla.linalg.plan.blocking import Place, find_place, list_blockings
+from pdla.linalg.plan.dry import choose_within_limit, predict_cost, predict_most_bytes, predict_workspace
 from pdla.linalg.plan.options import Options
-from pdla.linalg.plan.price import Blocking, cheapest
+from pdla.linalg.plan.price import Blocking, sort_by_price
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.verify import verifying
@@ -45,12 +45,12 @@ COSTED = 3  # the blockings, of least price, that are run dry where a machine is
 Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array that every rank has whole
 
 
-def kind_of(X: Any) -> Kind:
+def find_kind(X: Any) -> Kind:
     """Local: what a plan knows of X."""
     return Operand.of(X) if isinstance(X, DistMatrix) else Meta(X.shape, X.dtype)
 
 
-def _like(kind: Kind | None, X: Any) -> bool:
+def _is_like(kind: Kind | None, X: Any) -> bool:
     """Whether X is of this kind."""
     if isinstance(kind, Operand):
         return isinstance(X, DistMatrix) and kind.matches(X) and X.dtype == kind.dtype
@@ -59,7 +59,7 @@ def _like(kind: Kind | None, X: Any) -> bool:
     return (getattr(X, "shape", None), getattr(X, "dtype", None)) == (kind.shape, kind.dtype)
 
 
-def _in_words(kind: Kind) -> str:
+def _describe(kind: Kind) -> str:
     return f"{kind}" if isinstance(kind, Operand) else f"array of shape {kind.shape}, {kind.dtype}"
 
 
@@ -92,7 +92,7 @@ class FactorPlan:
         pr and pc, of the grid on which it works; and layers, where there are several.
     block : int
         Columns of a panel; of square blocks the rows, where there is one layer.
-    stays : bool
+    keeps_layout : bool
         Whether A is worked on where it lies.
     work : callable
         What it runs, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
@@ -123,7 +123,7 @@ class FactorPlan:
     candidates: tuple[Blocking, ...] = field(repr=False)
     shape: tuple[int, ...]
     block: int
-    stays: bool
+    keeps_layout: bool
     work: Callable[..., Any] = field(compare=False, repr=False)
     look: Callable[..., None] = field(compare=False, repr=False)
     adjoint: bool = False
@@ -170,33 +170,33 @@ class FactorPlan:
         PlanError
             For a memory limit that no blocking keeps.
         """
-        A, kinds = operands[0].H if adjoint else operands[0], tuple(map(kind_of, operands))
-        found = blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
-        home = bool(tasks) and tasks[0].routine.stays(A)
-        written = None if out is None else kind_of(out)
+        A, kinds = operands[0].H if adjoint else operands[0], tuple(map(find_kind, operands))
+        found = list_blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
+        home = bool(tasks) and tasks[0].routine.keeps_layout(A)
+        written = None if out is None else find_kind(out)
         plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look, adjoint)
         if len(found) > 1 and plan.machine.is_custom:
-            found = plan._by_seconds(found)
-            plan = replace(plan, candidates=found)._in(found[0])
+            found = plan._sort_by_seconds(found)
+            plan = replace(plan, candidates=found)._with_blocking(found[0])
         if options.memory_limit is None or not tasks:
             return plan
         worst = replace(plan, worst=True)
 
         def peak(blocking: Blocking) -> int:
-            there = worst._in(blocking)
-            return workspace(there._kinds, there._dry, there.place[1])
+            there = worst._with_blocking(blocking)
+            return predict_workspace(there._kinds, there._work_dry, there.place[1])
 
-        return plan._in(first_fitting(found, options.memory_limit, peak))
+        return plan._with_blocking(choose_within_limit(found, options.memory_limit, peak))
 
-    def _by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
+    def _sort_by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
         """The blockings, the first few of which are put in the order of what they cost; among the good ones the preferred first."""
-        seconds = {blocking: self._in(blocking).seconds for blocking in found[:COSTED]}
+        seconds = {blocking: self._with_blocking(blocking).seconds for blocking in found[:COSTED]}
         few = sorted(seconds, key=lambda blocking: seconds[blocking])
         good = [blocking for blocking in few if seconds[blocking] <= price.GOOD * seconds[few[0]]]
         first = max(good, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
         return (first, *(blocking for blocking in (*few, *found[COSTED:]) if blocking != first))
 
-    def _in(self, blocking: Blocking) -> FactorPlan:
+    def _with_blocking(self, blocking: Blocking) -> FactorPlan:
         return replace(self, shape=blocking.shape, block=blocking.block)
 
     # ------------------------------------------------------------------ what it is
@@ -220,15 +220,15 @@ class FactorPlan:
     @cached_property
     def place(self) -> Place:
         """The layout and the grid of the working copy of A."""
-        return place_for(self.tasks[0].routine, self.A, self.blocking)
+        return find_place(self.tasks[0].routine, self.A, self.blocking)
 
     @cached_property
     def adjoint_place(self) -> Place:
         """The same of A^H, which is in square blocks where A is, but not in layers."""
         layout, grid = self.place
-        if self.stays and len(self.shape) == 2:
+        if self.keeps_layout and len(self.shape) == 2:
             return layout.T, grid
-        return place_in_blocks(self.A, *cheapest(self.tasks[0], grid.comm.size)[0]) if self.stays else self.place
+        return place_in_blocks(self.A, *sort_by_price(self.tasks[0], grid.comm.size)[0]) if self.keeps_layout else self.place
 
     @property
     def square_place(self) -> Place | None:
@@ -261,7 +261,7 @@ class FactorPlan:
         given = self.options.overwrite_a if which == "a" else self.options.overwrite_b
         return given and self.options.verify != "keep"
 
-    def side(self, B: Any, out: Any = None) -> RightSide:
+    def describe_side(self, B: Any, out: Any = None) -> RightSide:
         """Describe B as a right-hand side, whose solution lies as the options say. Local.
 
         Parameters
@@ -305,14 +305,14 @@ class FactorPlan:
         given = describe(*operands, *(() if out is None else (out,)))
         with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{digest_arrays(operands)}"):
             open_grids(X.grid for X in self.operands if isinstance(X, Operand))
-            operands = tuple([self._whole(X) if isinstance(X, (list, np.ndarray)) else X for X in operands])
-            if len(operands) != len(self.operands) or not all(map(_like, (*self.operands, self.out), (*operands, out))):
-                made_for = "; ".join(map(_in_words, (*self.operands, *(() if self.out is None else (self.out,)))))
+            operands = tuple([self._check_vector(X) if isinstance(X, (list, np.ndarray)) else X for X in operands])
+            if len(operands) != len(self.operands) or not all(map(_is_like, (*self.operands, self.out), (*operands, out))):
+                made_for = "; ".join(map(_describe, (*self.operands, *(() if self.out is None else (self.out,)))))
                 raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {given}")
             self.check(operands, out)
         return self.run(operands, out, self.buffers)
 
-    def _whole(self, x: Any) -> Any:
+    def _check_vector(self, x: Any) -> Any:
         return check_array(self.name, self.A.grid.comm, x)
 
     def check(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> None:
@@ -375,10 +375,10 @@ class FactorPlan:
 
     # ------------------------------------------------------------------ what it costs
 
-    def _dry(self, *ghosts: Any) -> Any:
+    def _work_dry(self, *ghosts: Any) -> Any:
         """Collective, of arrays without data, of which nothing can be checked: the work on a dry communicator."""
         *operands, out = ghosts if self.out is not None else (*ghosts, None)
-        plan = replace(self, operands=tuple(map(kind_of, operands)))
+        plan = replace(self, operands=tuple(map(find_kind, operands)))
         with within(Workspace()), verifying(False):
             return self.work(plan, *operands) if out is None else self.work(plan, *operands, out=out)
 
@@ -393,8 +393,8 @@ class FactorPlan:
         Bytes, messages and workspace are those of dry runs of the function itself, the largest of
         the sampled ranks.
         """
-        peak = workspace(self._kinds, self._dry, self.place[1])
-        return replace(self._clocked, peak_workspace=peak, seconds=self.seconds)
+        peak = predict_workspace(self._kinds, self._work_dry, self.place[1])
+        return replace(self._cost, peak_workspace=peak, seconds=self.seconds)
 
     @cached_property
     def seconds(self) -> float:
@@ -403,8 +403,8 @@ class FactorPlan:
         They are the slowest sampled rank's or, if more, those of the chain from panel to panel, for
         which all ranks wait. The chain is a closed form. Of many steps it tells alone.
         """
-        chain = sum(price.seconds(task, *self.blocking) for task in self.tasks)
-        return chain if self.many_steps else max(chain, self._clocked.seconds)
+        chain = sum(price.predict_seconds(task, *self.blocking) for task in self.tasks)
+        return chain if self.many_steps else max(chain, self._cost.seconds)
 
     @property
     def many_steps(self) -> bool:
@@ -414,8 +414,8 @@ class FactorPlan:
         return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
 
     @cached_property
-    def _clocked(self) -> Cost:
-        return timed(self._kinds, self._dry, self.place[1], self.machine)
+    def _cost(self) -> Cost:
+        return predict_cost(self._kinds, self._work_dry, self.place[1], self.machine)
 
     @cached_property
     def at_most(self) -> int:
@@ -424,8 +424,8 @@ class FactorPlan:
         Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
         than one rank's row would bring.
         """
-        received = most_received(self._kinds, self._dry, self.place[1])
-        rows, cols = price.shares(self.tasks[0], self.shape, self.block)
+        received = predict_most_bytes(self._kinds, self._work_dry, self.place[1])
+        rows, cols = price.count_shares(self.tasks[0], self.shape, self.block)
         return received + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
 
     # ------------------------------------------------------------------ in words
@@ -439,7 +439,7 @@ class FactorPlan:
             A few lines.
         """
         cost, A = self.predicted, self.A
-        there = f"{A.layout!r}" if self.stays else f"{A.layout!r} -> {in_blocks(*self.blocking)!r}"
+        there = f"{A.layout!r}" if self.keeps_layout else f"{A.layout!r} -> {cut_in_blocks(*self.blocking)!r}"
         rivals = [blocking for blocking in self.candidates if blocking != self.blocking][:NEXT]
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
@@ -449,7 +449,7 @@ class FactorPlan:
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",
             f"  time        {in_words(cost, self.machine, A.grid.comm.size)}",
-            *(f"  next        {blocking}, {self._in(blocking).seconds:.3g} s" for blocking in rivals),
+            *(f"  next        {blocking}, {self._with_blocking(blocking).seconds:.3g} s" for blocking in rivals),
         ])
 
     @property

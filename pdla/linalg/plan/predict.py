@@ -67,7 +67,7 @@ def predict(
         raise error(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     kind = find_working_dtype(routine.name, np.dtype(dtype))
     task = Task(routine, m, n, kind, Machine.choose() if machine is None else Machine.of(machine))
-    found = _fastest(call, task, P) if machine else Timed(0.0, price.cheapest(task, P)[0])
+    found = _find_fastest(call, task, P) if machine else Timed(0.0, price.sort_by_price(task, P)[0])
     shape, block = found.blocking
     tasks = [task, *(Task(each, m, min(m, n), kind, task.machine) for each in then)]
     words, bound = (sum(each) for each in zip(*((each.words(shape, block), each.bound(shape)) for each in tasks), strict=True))
@@ -84,25 +84,25 @@ class Timed(NamedTuple):
     blocking: Blocking
 
 
-def _fastest(call: Call, task: Task, P: int) -> Timed:
+def _find_fastest(call: Call, task: Task, P: int) -> Timed:
     """The fastest blocking on P ranks and on fewer, of equals that on the fewest.
 
     Fewer are those of the ladder and, as few numbers have nearly square grids, the square and some multiples just below P.
     No cost is less than the chain, which is a closed form, nor that less than the operations at the machine's full rate.
     """
-    best = fastest_on(call, task, P)
+    best = find_fastest_on(call, task, P)
     below = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
     for ranks in sorted(below - {P}, reverse=True):
-        chains = (price.seconds(task, *blocking) for blocking in price.cheapest(task, ranks))
+        chains = (price.predict_seconds(task, *blocking) for blocking in price.sort_by_price(task, ranks))
         if task.at_full_rate(ranks) <= best.seconds and min(chains) <= best.seconds:
-            best = min(fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
+            best = min(find_fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
 
 
 @lru_cache(maxsize=1024)
-def fastest_on(call: Call, task: Task, ranks: int) -> Timed:
+def find_fastest_on(call: Call, task: Task, ranks: int) -> Timed:
     """The fastest on so many ranks, of the best few by closed forms."""
     shape, columns = ((task.m, task.m), task.n) if call.square and call.solves else ((task.m, task.n), 1)
-    found = price.cheapest(task, ranks)[:COSTED]
+    found = price.sort_by_price(task, ranks)[:COSTED]
     plans = (call.imagine(shape, columns, task.dtype, blocking, ranks, task.machine) for blocking in found)
     return min((Timed(plan.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))

@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from pdla.linalg.panels.blocks import near_square
-from pdla.linalg.plan.routine import GridShape, StepCost, Task, share
+from pdla.linalg.panels.blocks import find_near_square
+from pdla.linalg.plan.routine import GridShape, StepCost, Task, count_share
 
 SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192)
@@ -33,29 +33,29 @@ class Blocking(NamedTuple):
         return f"in {'square blocks' if len(self.shape) == 2 else 'layers, panels'} of {self.block} on {ranks} ranks"
 
 
-def shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
+def count_shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
     """The most rows and columns that a rank has, in square blocks of so many rows; of a layer, where there are some."""
     wide = block * prod(shape[2:])
-    return share(task.m, wide, shape[0]), share(task.n, wide, shape[1])
+    return count_share(task.m, wide, shape[0]), count_share(task.n, wide, shape[1])
 
 
 @lru_cache(maxsize=4096)
-def seconds(task: Task, shape: GridShape, block: int) -> float:
+def predict_seconds(task: Task, shape: GridShape, block: int) -> float:
     """On a grid of this shape, in square blocks of so many rows."""
-    count, shape = -(-task.size // block) if task.size else 0, task.routine.grid_for(shape)
+    count, shape = -(-task.size // block) if task.size else 0, task.routine.choose_grid(shape)
     sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
-    return sum(task.routine.price(_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
+    return sum(task.routine.price(_make_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
 
 
-def _step(task: Task, shape: GridShape, block: int, k: int) -> StepCost:
+def _make_step(task: Task, shape: GridShape, block: int, k: int) -> StepCost:
     done, wide = min((k + 1) * block, task.size), block * prod(shape[2:])
-    rows, cols = share(task.m - done, wide, shape[0]), task.routine.columns(task.n, done, wide, shape[1])
+    rows, cols = count_share(task.m - done, wide, shape[0]), task.routine.columns(task.n, done, wide, shape[1])
     return StepCost(task, shape, done - k * block, rows, cols, done == task.size)
 
 
-def shapes(ranks: int) -> list[GridShape]:
+def list_shapes(ranks: int) -> list[GridShape]:
     """Grids that are tried: the near-square one, and ever longer ones of as many ranks."""
-    pr, pc = near_square(ranks)
+    pr, pc = find_near_square(ranks)
     found = [(pr, pc), (pc, pr)]
     while pr % 2 == 0:
         pr, pc = pr // 2, 2 * pc
@@ -64,19 +64,19 @@ def shapes(ranks: int) -> list[GridShape]:
 
 
 @lru_cache(maxsize=1024)
-def cheapest(task: Task, ranks: int) -> tuple[Blocking, ...]:
+def sort_by_price(task: Task, ranks: int) -> tuple[Blocking, ...]:
     """The blockings, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, the one that the routine prefers comes first.
     """
     if ranks == 1:
         return (Blocking((1, 1), max(1, task.m, task.n)),)
-    if only := task.routine.blockings(task.m, ranks):
+    if only := task.routine.list_blockings(task.m, ranks):
         return tuple(Blocking(*blocking) for blocking in only)
     tried = BLOCKS + WIDE if task.machine.is_custom else BLOCKS
     blocks = [block for block in tried if block <= max(BLOCKS[0], -(-task.size // 2))]
-    blockings = [Blocking(shape, block) for shape in shapes(ranks) for block in blocks]
-    blockings.sort(key=lambda blocking: seconds(task, *blocking))
-    good = [blocking for blocking in blockings if seconds(task, *blocking) <= GOOD * seconds(task, *blockings[0])]
+    blockings = [Blocking(shape, block) for shape in list_shapes(ranks) for block in blocks]
+    blockings.sort(key=lambda blocking: predict_seconds(task, *blocking))
+    good = [blocking for blocking in blockings if predict_seconds(task, *blocking) <= GOOD * predict_seconds(task, *blockings[0])]
     first = max(good, key=lambda blocking: task.routine.preference(*blocking))
     return (first, *(blocking for blocking in blockings if blocking != first))

@@ -15,7 +15,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.panels.blocks import as_layout, count_workspace, fill, working_copy
+from pdla.linalg.panels.blocks import count_workspace, fill, make_working_copy, to_layout
 from pdla.linalg.verify import Claim, explain_loss
 from pdla.matmul.images import Images, Pair, Part, scale
 from pdla.matrix.core import DistMatrix
@@ -62,20 +62,20 @@ class RightSide:
     def shape(self) -> Shape:
         return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
 
-    def working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    def make_working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         """Collective: a new matrix, in this layout and the dtype of both, counted as workspace; B itself, where it may be."""
         if isinstance(self.B, DistMatrix):
-            return working_copy(self.B, layout, grid, self.dtype, self.overwrite)
+            return make_working_copy(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
         return count_workspace(DistMatrix(block, self.shape, grid, layout))
 
-    def claim(
+    def make_claim(
         self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
         rows: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
-        """What holds of X as it is `placed`: the factors' product times X is alpha B, whose rows are in this order.
+        """What holds of X as it is placed by `place`: the factors' product times X is alpha B, whose rows are in this order.
 
         solve: solves for another right-hand side, with alpha = 1.
         """
@@ -92,27 +92,27 @@ class RightSide:
             return Claim(
                 self.shape[1], terms, partial(given, images), lambda X: (partial(images.multiply, X), *parts), rows=lambda X: rows,
                 operands=factors, lost=explain_loss("B", self.overwrite),
-                again=None if solve is None else lambda b: solve(self._vectors(b)),
+                again=None if solve is None else lambda b: solve(self._make_side(b)),
             )
 
         return claim
 
-    def _vectors(self, b: np.ndarray) -> RightSide:
+    def _make_side(self, b: np.ndarray) -> RightSide:
         """Local: other right-hand sides of this system, which all ranks have."""
         comm = self.B.grid.comm
         everyone = ProcessGrid.everyone(comm)
         return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)
 
-    def placed(self, X: DistMatrix) -> DistMatrix:
+    def place(self, X: DistMatrix) -> DistMatrix:
         """Collective: X where it is asked for; a vector on every rank."""
         if isinstance(self.out, DistMatrix):
             fill(self.out, X)
             return self.out
         if isinstance(self.B, DistMatrix):
-            return as_layout(X, self.layout or self.B.layout.summed, self.B.grid)
+            return to_layout(X, self.layout or self.B.layout.summed, self.B.grid)
         return convert(X, Layout(), ProcessGrid.everyone(X.grid.comm))
 
-    def back(self, X: DistMatrix) -> Any:
+    def to_b_form(self, X: DistMatrix) -> Any:
         """Local: X in B's form: a matrix, or a vector on every rank."""
         if isinstance(self.B, DistMatrix):
             return X

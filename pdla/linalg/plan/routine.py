@@ -17,7 +17,7 @@ import numpy as np
 from pdla.comm.collectives import broadcast
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
-from pdla.linalg.panels.blocks import block_of, depth_of, near_square, square_blocks
+from pdla.linalg.panels.blocks import find_block, find_depth_axis, find_near_square, is_in_square_blocks
 from pdla.linalg.panels.factors import Factors
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import random
@@ -33,14 +33,14 @@ class Routine(ABC):
 
     name     in texts, and as a command of the benchmark;  about: what that command does
     layered  whether layers of ranks can take its panels in turns (2.5-D)
-    hasty    whether its steps are so short that ranks which share a core had better leave them to one of these
+    short_steps    whether its steps are so short that ranks which share a core had better leave them to one of these
     algorithm  in a word, for explanations
     """
 
     name: str
     about: str
     layered: bool = False
-    hasty: bool = False
+    short_steps: bool = False
     algorithm: str = "right-looking"
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Routine(ABC):
 
     def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
         """How many columns a rank updates after `done` of n, cut in blocks of `wide` over so many ranks."""
-        return share(n - done, wide, ranks)
+        return count_share(n - done, wide, ranks)
 
     def bound(self, m: int, n: int, shape: GridShape) -> float:
         """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words that it holds.
@@ -81,26 +81,26 @@ class Routine(ABC):
         """Of blockings that cost about the same, the one for which this is largest is taken."""
         return block
 
-    def grid_for(self, shape: GridShape) -> GridShape:
+    def choose_grid(self, shape: GridShape) -> GridShape:
         """The shape of the grid that it takes in place of one of this shape: without layers where it has none."""
-        return shape if self.layered or len(shape) == 2 else near_square(prod(shape))
+        return shape if self.layered or len(shape) == 2 else find_near_square(prod(shape))
 
-    def stays(self, A: Any) -> bool:
+    def keeps_layout(self, A: Any) -> bool:
         """Whether it works on A, or a copy of it, where it lies."""
-        return square_blocks(A) or (self.layered and depth_of(A) is not None)
+        return is_in_square_blocks(A) or (self.layered and find_depth_axis(A) is not None)
 
-    def blocking_of(self, A: Any) -> tuple[GridShape, int]:
+    def find_blocking(self, A: Any) -> tuple[GridShape, int]:
         """The grid's shape and the columns of a panel of an A that stays."""
         sizes = A.grid.sizes
         shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
         depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
-        return (*shape, *depth), block_of(A)
+        return (*shape, *depth), find_block(A)
 
-    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+    def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
         """The only ones that it has for m rows on so many ranks; none: it works on any grid, in any blocks."""
         return ()
 
-    def factors_of(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+    def factor_to_solve(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: factors of A by which a system is solved; only of routines that BY_STRUCTURE lists."""
         raise NotImplementedError(self.name)
 
@@ -112,25 +112,25 @@ class Routine(ABC):
         return self.name
 
 
-def share(length: int, block: int, parts: int) -> int:
+def count_share(length: int, block: int, parts: int) -> int:
     """The most of so many indices in blocks that one of the ranks has."""
     turns, rest = divmod(length, block * parts)
     return turns * block + min(block, rest)
 
 
 @lru_cache(maxsize=1024)
-def _sharing(node: int, shape: GridShape, axis: int) -> int:
-    """See StepCost.sharing."""
+def _count_sharers(node: int, shape: GridShape, axis: int) -> int:
+    """See StepCost.count_sharers."""
     pr, pc, *_ = shape
-    if not _far(node, shape, axis):
+    if not _is_far(node, shape, axis):
         return 0
     apart = (pc, 1, pr * pc)[axis]  # ranks between neighbours along the axis
     return node // max(1, min(node // apart, shape[axis]))
 
 
 @lru_cache(maxsize=1024)
-def _far(node: int, shape: GridShape, axis: int) -> bool:
-    """See StepCost.far."""
+def _is_far(node: int, shape: GridShape, axis: int) -> bool:
+    """See StepCost.is_far."""
     pr, pc, *_ = shape
     return 0 < node < (pr * pc, pc, prod(shape))[axis]
 
@@ -167,7 +167,7 @@ class Task:
         """Words that a rank receives, in the mean."""
         if prod(shape) == 1 or not self.size:
             return 0.0
-        return self.routine.words(self.m, self.n, self.routine.grid_for(shape), min(block, self.size))
+        return self.routine.words(self.m, self.n, self.routine.choose_grid(shape), min(block, self.size))
 
 
 @dataclass(frozen=True)
@@ -189,64 +189,64 @@ class StepCost:
         """Seconds of so many operations of LAPACK on an m x n block."""
         return self.task.machine.lapack(m, n, operations, self.task.dtype) if m and n else 0.0
 
-    def far(self, axis: int) -> bool:
+    def is_far(self, axis: int) -> bool:
         """Whether some ranks of a grid row (1) or column (0), or other layers (2), are on other nodes."""
-        return _far(self.task.machine.node, self.shape, axis)
+        return _is_far(self.task.machine.node, self.shape, axis)
 
     def calls(self, count: float) -> float:
         """Seconds of overhead of so many local calls."""
         return count * self.task.machine.call
 
-    def sent(self, axis: int, words: float) -> float:
+    def transfer(self, axis: int, words: float) -> float:
         """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
         ranks = self.shape[axis]
-        return self._on_a_link(axis, words) * (ranks - 1) / ranks
+        return self._time_on_link(axis, words) * (ranks - 1) / ranks
 
-    def _on_a_link(self, axis: int, words: float) -> float:
-        return words * self.task.dtype.itemsize / self.task.machine.rate(self.sharing(axis))
+    def _time_on_link(self, axis: int, words: float) -> float:
+        return words * self.task.dtype.itemsize / self.task.machine.rate(self.count_sharers(axis))
 
-    def sharing(self, axis: int) -> int:
+    def count_sharers(self, axis: int) -> int:
         """How many ranks of a node receive from others at once along an axis: of those in one grid row or column, one; 0: none."""
-        return _sharing(self.task.machine.node, self.shape, axis)
+        return _count_sharers(self.task.machine.node, self.shape, axis)
 
     def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
         """Seconds until the last of some messages, of so many words each, has come from one rank to others along an axis."""
         machine = self.task.machine
         if self.shape[axis] == 1:
             return 0.0
-        return machine.delay(self.far(axis)) + count * (machine.gap + self._on_a_link(axis, words))
+        return machine.delay(self.is_far(axis)) + count * (machine.gap + self._time_on_link(axis, words))
 
     def spread(self, axis: int, words: float) -> float:
         """Seconds until so many words of one rank have come to all others along an axis, as `broadcast.best` sends them."""
         ranks, size = self.shape[axis], words * self.task.dtype.itemsize
-        if self._flat(axis, size):
+        if self._is_flat(axis, size):
             return self.message(axis, words, ranks - 1) if words else 0.0
         chunk = min(1.0, max(broadcast.CHUNK / size, 1 / (8 * ranks)))  # of the words
-        return self.message(axis) * (ranks - 1) + self._on_a_link(axis, words) * (1 + (ranks - 2) * chunk)
+        return self.message(axis) * (ranks - 1) + self._time_on_link(axis, words) * (1 + (ranks - 2) * chunk)
 
-    def onward(self, axis: int, words: float) -> float:
+    def next_arrival(self, axis: int, words: float) -> float:
         """Seconds until the next rank along the axis has them: of a chain the first, else on average one in the middle."""
         if not words:
             return 0.0
-        return self.message(axis, words, self.shape[axis] / 2 if self._flat(axis, words * self.task.dtype.itemsize) else 1)
+        return self.message(axis, words, self.shape[axis] / 2 if self._is_flat(axis, words * self.task.dtype.itemsize) else 1)
 
-    def _flat(self, axis: int, size: float) -> bool:
-        return broadcast.best(int(size), self.shape[axis], 1 + self.far(axis), tree=False) == "flat"
+    def _is_flat(self, axis: int, size: float) -> bool:
+        return broadcast.best(int(size), self.shape[axis], 1 + self.is_far(axis), tree=False) == "flat"
 
     @property
     def layers(self) -> int:
         """How many layers of ranks there are."""
         return prod(self.shape[2:])
 
-    def given(self, words: float) -> float:
+    def addend(self, words: float) -> float:
         """Seconds in which a rank receives an addend of another layer, packs and adds it."""
-        return self.message(2, words) + self.touched(2 * words)
+        return self.message(2, words) + self.touch(2 * words)
 
     def delay(self, axis: int) -> float:
         """Seconds until the last rank of a grid row or column hears of what one rank tells all."""
         return self.message(axis, count=self.shape[axis] - 1)
 
-    def touched(self, words: float) -> float:
+    def touch(self, words: float) -> float:
         """Seconds in which so many words are read and written."""
         return self.task.machine.touch(int(2 * words * self.task.dtype.itemsize))
 

@@ -19,7 +19,7 @@ from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout
-from pdla.linalg.panels.blocks import as_layout
+from pdla.linalg.panels.blocks import to_layout
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.products.stacks import Stack
@@ -27,14 +27,14 @@ from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
 
-def _replaced(value: Any, parts: dict[int, Any]) -> Any:
+def _replace(value: Any, parts: dict[int, Any]) -> Any:
     """An argument with something in place of each stack."""
     if isinstance(value, tuple):
-        return tuple(_replaced(each, parts) for each in value)
+        return tuple(_replace(each, parts) for each in value)
     return parts[id(value)] if isinstance(value, Stack) else value
 
 
-def of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
+def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
     """Collective: the function of each matrix of the stacks, results as stacks, and what is no matrix as an array."""
     name, first = function.__name__, stacks[0]
     comm, layout = first.grid.comm, named.get("layout")
@@ -42,74 +42,74 @@ def of_each(function: Callable[..., Any], routine: Routine, stacks: list[Stack],
         if not first.shape[0]:
             raise ShapeError(f"{name}: the stack has no matrices")
         for other in stacks[1:]:
-            _check_alike(name, first, other)
-    place = _place_of_groups(routine, first) if first.axis is None else None
+            _check_match(name, first, other)
+    place = _choose_groups(routine, first) if first.axis is None else None
     if place is not None:
         named = {key: value for key, value in named.items() if key != "layout"}
-    parts = stacks if place is None else [each._moved(*place) for each in stacks]
+    parts = stacks if place is None else [each._move(*place) for each in stacks]
     made: list[tuple[Any, ...]] = []
     error, alone = None, True
     matrices = [each.matrices() for each in parts]
     for at, number in enumerate(parts[0].indices):
         here = {id(whole): part[at] for whole, part in zip(stacks, matrices, strict=True)}
         try:
-            result = function(*_replaced(given, here), **{key: _replaced(value, here) for key, value in named.items()})
+            result = function(*_replace(given, here), **{key: _replace(value, here) for key, value in named.items()})
             alone = not isinstance(result, tuple)
-            made.append(tuple(_on_grid(each, here[id(first)]) for each in ((result,) if alone else result)))
+            made.append(tuple(_to_grid(each, here[id(first)]) for each in ((result,) if alone else result)))
         except PdlaError as raised:  # of this layer's ranks, which the others do not know
             error = type(raised)(f"matrix {number} of the stack: {raised}")
             break
     with agreed(comm, f"{name} of a stack"):
         if error is not None:
             raise error
-    results, alone = _joined(name, comm, parts[0], made, alone)
-    results = results if place is None else [_returned(each, first, layout) for each in results]
+    results, alone = _join(name, comm, parts[0], made, alone)
+    results = results if place is None else [_return_result(each, first, layout) for each in results]
     return results[0] if alone else tuple(results)
 
 
-def _check_alike(name: str, first: Stack, other: Stack) -> None:
+def _check_match(name: str, first: Stack, other: Stack) -> None:
     if first.grid != other.grid or first.axis != other.axis:
         raise GridError(f"{name}: one stack is {first.description}, another {other.description}: they must be cut alike")
     if first.shape[0] != other.shape[0]:
         raise ShapeError(f"{name}: one stack has {first.shape[0]} matrices, another {other.shape[0]}")
 
 
-def _place_of_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str] | None:
+def _choose_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str] | None:
     """Collective: the grid, the layout and the axis of the fastest groups of ranks; None: all ranks together are as fast."""
     ranks, (batch, *shape) = S.grid.comm.size, S.shape
-    groups = min(_divisors(ranks), key=lambda groups: _seconds(routine, shape, S.dtype, batch, groups, ranks))
+    groups = min(_list_divisors(ranks), key=lambda groups: _predict_seconds(routine, shape, S.dtype, batch, groups, ranks))
     if groups == 1:
         return None
     each = balanced_shape(ranks // groups)
     axes = ("group", "row", "col")
-    grid = find_or_make(S.grid, (_place_of_groups, groups), lambda: ProcessGrid((groups, *each), axes, S.grid.comm))
+    grid = find_or_make(S.grid, (_choose_groups, groups), lambda: ProcessGrid((groups, *each), axes, S.grid.comm))
     return grid, Layout("row", "col"), "group"
 
 
-def _divisors(ranks: int) -> list[int]:
+def _list_divisors(ranks: int) -> list[int]:
     """All, the largest first."""
     return [groups for groups in range(ranks, 0, -1) if ranks % groups == 0]
 
 
-def _seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, groups: int, ranks: int) -> float:
+def _predict_seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, groups: int, ranks: int) -> float:
     """Local: predicted, of the group that has most matrices, which come to it and go."""
     (m, n), machine = shape, Machine.choose()
     task = Task(routine, m, n, np.dtype(dtype if dtype.kind in "fc" else float), machine)
-    work = -(-batch // groups) * price.seconds(task, *price.cheapest(task, ranks // groups)[0])
+    work = -(-batch // groups) * price.predict_seconds(task, *price.sort_by_price(task, ranks // groups)[0])
     moving = 2 * batch * (machine.latency + m * n * task.dtype.itemsize / ranks / machine.bandwidth)
     return work + (moving if groups > 1 else 0.0)
 
 
-def _on_grid(value: Any, X: DistMatrix) -> Any:
+def _to_grid(value: Any, X: DistMatrix) -> Any:
     """Collective: a result for X on X's grid: factors may lie on another one over its ranks."""
     if not isinstance(value, DistMatrix) or value.grid == X.grid:
         return value
-    return as_layout(value, _layout_for(value, X), X.grid)
+    return to_layout(value, _choose_layout(value, X), X.grid)
 
 
-def _joined(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
+def _join(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
     """Collective: results of each matrix, which are alike, as results of all; and whether there is one, which is no tuple."""
-    kinds = [*map(_kind, made[0])] if made else []
+    kinds = [*map(_describe_matrix, made[0])] if made else []
     told = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
     everyone = comm.share((dict(zip(like.indices, told, strict=False)), kinds, alone))
     some, kinds, alone = next(each for each in everyone if each[0])
@@ -136,20 +136,20 @@ def _check_sizes(name: str, values: list[Any]) -> None:
             raise ShapeError(f"{name} of a stack: results are {told}: choose as many of each matrix, or call it for each")
 
 
-def _kind(value: Any) -> Any:
+def _describe_matrix(value: Any) -> Any:
     """What a matrix is beside its elements; None: it is no matrix."""
     if not isinstance(value, DistMatrix):
         return None
     return value.shape, value.layout, value.dtype, value.transposed, value.conjugated
 
 
-def _returned(made: Any, first: Stack, layout: Layout | None) -> Any:
+def _return_result(made: Any, first: Stack, layout: Layout | None) -> Any:
     """Collective: a result on the first stack's grid, in the layout asked for, by default the stack's."""
     if not isinstance(made, Stack):
         return made
-    return made._moved(first.grid, layout or _layout_for(made, first), None)
+    return made._move(first.grid, layout or _choose_layout(made, first), None)
 
 
-def _layout_for(result: Any, given: Any) -> Layout:
+def _choose_layout(result: Any, given: Any) -> Layout:
     """A result's on the grid of what was given, a matrix or a stack: the same where it is as large."""
     return given.layout if result.shape == given.shape else Layout(*given.grid.axes[:2])

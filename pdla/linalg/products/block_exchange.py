@@ -21,7 +21,7 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, find_shares
-from pdla.linalg.products.trapezoid import Block, Trapezoid, meeting, pack, unpack
+from pdla.linalg.products.trapezoid import Block, Trapezoid, intersect, pack, unpack
 from pdla.matrix.redistribute import ROUND
 
 WORD = 16  # bytes, at most
@@ -33,57 +33,57 @@ Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, 
 
 
 @dataclass(frozen=True)
-class Holding:
+class Sources:
     """Who has which blocks.
 
-    gives  (giver, taker) -> the numbered blocks that the one has for the other
+    gives  (sender, receiver) -> the numbered blocks that the one has for the other
     of     rank -> blocks in which all lies that it gives to anyone
     """
 
-    gives: Callable[[int, int], Sequence[tuple[int, Block]]]
-    of: Callable[[int], Sequence[Block]]
+    list_blocks: Callable[[int, int], Sequence[tuple[int, Block]]]
+    list_all: Callable[[int], Sequence[Block]]
     near: Near
 
 
 @dataclass(frozen=True)
-class Wanting:
+class Targets:
     """Who wants which block. block: of a rank; None: nothing."""
 
     block: Callable[[int], Block | None]
     near: Near
 
 
-def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
-    """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the taker in number gives it."""
-    block = partial(_block_of, layout, shape, grid)
+def find_sources(layout: Layout, shape: Shape, grid: ProcessGrid) -> Sources:
+    """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the receiver in number gives it."""
+    block = partial(_find_block, layout, shape, grid)
 
-    def gives(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
-        coords = grid.coords_of(giver)
+    def list_blocks(sender: int, receiver: int) -> Sequence[tuple[int, Block]]:
+        coords = grid.coords_of(sender)
         if coords is None:
             return ()
         copies = grid.holders({axis: coords[axis] for axis in layout.axes}).tolist()
-        if min(copies, key=lambda rank: (abs(rank - taker), rank)) != giver:
+        if min(copies, key=lambda rank: (abs(rank - receiver), rank)) != sender:
             return ()
         return ((0, Block(*layout.indices(shape, grid.sizes, coords))),)
 
-    def of(rank: int) -> Sequence[Block]:
+    def list_all(rank: int) -> Sequence[Block]:
         held = block(rank)
         return () if held is None else (held,)
 
-    return Holding(gives, of, partial(_near, layout, shape, grid))
+    return Sources(list_blocks, list_all, partial(_find_near, layout, shape, grid))
 
 
-def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
+def find_targets(layout: Layout, shape: Shape, grid: ProcessGrid) -> Targets:
     """The blocks of a matrix; each rank that holds a copy wants it."""
-    return Wanting(partial(_block_of, layout, shape, grid), partial(_near, layout, shape, grid))
+    return Targets(partial(_find_block, layout, shape, grid), partial(_find_near, layout, shape, grid))
 
 
-def _block_of(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> Block | None:
+def _find_block(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> Block | None:
     coords = grid.coords_of(rank)
     return None if coords is None else Block(*layout.indices(shape, grid.sizes, coords))
 
 
-def _near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
+def _find_near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
     """The ranks that hold some of the rows and some of the columns of a block."""
     across = [where for where, _ in find_shares(shape[1], layout.cols, grid.sizes, block.cols)]
     for up, _ in find_shares(shape[0], layout.rows, grid.sizes, block.rows):
@@ -100,7 +100,7 @@ class BlockExchange:
     recvs   by peer: where what is received goes in the block that it wants
     rounds  what it sends and receives in each round on the shared buffer, where one node's ranks
             share memory; otherwise empty
-    begins  (giver, taker), one of them this rank -> the first word of what goes between them there
+    starts  (sender, receiver), one of them this rank -> the first word of what goes between them there
     size    words there, of all ranks
     """
 
@@ -108,28 +108,31 @@ class BlockExchange:
     own: list[tuple[int, Trapezoid, Trapezoid]]
     recvs: Recvs
     rounds: list[Round]
-    begins: dict[tuple[int, int], int]
+    starts: dict[tuple[int, int], int]
     size: int
 
     @staticmethod
-    def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> BlockExchange:
+    def of(comm: Communicator, sources: Sources, targets: Targets, below: int | None = None) -> BlockExchange:
         """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
-        me, mine = comm.rank, wanted.block(comm.rank)
-        takers = sorted({peer for block in holding.of(me) for peer in wanted.near(block)} - {me})
-        givers = sorted(set(() if mine is None else holding.near(mine)) - {me})
-        going = {peer: [(i, here) for i, here, _ in _met(holding.gives(me, peer), wanted.block(peer), below)] for peer in takers}
-        coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
-        sends = {peer: parts for peer, parts in going.items() if parts}
-        recvs = {peer: parts for peer, parts in coming.items() if parts}
+        me, mine = comm.rank, targets.block(comm.rank)
+        receivers = sorted({peer for block in sources.list_all(me) for peer in targets.near(block)} - {me})
+        senders = sorted(set(() if mine is None else sources.near(mine)) - {me})
+        sends, recvs = {}, {}
+        for peer in receivers:
+            if parts := _intersect(sources.list_blocks(me, peer), targets.block(peer), below):
+                sends[peer] = [(number, here) for number, here, _ in parts]
+        for peer in senders:
+            if parts := _intersect(sources.list_blocks(peer, me), mine, below):
+                recvs[peer] = [there for _, _, there in parts]
         shared = comm.publishes and comm.shared_limit and comm.shared_buffer() is not None
-        rounds, begins, size = _in_rounds(comm, sends, recvs) if shared else ([], {}, 0)
-        own = _met(holding.gives(me, me), mine, below)
-        return BlockExchange(sends, own, recvs, rounds, begins, size)
+        rounds, starts, size = _plan_rounds(comm, sends, recvs) if shared else ([], {}, 0)
+        own = _intersect(sources.list_blocks(me, me), mine, below)
+        return BlockExchange(sends, own, recvs, rounds, starts, size)
 
     @property
     def words(self) -> int:
         """How many words this rank receives."""
-        return sum(map(_words, self.recvs.values()))
+        return sum(map(_count_words, self.recvs.values()))
 
     def run(
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
@@ -147,24 +150,24 @@ class BlockExchange:
         """
         dtype = np.dtype(target.dtype if beta == 0 else sum_dtype(target.dtype))
         shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
-        arrivals = (self._shown if shared else self._sent)(xp, comm, arrays, dtype)
+        arrivals = (self._exchange_in_memory if shared else self._exchange_messages)(xp, comm, arrays, dtype)
         for i, here, there in self.own if own else ():
             for piece, to in zip(here.pieces(), there.pieces(), strict=True):
-                to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
+                to.write(xp, target, beta, xp.reinterpret(piece.read(xp, arrays[i]), conjugate))
         for coming, flat in arrivals:
             rest = xp.reinterpret(flat, conjugate)
             for trapezoid in coming:
                 rest = unpack(xp, rest, target, trapezoid, beta)
 
-    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
+    def _exchange_messages(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
         """By messages, in order of arrival."""
-        sends = _packed(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
-        flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
+        sends = _pack(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
+        flats = buffers(xp, [(_count_words(coming),) for coming in self.recvs.values()], dtype)
         landing = dict(zip(self.recvs, flats, strict=True))
         pending = comm.alltoall(sends, landing)
         return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
 
-    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
+    def _exchange_in_memory(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
         """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
         shared_buffer = comm.shared_buffer()
         assert shared_buffer is not None
@@ -172,15 +175,15 @@ class BlockExchange:
             for sends, recvs in self.rounds:
                 memory = shared_buffer.open(self.size * dtype.itemsize)
 
-                def buffer_of(giver: int, taker: int, count: int, memory: Any = memory) -> Any:
-                    begin = self.begins[giver, taker] * dtype.itemsize
+                def buffer_of(sender: int, receiver: int, count: int, memory: Any = memory) -> Any:
+                    begin = self.starts[sender, receiver] * dtype.itemsize
                     return xp.view_at(memory, begin, (count,), dtype)
 
-                _packed(xp, arrays, sends, partial(buffer_of, comm.rank))
+                _pack(xp, arrays, sends, partial(buffer_of, comm.rank))
                 try:
                     shared_buffer.seal()
                     for peer, coming in recvs.items():
-                        yield coming, buffer_of(peer, comm.rank, _words(coming))
+                        yield coming, buffer_of(peer, comm.rank, _count_words(coming))
                 finally:
                     shared_buffer.leave()
         if self.recvs:
@@ -188,58 +191,60 @@ class BlockExchange:
         shared_buffer.trim(workspace.KEPT)
 
 
-def _in_rounds(
+def _plan_rounds(
     comm: Communicator, sends: Sends, recvs: Recvs
 ) -> tuple[list[Round], dict[tuple[int, int], int], int]:
-    """Collective: rounds, begins and size of a BlockExchange.
+    """Collective: rounds, starts and size of a BlockExchange.
 
     There are so many rounds that the memory for one is kept for the next call.
     """
-    me, told = comm.rank, comm.share({peer: _sent_words(going) for peer, going in sends.items()})
+    me, told = comm.rank, comm.share({peer: _count_send_words(going) for peer, going in sends.items()})
     count = max(1, ceil(sum(sum(words.values()) for words in told) * WORD / (ROUND * comm.size)))
-    rounds = [_round(sends, recvs, i, count) for i in range(count)]
+    rounds = [_cut_round(sends, recvs, i, count) for i in range(count)]
     if count > 1:
-        told = comm.share({peer: max(_sent_words(some[peer]) for some, _ in rounds) for peer in sends})
-    begins, size = {}, 0
-    for giver, words in enumerate(told):
-        for taker, most in words.items():
-            if me in (giver, taker):
-                begins[giver, taker] = size
+        told = comm.share({peer: max(_count_send_words(some[peer]) for some, _ in rounds) for peer in sends})
+    starts, size = {}, 0
+    for sender, words in enumerate(told):
+        for receiver, most in words.items():
+            if me in (sender, receiver):
+                starts[sender, receiver] = size
             size += most
-    for giver in recvs:
-        begins.setdefault((giver, me), 0)  # a dry rank hears of its own words alone
-    return rounds, begins, size
+    for sender in recvs:
+        starts.setdefault((sender, me), 0)  # a dry rank hears of its own words alone
+    return rounds, starts, size
 
 
-def _round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
+def _cut_round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
     return (
         {peer: [(n, part.share(i, count)) for n, part in going] for peer, going in sends.items()},
         {peer: [part.share(i, count) for part in coming] for peer, coming in recvs.items()},
     )
 
 
-def _packed(
+def _pack(
     xp: Any, arrays: Sequence[Any], sends: Sends, buffer_of: Callable[[int, int], Any]
 ) -> dict[int, Any]:
     """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
     packed = {}
     for peer, going in sends.items():
-        packed[peer] = buffer_of(peer, _sent_words(going))
+        packed[peer] = buffer_of(peer, _count_send_words(going))
         pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
     return packed
 
 
-def _words(several: Iterable[Trapezoid]) -> int:
+def _count_words(several: Iterable[Trapezoid]) -> int:
     return sum(trapezoid.size for trapezoid in several)
 
 
-def _sent_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
-    return _words(trapezoid for _, trapezoid in going)
+def _count_send_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
+    return _count_words(trapezoid for _, trapezoid in going)
 
 
-def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Trapezoid, Trapezoid]]:
+def _intersect(
+    blocks: Sequence[tuple[int, Block]], target: Block | None, below: int | None
+) -> list[tuple[int, Trapezoid, Trapezoid]]:
     """What numbered blocks have of a wanted one: each block's number, positions in it, and positions in the wanted one."""
-    if wanted is None:
+    if target is None:
         return []
-    met = ((number, meeting(block, wanted, below)) for number, block in blocks)
-    return [(number, *both) for number, both in met if both is not None]
+    common = ((number, intersect(block, target, below)) for number, block in blocks)
+    return [(number, *both) for number, both in common if both is not None]

@@ -66,11 +66,11 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     >>> pdla.run(2, program)[0]
     array([16., 16., 16., 16.])
     """
-    chain = _listed(matrices)
+    chain = _to_list(matrices)
     with agreed(communicator(chain, "matrix 0"), describe_call("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         if isinstance(matrices, DistMatrix):
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
-        _are_matrices(chain)
+        _check_matrices(chain)
         _check(chain)
         kind = promote(*(X.dtype for X in chain))
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
@@ -79,14 +79,14 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
     chain = [cast(X, kind) for X in chain]
-    for step in order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
+    for step in find_order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
         last = len(chain) == 2
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
         chain[step : step + 2] = [product]
     return chain[0]
 
 
-def _listed(matrices: Any) -> list[DistMatrix]:
+def _to_list(matrices: Any) -> list[DistMatrix]:
     if isinstance(matrices, DistMatrix):
         return [matrices]
     if not (chain := list(matrices) if isinstance(matrices, Iterable) else [matrices]):
@@ -94,7 +94,7 @@ def _listed(matrices: Any) -> list[DistMatrix]:
     return chain
 
 
-def _are_matrices(matrices: Sequence[Any]) -> None:
+def _check_matrices(matrices: Sequence[Any]) -> None:
     for number, X in enumerate(matrices):
         matrix(X, f"matrix {number}")
 
@@ -109,7 +109,7 @@ def _check(chain: Sequence[DistMatrix]) -> None:
             )
 
 
-def order(sizes: Sequence[int]) -> list[int]:
+def find_order(sizes: Sequence[int]) -> list[int]:
     """By step, the number of the matrix to be multiplied by its right neighbour, in the list as it is then.
 
     The matrices are sizes[0] x sizes[1], sizes[1] x sizes[2], ...
@@ -196,16 +196,16 @@ def einsum(
     if not matrices:
         raise_everywhere(ShapeError(f"einsum({subscripts!r}) without matrices"))
     if isinstance(next((X for X in matrices if isinstance(X, (DistMatrix, Stack))), None), Stack):
-        return _of_stacks(subscripts, matrices, layout, algorithm)
+        return _multiply_stacks(subscripts, matrices, layout, algorithm)
     with agreed(communicator(matrices, "matrix 0"), describe_call("einsum", subscripts, *matrices)):
-        _are_matrices(matrices)
-        of_diagonal = None if len(matrices) > 1 else _of_diagonal(subscripts)
+        _check_matrices(matrices)
+        of_diagonal = None if len(matrices) > 1 else _parse_diagonal(subscripts)
         if of_diagonal is not None:
             checks.check_square("einsum", matrices[0])
             if layout is not None:
                 raise LayoutError(f"layout={layout!r}: the result of einsum({subscripts!r}) is whole on every rank")
         else:
-            chain = parsed(subscripts, len(matrices))
+            chain = parse(subscripts, len(matrices))
     if of_diagonal is not None:
         (A,) = matrices
         A = A.redistribute(A.layout.summed) if A.layout.partial else A
@@ -214,19 +214,19 @@ def einsum(
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 
-def _read(subscripts: Any) -> tuple[str, str, str]:
+def _split(subscripts: Any) -> tuple[str, str, str]:
     """The operands' letters, the arrow and the result's letters, without blanks, of which an arrow has none, as in NumPy."""
     inputs, arrow, result = str(subscripts).partition("->")
     return inputs.replace(" ", ""), arrow, result.replace(" ", "")
 
 
-def _of_diagonal(subscripts: Any) -> str | None:
+def _parse_diagonal(subscripts: Any) -> str | None:
     """The result of "ii->i", or of "ii", which is empty; None for other subscripts."""
-    inputs, _, result = _read(subscripts)
+    inputs, _, result = _split(subscripts)
     return result if len(inputs) == 2 and inputs[0] == inputs[1] and inputs.isalpha() and result in ("", inputs[0]) else None
 
 
-def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
+def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
     """Collective: a chain of stacks, multiplied from its beginning."""
     comm = communicator(stacks)
     said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in stacks)
@@ -234,21 +234,21 @@ def _of_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: s
         for number, S in enumerate(stacks):
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
-        chain = parsed(_unstacked(subscripts), len(stacks))
+        chain = parse(_drop_batch(subscripts), len(stacks))
         kind = promote(*(S.dtype for S in stacks))
         check_algorithm(algorithm)
         if layout is not None and len(stacks) == 1:
             raise LayoutError(f"layout={layout!r}: one stack stays as it lies")
-    stacks = [S._in(kind) for S in stacks]
+    stacks = [S._cast(kind) for S in stacks]
     ordered = [stacks[i].T if t else stacks[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     *firsts, last = ordered[1:] or [None]
     found = reduce(partial(batched_matmul, algorithm=algorithm), firsts, ordered[0])
     return found if last is None else batched_matmul(found, last, layout=layout, algorithm=algorithm)
 
 
-def _unstacked(subscripts: Any) -> str:
+def _drop_batch(subscripts: Any) -> str:
     """The subscripts of each matrix of the stacks; ShapeError where these are not multiplied matrix by matrix."""
-    inputs, arrow, result = _read(subscripts)
+    inputs, arrow, result = _split(subscripts)
     words = [*inputs.split(","), result]
     alike = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
     if not isinstance(subscripts, str) or not arrow or not alike:
@@ -256,11 +256,11 @@ def _unstacked(subscripts: Any) -> str:
     return f"{','.join(word[1:] for word in words[:-1])}->{result[1:]}"
 
 
-def parsed(subscripts: str, count: int) -> Chain:
+def parse(subscripts: str, count: int) -> Chain:
     """The subscripts of `count` operands as the chain that leads from the result's first letter to its second; or ShapeError."""
     if not isinstance(subscripts, str):
         raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
-    inputs, arrow, result = _read(subscripts)
+    inputs, arrow, result = _split(subscripts)
     operands = inputs.split(",")
     if not arrow:  # the letters that are not summed over, in alphabetical order
         result = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))

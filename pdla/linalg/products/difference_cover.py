@@ -26,25 +26,25 @@ from pdla.indices import IndexSet, unique
 from pdla.linalg.products.trapezoid import Block
 
 
-def wichmann(r: int, s: int) -> tuple[int, ...]:
+def make_wichmann(r: int, s: int) -> tuple[int, ...]:
     """The 4 r + s + 3 marks of a ruler of length 4 r (r + s + 2) + 3 (s + 1); at every distance up to that there are two marks."""
     gaps = [1] * r + [r + 1] + [2 * r + 1] * r + [4 * r + 3] * s + [2 * r + 2] * (r + 1) + [1] * r
     return tuple(accumulate(gaps, initial=0))
 
 
 @lru_cache(maxsize=1024)
-def ruler(length: int) -> tuple[int, ...]:
+def find_ruler(length: int) -> tuple[int, ...]:
     """A few marks, among which there are two at every distance from 1 to `length`."""
     if length < 2:
         return (0, 1)[: length + 1]
     sizes = ((r, s) for marks in count(3) for r in range((marks - 3) // 4 + 1) for s in [marks - 3 - 4 * r])
-    return next(wichmann(r, s) for r, s in sizes if 4 * r * (r + s + 2) + 3 * (s + 1) >= length)
+    return next(make_wichmann(r, s) for r, s in sizes if 4 * r * (r + s + 2) + 3 * (s + 1) >= length)
 
 
 @lru_cache(maxsize=1024)
-def measures(v: int) -> dict[int, tuple[int, int]]:
+def find_mark_pairs(v: int) -> dict[int, tuple[int, int]]:
     """For each distance round a circle of v blocks, a pair of marks at that distance."""
-    return {b - a: (a, b) for a, b in combinations(ruler(v // 2), 2) if b - a <= v // 2}
+    return {b - a: (a, b) for a, b in combinations(find_ruler(v // 2), 2) if b - a <= v // 2}
 
 
 @dataclass(frozen=True)
@@ -54,69 +54,70 @@ class DifferenceCover:
     v: int
     c: int
 
-    def under(self, place: int) -> list[int]:
+    def list_row_blocks(self, place: int) -> list[int]:
         """The row blocks that a place gets, ascending."""
         r = place // self.c
-        return sorted({(r + mark) % self.v for mark in ruler(self.v // 2)})
+        return sorted({(r + mark) % self.v for mark in find_ruler(self.v // 2)})
 
     def rows(self, n: int, place: int) -> IndexSet:
         """The rows of A that a place gets."""
-        bounds = np.array([block_bounds(n, self.v, block) for block in self.under(place)])
+        bounds = np.array([block_bounds(n, self.v, block) for block in self.list_row_blocks(place)])
         starts, stops = bounds[bounds[:, 0] < bounds[:, 1]].T
         return IndexSet(starts, stops).merge()
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The tiles of the n x n triangle that a place multiplies: its own on the diagonal, and one for each distance."""
-        return [self._tile(n, place, a, b) for a, b in _marks(self.v).T.tolist()]
+        return [self._cut_tile(n, place, a, b) for a, b in _list_mark_pairs(self.v).T.tolist()]
 
-    def _tile(self, n: int, place: int, a: int, b: int) -> Block:
+    def _cut_tile(self, n: int, place: int, a: int, b: int) -> Block:
         """The tile of the two row blocks under two of the place's marks; on or below the diagonal."""
         v = self.v
         here, there = (place // self.c + a) % v, (place // self.c + b) % v
-        rows, cols = _block(n, v, max(here, there)), _block(n, v, min(here, there))
+        rows, cols = _cut_block(n, v, max(here, there)), _cut_block(n, v, min(here, there))
         if 2 * (b - a) == v:  # two places have this pair: each takes half of the tile's rows
             rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
         return Block(rows, cols)
 
     def sums(self, n: int, place: int) -> list[Block]:
         """The parts of the place's tiles that it holds once the c parts of k have been added up: every c-th row of each."""
-        return [self._sum(tile, place) for tile in self.tiles(n, place)]
+        return [self._cut_sum(tile, place) for tile in self.tiles(n, place)]
 
-    def _sum(self, tile: Block, place: int) -> Block:
+    def _cut_sum(self, tile: Block, place: int) -> Block:
         return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
 
-    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """What a giver has of C at the end, as its numbers in `sums` and the blocks.
+    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+        """What a sender has of C at the end, as its numbers in `sums` and the blocks.
 
-        Only those that may meet the block that the taker wants, since of many ranks' tiles few do.
+        Only those that may meet the block that the receiver wants, since of many ranks' tiles few do.
         """
-        marks, ends = _marks(self.v), _ends(n, self.v)
-        here, there = (giver // self.c + marks) % self.v
+        marks, ends = _list_mark_pairs(self.v), _list_bounds(n, self.v)
+        here, there = (sender // self.c + marks) % self.v
         high, low = np.maximum(here, there), np.minimum(here, there)
-        near = _meet(ends, high, wanted.rows) & _meet(ends, low, wanted.cols)
+        near = _intersect(ends, high, wanted.rows) & _intersect(ends, low, wanted.cols)
         chosen = np.flatnonzero(near).tolist()
-        return [(i, self._sum(self._tile(n, giver, *marks[:, i].tolist()), giver)) for i in chosen]
+        return [(i, self._cut_sum(self._cut_tile(n, sender, *marks[:, i].tolist()), sender)) for i in chosen]
 
-    def needing(self, n: int, rows: IndexSet) -> list[int]:
+    def find_receivers(self, n: int, rows: IndexSet) -> list[int]:
         """The places, of each the one with the first part of k, that get some of these rows of A."""
-        blocks = np.flatnonzero(_meet(_ends(n, self.v), np.arange(self.v), rows))
-        first = (blocks[:, None] - np.array(ruler(self.v // 2))) % self.v
+        blocks = np.flatnonzero(_intersect(_list_bounds(n, self.v), np.arange(self.v), rows))
+        first = (blocks[:, None] - np.array(find_ruler(self.v // 2))) % self.v
         return (unique(first) * self.c).tolist()
 
-    def having(self, n: int, wanted: Block) -> list[int]:
+    def find_senders(self, n: int, wanted: Block) -> list[int]:
         """The places, of each the one with the first part of k, of whose tiles one may meet a wanted block."""
-        every, ends = np.arange(self.v), _ends(n, self.v)
-        high, low = (np.flatnonzero(_meet(ends, every, held)) for held in (wanted.rows, wanted.cols))
-        return (unique(np.concatenate([self._over(high[:, None], low), self._over(low, high[:, None])])) * self.c).tolist()
+        every, ends = np.arange(self.v), _list_bounds(n, self.v)
+        high, low = (np.flatnonzero(_intersect(ends, every, held)) for held in (wanted.rows, wanted.cols))
+        first = np.concatenate([self._find_zeros(high[:, None], low), self._find_zeros(low, high[:, None])])
+        return (unique(first) * self.c).tolist()
 
-    def _over(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    def _find_zeros(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first.
 
         Of all pairs of blocks, those that have the second within half a circle behind the first.
         """
         apart = (second - first) % self.v
         near = 2 * apart <= self.v
-        return ((first - _firsts(self.v)[np.where(near, apart, 0)]) % self.v)[near]
+        return ((first - _list_first_marks(self.v)[np.where(near, apart, 0)]) % self.v)[near]
 
     def flops(self, n: int, k: int) -> float:
         """Multiplications and additions of each rank."""
@@ -131,28 +132,28 @@ class DifferenceCover:
         b, rows = n / self.v, n / self.v / self.c
         square = (self.v - 1) / 2 * rows * b
         triangle = self.c * rows * (rows + 1) / 2
-        return len(ruler(self.v // 2)) * b * k / self.c + (self.c - 1) * (square + triangle)
+        return len(find_ruler(self.v // 2)) * b * k / self.c + (self.c - 1) * (square + triangle)
 
 
 @lru_cache(maxsize=64)
-def _marks(v: int) -> np.ndarray:
+def _list_mark_pairs(v: int) -> np.ndarray:
     """The pairs of marks of a place's tiles, a column each: (0, 0) for the tile on the diagonal, then one for each distance."""
-    return np.array([(0, 0), *measures(v).values()]).T
+    return np.array([(0, 0), *find_mark_pairs(v).values()]).T
 
 
 @lru_cache(maxsize=64)
-def _firsts(v: int) -> np.ndarray:
+def _list_first_marks(v: int) -> np.ndarray:
     """The first of the pair of marks at each distance, from 0."""
-    return np.array([0, *(measures(v)[distance][0] for distance in range(1, v // 2 + 1))])
+    return np.array([0, *(find_mark_pairs(v)[distance][0] for distance in range(1, v // 2 + 1))])
 
 
 @lru_cache(maxsize=64)
-def _ends(n: int, v: int) -> np.ndarray:
+def _list_bounds(n: int, v: int) -> np.ndarray:
     """The row at which each row block begins, and the one at which the last ends."""
     return np.array([0, *(block_bounds(n, v, block)[1] for block in range(v))])
 
 
-def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
+def _intersect(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
     """Whether each of these row blocks has any of the indices held.
 
     That is: whether a run of them ends behind the block's beginning and begins before its end.
@@ -160,12 +161,12 @@ def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
     return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
 
 
-def _block(n: int, v: int, block: int) -> IndexSet:
+def _cut_block(n: int, v: int, block: int) -> IndexSet:
     return IndexSet.interval(*block_bounds(n, v, block))
 
 
 @lru_cache(maxsize=1024)
-def covers(ranks: int) -> tuple[DifferenceCover, ...]:
+def list_covers(ranks: int) -> tuple[DifferenceCover, ...]:
     """Every way to write the number of ranks as v c, fewest row blocks first."""
     return tuple(DifferenceCover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
 
@@ -202,4 +203,4 @@ def syrk_words(n: int, k: int, P: int) -> float:
     """
     if P < 1 or min(n, k) < 0:
         raise ShapeError(f"n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
-    return min(cover.words(n, k) for cover in covers(P))
+    return min(cover.words(n, k) for cover in list_covers(P))

@@ -15,9 +15,9 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.products.rank_k import zeros_in
+from pdla.linalg.products.rank_k import make_zeros
 from pdla.linalg.products.symmetrize import make_real, symmetrize
-from pdla.linalg.products.trapezoid import Block, whole
+from pdla.linalg.products.trapezoid import Block, find_triangle
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
@@ -77,7 +77,7 @@ def syr2k(
     array([[ 6,  0],
            [12, 24]])
     """
-    return _rank_2k("syr2k", A, B, alpha, beta, out, lower, layout, mirror)
+    return _update("syr2k", A, B, alpha, beta, out, lower, layout, mirror)
 
 
 def her2k(
@@ -125,10 +125,10 @@ def her2k(
     array([[2.+0.j, 0.-4.j],
            [0.+4.j, 8.+0.j]])
     """
-    return _rank_2k("her2k", A, B, alpha, beta, out, lower, layout, mirror)
+    return _update("her2k", A, B, alpha, beta, out, lower, layout, mirror)
 
 
-def _rank_2k(
+def _update(
     name: str, A: DistMatrix, B: DistMatrix, alpha: complex, beta: complex, out: DistMatrix | None, lower: bool,
     layout: Layout | None, mirror: bool,
 ) -> DistMatrix:
@@ -149,7 +149,7 @@ def _rank_2k(
         layout = default_layout(A.layout, B.layout.T) if out is None else out.layout
     W = matmul(A, B.H if hermitian else B.T, alpha=alpha, layout=layout)
     with collective_section(A.grid.comm, name):
-        C = zeros_in(W, shape, layout) if out is None else out
+        C = make_zeros(W, shape, layout) if out is None else out
         _add(*((W, C) if lower else (W.T, C.T)), beta, hermitian)
         if mirror:
             symmetrize(C if lower else C.T, hermitian)
@@ -165,5 +165,5 @@ def _add(W: DistMatrix, C: DistMatrix, beta: complex, hermitian: bool) -> None:
     xp.place(W.stored, *diagonal, doubled)
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
-    for piece in whole(Block(*C.indices)).pieces():
-        piece.write(xp, C.stored, beta, piece.of(xp, W.stored))
+    for piece in find_triangle(Block(*C.indices)).pieces():
+        piece.write(xp, C.stored, beta, piece.read(xp, W.stored))

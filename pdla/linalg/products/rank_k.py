@@ -102,7 +102,7 @@ def syrk(
     array([[ 5,  0],
            [11, 25]])
     """
-    return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
+    return _update("syrk", A, alpha, beta, out, lower, layout, mirror)
 
 
 def herk(
@@ -150,10 +150,10 @@ def herk(
     array([[1.+0.j, 0.-2.j],
            [0.+2.j, 4.+0.j]])
     """
-    return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
+    return _update("herk", A, alpha, beta, out, lower, layout, mirror)
 
 
-def _rank_k(
+def _update(
     name: str, A: DistMatrix, alpha: complex, beta: complex, out: DistMatrix | None, lower: bool, layout: Layout | None,
     mirror: bool,
 ) -> DistMatrix:
@@ -169,22 +169,22 @@ def _rank_k(
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
-        C = out if out is not None else _new(A, shape, layout or default_layout(A.layout, A.layout.T))
+        C = out if out is not None else _allocate(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     # The upper triangle of C is the lower one of C^T = conj(A) A^T.
     X, Y = (A, C) if lower else (A.conj() if hermitian else A, C.T)
-    fill(X, Y, alpha, 0 if out is None else beta, hermitian, mirror, new=out is None)
+    compute_triangle(X, Y, alpha, 0 if out is None else beta, hermitian, mirror, new=out is None)
     return C
 
 
-def zeros_in(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+def make_zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
     """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
-    made = _new(A, shape, layout, dtype)
+    made = _allocate(A, shape, layout, dtype)
     A.xp.scale(made.stored, 0)
     return made
 
 
-def _new(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
+def _allocate(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
     """The same, whose elements are still to be written."""
     return DistMatrix(A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype), shape, A.grid, layout)
 
@@ -192,7 +192,7 @@ def _new(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype 
 # ---------------------------------------------------------------------------------------------- the four steps
 
 
-def fill(
+def compute_triangle(
     A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, mirror: bool = False, new: bool = False
 ) -> None:
     """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
@@ -206,7 +206,7 @@ def fill(
         with collective_section(comm, "a triangle's product"):
             if new:
                 C.xp.scale(C.stored, 0)
-            _fill(A, C, alpha, beta, hermitian)
+            _compute(A, C, alpha, beta, hermitian)
             if mirror:
                 symmetrize(C, hermitian)
         return C
@@ -225,35 +225,35 @@ def fill(
     run_and_check(comm, A.dtype, compute, claim)
 
 
-def _fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
+def _compute(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
     """Collective: the same, not checked."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
-    comm, together = A.grid.comm, _together(A)
+    comm, together = A.grid.comm, _reads_in_place(A)
     key = "rank k", A.grid, A.shape, A.layout, C.layout, together
     plan: RankKPlan = find_or_make(comm, key, lambda: RankKPlan.of(A, C, together))
-    plan.home.run(A.xp, comm, _sums(A, plan, _tiles(A, plan, alpha, hermitian)), C.stored, beta)
+    plan.home.run(A.xp, comm, _sum_tiles(A, plan, _compute_tiles(A, plan, alpha, hermitian)), C.stored, beta)
 
 
-def _together(A: DistMatrix) -> bool:
+def _reads_in_place(A: DistMatrix) -> bool:
     """Whether all ranks read A in place: they run on one node, and A fits the memory that they may share."""
     comm = A.grid.comm
     fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
     return fits and comm.size > 1 and comm.shared_buffer() is not None
 
 
-def _tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
+def _compute_tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
     """Collective: this rank's tiles, before parts of k are added up. What was fetched of A is freed."""
     if not plan.together:
-        return _products(A, plan, _fetch(A, plan), alpha, hermitian)
-    with _seen(A) as everything:
+        return _multiply_tiles(A, plan, _fetch(A, plan), alpha, hermitian)
+    with _share_all(A) as everything:
         if plan.fetch.recvs:
             note_read(A.grid.comm.axis, plan.fetch.words * A.dtype.itemsize, len(plan.fetch.recvs))
-        return _products(A, plan, everything, alpha, hermitian)
+        return _multiply_tiles(A, plan, everything, alpha, hermitian)
 
 
 @contextmanager
-def _seen(A: DistMatrix) -> Iterator[Any]:
+def _share_all(A: DistMatrix) -> Iterator[Any]:
     """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the shared buffer."""
     comm, shared_buffer, xp = A.grid.comm, A.grid.comm.shared_buffer(), A.xp
     assert shared_buffer is not None
@@ -283,13 +283,13 @@ def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
     by its own rank, would differ in rounding otherwise.
     """
     own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
-    in_place = own is not None and (not plan.stays or A.xp.is_contiguous(own))
+    in_place = own is not None and (not plan.stationary or A.xp.is_contiguous(own))
     a = own if in_place else buffer(A.xp, plan.shape, A.dtype)
     plan.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
     return a
 
 
-def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
+def _multiply_tiles(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
     """Make this rank's tiles from `a`: the rows of A that it has, as stored (not conjugated)."""
     xp, made = A.xp, []
     for tile in plan.tiles:
@@ -297,7 +297,7 @@ def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian:
         left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
         right = xp.reinterpret(xp.take(a, tile.cols, ALL), A.conjugated != hermitian)
         if tile.diagonal is None or hermitian or not xp.can_square(left, x[:, tile.diagonal :]):
-            below(xp, left, right, x, tile.counts, alpha)
+            multiply_below(xp, left, right, x, tile.counts, alpha)
         else:
             _square(xp, left, x[:, tile.diagonal :], alpha)
             multiply(xp, left, right[: tile.diagonal].T, x[:, : tile.diagonal], alpha, 0)
@@ -314,7 +314,7 @@ def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
         xp.square(a, x, alpha)
 
 
-def below(
+def multiply_below(
     xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0, beta: complex = 0, leaf: int = LEAF
 ) -> None:
     """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
@@ -332,25 +332,25 @@ def below(
         multiply(xp, a, b[done:common].T, x[:, done:common], alpha, beta)
         done = common
     h = -(-len(counts) // leaf) // 2 * leaf
-    below(xp, a[:h], b, x[:h], counts[:h], alpha, done, beta, leaf)
-    below(xp, a[h:], b, x[h:], counts[h:], alpha, done, beta, leaf)
+    multiply_below(xp, a[:h], b, x[:h], counts[:h], alpha, done, beta, leaf)
+    multiply_below(xp, a[h:], b, x[h:], counts[h:], alpha, done, beta, leaf)
 
 
-def _sums(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
+def _sum_tiles(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
     """Collective: the tiles summed over the c parts of k; this rank gets every c-th row of each tile."""
     layers = plan.layers["col"] if plan.layers else None
     if not layers or not plan.turns:
         return tiles
     l, c = layers.rank, layers.size
     turns = [[(x[t::c], trapezoid) for x, trapezoid in zip(tiles, turn, strict=True)] for t, turn in enumerate(plan.turns)]
-    parts = [_packed(A.xp, turn, sum_dtype(A.dtype)) for turn in turns]
+    parts = [_pack_sums(A.xp, turn, sum_dtype(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
     for x, trapezoid in turns[l]:
         rest = unpack(A.xp, rest, x, trapezoid)
     return [x for x, _ in turns[l]]
 
 
-def _packed(xp: Any, parts: list[tuple[Any, Trapezoid]], dtype: Any) -> Any:
+def _pack_sums(xp: Any, parts: list[tuple[Any, Trapezoid]], dtype: Any) -> Any:
     flat = buffer(xp, (sum(trapezoid.size for _, trapezoid in parts),), dtype)
     pack(xp, parts, flat)
     return flat

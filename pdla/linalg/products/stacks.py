@@ -118,7 +118,7 @@ class Stack:
             return range(0)
         return range(*block_bounds(self.shape[0], self.grid.sizes[self.axis], self.grid.coords[self.axis]))
 
-    def _in(self, dtype: np.dtype) -> Stack:
+    def _cast(self, dtype: np.dtype) -> Stack:
         """Local: in this dtype."""
         blocks = [x.astype(dtype, copy=False) for x in self.blocks]
         return Stack(blocks, self.shape, self.grid, self.layout, self.axis, dtype, self.transposed, self.conjugated)
@@ -159,7 +159,7 @@ class Stack:
         list of DistMatrix
             On the layer's grid, over its own communicator; none on a rank in no layer.
         """
-        layer = layer_of(self.grid, self.axis)
+        layer = find_layer(self.grid, self.axis)
         if layer is None:
             return []
         return [DistMatrix(x, self.shape[1:], layer, self.layout, self.transposed, self.conjugated) for x in self.blocks]
@@ -233,12 +233,12 @@ class Stack:
             check_layout("redistribute", layout, grid)
             _check_layout(layout, self.shape[1:], grid, axis)
             _check_open(self.grid, self.axis)
-        return self._moved(grid, layout, axis)
+        return self._move(grid, layout, axis)
 
-    def _moved(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
+    def _move(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
         """Collective, unchecked: the same."""
         xp, batch, places = self.grid.comm.xp, self.shape[0], ((self.grid, self.axis), (grid, axis))
-        before, after = (_layer_of_each(*place, batch) for place in places)
+        before, after = (_find_layers(*place, batch) for place in places)
         share = -(-batch // max(one.sizes[along] if along else 1 for one, along in places))
         blocks: dict[int, Any] = {}
         under_way: deque[Callable[[], None]] = deque()
@@ -261,14 +261,14 @@ class Stack:
     def _share(self, whole: Any) -> None:
         """Collective: each layer's matrices, which its ranks have put into `whole`, go into `whole` of all other ranks."""
         comm = self.grid.comm
-        parts = {lead: whole[lo:hi] for lead, lo, hi in self._layers() if whole[lo:hi].size}
-        mine = self._members(comm.rank)
+        parts = {lead: whole[lo:hi] for lead, lo, hi in self._list_layers() if whole[lo:hi].size}
+        mine = self._find_members(comm.rank)
         others = [rank for rank in range(comm.size) if rank not in mine]
         sends = dict.fromkeys(others, parts[comm.rank]) if comm.rank in parts else {}
         recvs = {lead: part for lead, part in parts.items() if lead not in mine}
         comm.alltoall(sends, recvs).wait()
 
-    def _layers(self) -> list[tuple[int, int, int]]:
+    def _list_layers(self) -> list[tuple[int, int, int]]:
         """Of each layer: (its first rank, the number of its first matrix, that of its last plus one)."""
         origin = dict.fromkeys(self.grid.axes, 0)
         if self.axis is None:
@@ -276,7 +276,7 @@ class Stack:
         count = self.grid.sizes[self.axis]
         return [(self.grid.rank_of(origin | {self.axis: i}), *block_bounds(self.shape[0], count, i)) for i in range(count)]
 
-    def _members(self, rank: int) -> list[int]:
+    def _find_members(self, rank: int) -> list[int]:
         """The ranks of the layer that a rank is in."""
         if self.axis is None:
             return list(range(self.grid.comm.size))
@@ -284,7 +284,7 @@ class Stack:
         return [] if coords is None else self.grid.holders({self.axis: coords[self.axis]}).tolist()
 
 
-def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
+def find_layer(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
     """Collective: this rank's layer: a grid of all axes but `axis`, over the ranks of one coordinate along it; None on idle ranks.
 
     axis = None: the grid itself, with its idle ranks, as the batch is not cut.
@@ -299,7 +299,7 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
     return ProcessGrid.trust(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
 
 
-def _layer_of_each(grid: ProcessGrid, axis: str | None, batch: int) -> list[ProcessGrid]:
+def _find_layers(grid: ProcessGrid, axis: str | None, batch: int) -> list[ProcessGrid]:
     """Local: for each matrix its layer as a grid over the whole communicator, of which the other ranks are idle."""
     if axis is None:
         return [grid] * batch
@@ -355,7 +355,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
         _check_layout(layout, whole.shape[1:], grid, axis)
     agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
-    layer = layer_of(grid, axis)
+    layer = find_layer(grid, axis)
     if layer is None:
         return empty
     rows, cols = (held.indices() for held in layout.indices(whole.shape[1:], layer.sizes, layer.coords))
@@ -411,10 +411,10 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     array([[2., 2.],
            [2., 2.]])
     """
-    comm = find_communicator((A, B)) or raise_everywhere(_no_stack(A, "A"))
+    comm = find_communicator((A, B)) or raise_everywhere(_make_error(A, "A"))
     said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
-        _check(_stack(A, "A"), _stack(B, "B"))
+        _check(_check_stack(A, "A"), _check_stack(B, "B"))
         wanted = default_layout(A.layout, B.layout) if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
@@ -426,14 +426,14 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     return Stack(products, shape, A.grid, wanted, A.axis, dtype)
 
 
-def _stack(S: Any, name: str) -> Stack:
+def _check_stack(S: Any, name: str) -> Stack:
     """S, or ShapeError where it is no Stack."""
     if not isinstance(S, Stack):
-        raise _no_stack(S, name)
+        raise _make_error(S, name)
     return S
 
 
-def _no_stack(S: Any, name: str) -> ShapeError:
+def _make_error(S: Any, name: str) -> ShapeError:
     return ShapeError(f"{name} is {kind_of(S)}, not a Stack: make one with pdla.stack")
 
 

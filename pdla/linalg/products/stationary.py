@@ -13,7 +13,7 @@ import numpy as np
 
 from pdla.indices import IndexSet
 from pdla.layout import Layout
-from pdla.linalg.products.trapezoid import Block, whole
+from pdla.linalg.products.trapezoid import Block, find_triangle
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Stationary:
     sizes: tuple[tuple[str, int], ...]
     c = 1  # parts of k
 
-    def _block(self, n: int, place: int) -> Block:
+    def _find_block(self, n: int, place: int) -> Block:
         where = np.unravel_index(place, [size for _, size in self.sizes])
         coords = {axis: int(i) for (axis, _), i in zip(self.sizes, where, strict=True)}
         return Block(*self.layout.indices((n, n), dict(self.sizes), coords))
@@ -37,30 +37,30 @@ class Stationary:
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The one tile of a place: its block of C, without rows and columns that lie wholly above the diagonal."""
-        block = self._block(n, place)
-        counts = whole(block).counts
+        block = self._find_block(n, place)
+        counts = find_triangle(block).counts
         rows = IndexSet.interval(int(np.searchsorted(counts, 0, "right")), len(counts))
         cols = IndexSet.interval(0, int(counts.max(initial=0)))
         return [Block(block.rows.select(rows), block.cols.select(cols))]
 
-    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """The giver's numbered tiles, for itself only: see DifferenceCover.gives."""
-        return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
+    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The sender's numbered tiles, for itself only: see DifferenceCover.list_blocks."""
+        return [(0, tile) for tile in self.tiles(n, sender)] if sender == receiver else []
 
-    def needing(self, n: int, rows: IndexSet) -> range:
+    def find_receivers(self, n: int, rows: IndexSet) -> range:
         """The places that may need some of these rows of A."""
-        return self._places()
+        return self._list_places()
 
-    def having(self, n: int, wanted: Block) -> range:
+    def find_senders(self, n: int, wanted: Block) -> range:
         """The places that may give a tile to another one: none."""
         return range(0)
 
-    def _places(self) -> range:
+    def _list_places(self) -> range:
         return range(int(np.prod([size for _, size in self.sizes])))
 
     def part(self, n: int) -> int:
         """The most elements of the triangle that any rank holds."""
-        return max(whole(tile).size for place in self._places() for tile in self.tiles(n, place))
+        return max(find_triangle(tile).size for place in self._list_places() for tile in self.tiles(n, place))
 
     def flops(self, n: int, k: int) -> float:
         """The most multiplications and additions of any rank."""
@@ -68,4 +68,4 @@ class Stationary:
 
     def words(self, n: int, k: int) -> float:
         """The most words that any rank receives, if it holds nothing of the rows of A that it needs."""
-        return max(len(self.rows(n, place)) for place in self._places()) * k
+        return max(len(self.rows(n, place)) for place in self._list_places()) * k

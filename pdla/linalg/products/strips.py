@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from pdla.indices import IndexSet
-from pdla.linalg.products.trapezoid import Block, whole
+from pdla.linalg.products.trapezoid import Block, find_triangle
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Strips:
     v: int
     c = 1  # parts of k
 
-    def _ends(self, n: int, place: int) -> tuple[int, int]:
+    def _find_ends(self, n: int, place: int) -> tuple[int, int]:
         """The strip's first row, and the row behind its last: the first i rows have i (i + 1) / 2 elements."""
         first, last = (round(n * sqrt(i / self.v)) for i in (place, place + 1))
         return first, last
@@ -31,21 +31,21 @@ class Strips:
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The one tile of a place: its strip, as wide as its last row is up to the diagonal."""
-        first, last = self._ends(n, place)
+        first, last = self._find_ends(n, place)
         return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
 
-    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """The giver's numbered tiles: see DifferenceCover.gives."""
-        return [(0, tile) for tile in self.tiles(n, giver)]
+    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The sender's numbered tiles: see DifferenceCover.list_blocks."""
+        return [(0, tile) for tile in self.tiles(n, sender)]
 
-    def needing(self, n: int, rows: IndexSet) -> range:
+    def find_receivers(self, n: int, rows: IndexSet) -> range:
         """The places that may need some of these rows of A."""
         return range(self.v)
 
-    def having(self, n: int, wanted: Block) -> range:
+    def find_senders(self, n: int, wanted: Block) -> range:
         """The places of whose tiles one may meet a wanted block."""
         return range(self.v)
 
     def flops(self, n: int, k: int) -> float:
         """The most multiplications and additions of any rank."""
-        return 2 * k * max(whole(tile).size for place in range(self.v) for tile in self.tiles(n, place))
+        return 2 * k * max(find_triangle(tile).size for place in range(self.v) for tile in self.tiles(n, place))

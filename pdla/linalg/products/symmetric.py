@@ -136,12 +136,12 @@ def _product(
             raise ShapeError("out shares memory with A, which is never written to")
     if layout is None and out is None:
         layout = default_layout(A.layout, B.layout) if side == "left" else default_layout(B.layout, A.layout)
-    whole = mirrored(A, lower, name == "hemm")
+    whole = copy_mirrored(A, lower, name == "hemm")
     first, second = (whole, B) if side == "left" else (B, whole)
     return matmul(first, second, alpha=alpha, beta=beta, out=out, layout=layout, algorithm=algorithm)
 
 
-def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
+def copy_mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix with both triangles, from one triangle of A."""
     with collective_section(A.grid.comm, "a triangle's reflection"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A

@@ -7,7 +7,7 @@ from typing import Any
 from pdla.array import namespace
 from pdla.comm.cache import find_or_make
 from pdla.indices import IndexSet
-from pdla.linalg.products.block_exchange import BlockExchange, Wanting, held_by, wanted_by
+from pdla.linalg.products.block_exchange import BlockExchange, Targets, find_sources, find_targets
 from pdla.linalg.products.trapezoid import Block
 from pdla.matrix.core import DistMatrix
 
@@ -27,19 +27,19 @@ def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
 
     It is added to beta times what is there.
     """
-    way: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _plan_exchange(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
 
 
-def _way(C: DistMatrix) -> BlockExchange:
-    straight = wanted_by(C.layout, C.shape, C.grid)
+def _plan_exchange(C: DistMatrix) -> BlockExchange:
+    straight = find_targets(C.layout, C.shape, C.grid)
 
     def block(rank: int) -> Block | None:
         held = straight.block(rank)
         return None if held is None else held.T
 
-    transposed = Wanting(block, lambda block: straight.near(block.T))
-    return BlockExchange.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
+    transposed = Targets(block, lambda block: straight.near(block.T))
+    return BlockExchange.of(C.grid.comm, find_sources(C.layout, C.shape, C.grid), transposed, below=1)
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:

@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     kept: tuple[np.ndarray, np.ndarray] | None = None
 
-    def of(self, xp: Any, x: Any) -> Any:
+    def read(self, xp: Any, x: Any) -> Any:
         """These elements of x: a view where slices allow it, else a copy."""
         part = xp.take(x, self.rows, self.cols)
         return part if self.kept is None else xp.pick(part, *self.kept)
@@ -93,12 +93,12 @@ class Trapezoid:
             lo = hi
 
 
-def meeting(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
+def intersect(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
     """The elements (i, j) that two blocks have in common, with i - j >= below, as positions in each block's array.
 
     below=None: all of them. None: there are no such elements.
     """
-    if _apart(here.rows, there.rows) or _apart(here.cols, there.cols):
+    if _are_apart(here.rows, there.rows) or _are_apart(here.cols, there.cols):
         return None
     rows, their_rows, m = here.rows.overlay(there.rows)
     cols, their_cols, n = here.cols.overlay(there.cols)
@@ -111,12 +111,12 @@ def meeting(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Tr
     return (Trapezoid(rows, cols, counts), Trapezoid(their_rows, their_cols, counts)) if counts.any() else None
 
 
-def _apart(one: IndexSet, other: IndexSet) -> bool:
+def _are_apart(one: IndexSet, other: IndexSet) -> bool:
     """Whether one ends before the other begins, or one is empty: a quick test, true of most pairs of many ranks' blocks."""
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
-def whole(block: Block) -> Trapezoid:
+def find_triangle(block: Block) -> Trapezoid:
     """The elements of a block on or below the diagonal, as positions in the block's array."""
     i, j = block.rows.indices(), block.cols.indices()
     return Trapezoid(slice(0, len(i)), slice(0, len(j)), np.searchsorted(j, i, "right"))
@@ -126,19 +126,19 @@ def pack(xp: Any, parts: Sequence[tuple[Any, Trapezoid]], flat: Any) -> None:
     """Copy the trapezoids of some arrays, one after another, into the one-dimensional array `flat`."""
     for x, trapezoid in parts:
         for piece in trapezoid.pieces():
-            front, flat = _front(flat, piece.shape)
-            xp.copy(front, piece.of(xp, x))
+            front, flat = _take_front(flat, piece.shape)
+            xp.copy(front, piece.read(xp, x))
 
 
 def unpack(xp: Any, flat: Any, x: Any, trapezoid: Trapezoid, beta: complex = 0) -> Any:
     """The reverse for one array: x = beta x + the first elements of flat, on the trapezoid; gives the rest of flat."""
     for piece in trapezoid.pieces():
-        front, flat = _front(flat, piece.shape)
+        front, flat = _take_front(flat, piece.shape)
         piece.write(xp, x, beta, front)
     return flat
 
 
-def _front(flat: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+def _take_front(flat: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """The first elements of flat as an array of this shape, and the rest of flat."""
     size = prod(shape)
     return flat[:size].reshape(*shape), flat[size:]

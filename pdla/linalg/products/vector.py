@@ -61,12 +61,12 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
     array([21, 43])
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
-    given = _agreed(comm, A, x, distributed, layout)
+    given = _agree(comm, A, x, distributed, layout)
     dtype, wanted = promote(A.dtype, given.dtype), layout or Layout(A.layout.rows)
     with collective_section(comm, "matvec"):
         if A.layout.partial and not can_cast_addends(A.dtype, dtype):
             A = sum_partials(A, A.layout.summed)
-        y: Any = _addends(A, _at_columns(A, given) if distributed else given, dtype)
+        y: Any = _multiply_local(A, _align(A, given) if distributed else given, dtype)
         if distributed:
             y = convert(sum_partials(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
@@ -75,7 +75,7 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
         return whole.astype(dtype, copy=False).reshape(whole.size)
 
 
-def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
+def _agree(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
     """Collective: check the call on each rank and compare the calls, vectors by a digest; gives x, a vector as an array."""
     call, error = "", None
     try:
@@ -102,14 +102,14 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
     checks.check_result(A, (A.shape[0], 1), A.dtype, None, layout)
 
 
-def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
+def _align(A: DistMatrix, x: DistMatrix) -> DistMatrix:
     """Collective: x in a layout whose rows are cut as A's columns are."""
     wanted = Layout(rows=A.layout.cols)
     x = sum_partials(x, wanted) if x.layout.partial else x
     return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else convert(x, wanted, A.grid)
 
 
-def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
+def _multiply_local(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
     """Give y as addends: partial along the axes that cut A's columns, and where A is.
 
     A conjugate A is not copied: conj(A) x is conj(A conj(x)).

@@ -16,7 +16,7 @@ import numpy as np
 from pdla.errors import LinAlgError
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.panels.factors import Factors, find_pivot_ratio
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
 from pdla.linalg.routines.right_looking import HEADER, HermitianFactorization, RightLooking
@@ -45,7 +45,7 @@ class CholeskyFactorization(HermitianFactorization):
         info, pivot, least, largest = numbers.tolist()
         if info:
             raise LinAlgError(f"the leading minor of order {info:.0f} is not positive definite (pivot {pivot:.3g})")
-        return X, pivot_ratio(least, largest)
+        return X, find_pivot_ratio(least, largest)
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         n = A.shape[0]
@@ -58,7 +58,7 @@ class CholeskyFactorization(HermitianFactorization):
         )
 
 
-    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+    def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: of the triangle that the plan reads."""
         reads, place = (A, plan.place) if plan.options.lower else (A.H, plan.adjoint_place)
         return Factors.of_cholesky(*self(reads, place, dtype, overwrite))
@@ -77,7 +77,7 @@ class Cholesky(RightLooking):
             if not info and not kernels.trtri(self.xp, L1) <= kernels.MAX_CONDITION:
                 number = 1
                 self.xp.copy(L1, A11)
-        return [info, number, *kernels.pivots(self.xp, A11)]
+        return [info, number, *kernels.find_pivot_range(self.xp, A11)]
 
     def solve_panel(self, L1: Any, header: np.ndarray, A21: Any, L21: Any) -> None:
         if header[1]:

@@ -11,7 +11,7 @@ import numpy as np
 from pdla.comm.agreement import collective_section
 from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.layout import Layout
-from pdla.linalg.panels.blocks import as_layout, dimensions, on_all_ranks, working_copy
+from pdla.linalg.panels.blocks import find_dimensions, make_working_copy, share_numbers, to_layout
 from pdla.linalg.panels.layers import make_communicators
 from pdla.linalg.plan.blocking import Place
 from pdla.linalg.plan.plan import FactorPlan
@@ -66,20 +66,20 @@ class Factorization(Routine):
     ) -> Any:
         """Collective: the same, unchecked."""
         with collective_section(A.grid.comm, self.what), within(find_workspace() or Workspace()):
-            X = working_copy(A, *place, dtype, overwrite)
+            X = make_working_copy(A, *place, dtype, overwrite)
             if part is not None:
                 reflect(X, part.lower, part.hermitian)
             if X.grid.active:
                 numbers = self.factor(X)
             else:
-                dimensions(X), make_communicators(X)  # in which idle ranks take part
+                find_dimensions(X), make_communicators(X)  # in which idle ranks take part
                 numbers = np.zeros(self.numbers(*A.shape))
-            numbers = settle(A.grid.comm, on_all_ranks(X.grid, numbers))
+            numbers = settle(A.grid.comm, share_numbers(X.grid, numbers))
         made = self.result(X, numbers)
         if layout is None:
             return made
         X, *more = made if isinstance(made, tuple) else (made,)
-        return (as_layout(X, layout, A.grid), *more) if more else as_layout(X, layout, A.grid)
+        return (to_layout(X, layout, A.grid), *more) if more else to_layout(X, layout, A.grid)
 
     def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
         """Collective, unchecked: what a plan of the factorization gives."""

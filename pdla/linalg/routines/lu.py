@@ -25,11 +25,11 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, count_workspace, dimensions
-from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.panels.blocks import Dimension, count_workspace, find_dimensions
+from pdla.linalg.panels.factors import Factors, find_pivot_ratio
 from pdla.linalg.panels.layers import Layers, merge
-from pdla.linalg.panels.panel import BlockColumns, Panel, Panels, Step, look_ahead, on_host
-from pdla.linalg.panels.rows import Permutation, RowExchange, as_of_random, pivots_of, possible
+from pdla.linalg.panels.panel import BlockColumns, Panel, Panels, Step, look_ahead, to_host
+from pdla.linalg.panels.rows import Permutation, RowExchange, clip_numbers, draw_pivot_rows, to_pivots
 from pdla.linalg.panels.tournament import choose_pivots, solve_l
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.plan import FactorPlan
@@ -66,24 +66,24 @@ class LUFactorization(Factorization):
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         rounds = ceil(log2(pr))
-        alone = rounds * (step.lapack(2 * w, w, 5 * w**3 / 3) + step.sent(0, w * w))
-        panel = step.lapack(rows + w, w, (rows + 2 * w / 3) * w * w) + step.touched(3 * (rows + w) * w)
-        below = step.lapack(w, cols, w * w * cols) / pr + step.touched(4 * w * cols)
-        wire = step.sent(1, (rows + w) * w) + step.sent(0, 2 * cols * w)
-        update = step.gemm(rows, cols, w) + READ * step.touched(rows * cols)  # all of it once a step: wide panels spare that
+        alone = rounds * (step.lapack(2 * w, w, 5 * w**3 / 3) + step.transfer(0, w * w))
+        panel = step.lapack(rows + w, w, (rows + 2 * w / 3) * w * w) + step.touch(3 * (rows + w) * w)
+        below = step.lapack(w, cols, w * w * cols) / pr + step.touch(4 * w * cols)
+        wire = step.transfer(1, (rows + w) * w) + step.transfer(0, 2 * cols * w)
+        update = step.gemm(rows, cols, w) + READ * step.touch(rows * cols)  # all of it once a step: wide panels spare that
         ahead = step.gemm(rows, w, w)
         # the tournament; pivots, then the rows exchanged; L11 and the next block of U; the panel
-        delay = rounds * step.message(0) + 2 * step.delay(0) + 2 * step.spread(0, w * w) + step.onward(1, (rows + w) * w)
+        delay = rounds * step.message(0) + 2 * step.delay(0) + 2 * step.spread(0, w * w) + step.next_arrival(1, (rows + w) * w)
         if step.layers > 1:  # a panel and its pivot rows are summed over layers, and sent, before the next layer's turn
-            delay += (step.layers - 1) * step.given(w * (rows + cols / pr))
-            delay += step.sent(1, ceil(log2(pc)) * rows * w) + step.sent(0, w * cols)
+            delay += (step.layers - 1) * step.addend(w * (rows + cols / pr))
+            delay += step.transfer(1, ceil(log2(pc)) * rows * w) + step.transfer(0, w * cols)
         return step.seconds(alone, panel, ahead, update + below, wire, delay)
 
     def numbers(self, m: int, n: int) -> int:
         return HEADER + min(m, n)
 
     def factor(self, X: DistMatrix) -> np.ndarray:
-        rows, cols = dimensions(X)
+        rows, cols = find_dimensions(X)
         layers = Layers.of(X, rows, cols)
         with np.errstate(over="ignore", invalid="ignore"):  # elements of U that leave the range are a fault, which the header tells
             return FlatLU(X, rows, cols).run() if layers is None else LayeredLU(X, layers).run()
@@ -91,7 +91,7 @@ class LUFactorization(Factorization):
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, int, float]:
         """L and U in one matrix, the pivots, the first fault of U's diagonal (see lapack.fault), and its least over its largest."""
         fault, least, largest = numbers[:HEADER].tolist()
-        return X, numbers[HEADER:].astype(np.int64), int(fault), pivot_ratio(least, largest)
+        return X, numbers[HEADER:].astype(np.int64), int(fault), find_pivot_ratio(least, largest)
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         (m, n), k = A.shape, min(A.shape)
@@ -103,7 +103,7 @@ class LUFactorization(Factorization):
             control=lambda made: (made[1].tolist(), *made[2:]),
         )
 
-    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+    def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: of A, or of a power of 2 times A where elements of U leave the range, and A is still there."""
         power, (X, pivots, fault, ratio) = 1.0, self(A, plan.place, dtype, overwrite, plan.reads)
         if fault < 0 and not overwrite:
@@ -154,7 +154,7 @@ class LUPanel(Step):
 
     def wait(self) -> None:
         super().wait()
-        self.header = self.walk.agree_on_header(self.row.numbers(lambda: self.walk.draw_header(self.k)), self.k)
+        self.header = self.walk.agree_on_header(self.row.read_header(lambda: self.walk.draw_header(self.k)), self.k)
         self.moved = Permutation.of_pivots(self.header[HEADER:].astype(np.int64), self.k * self.walk.block)
         self.exchange = RowExchange(self.walk.rows, *self.moved)
 
@@ -184,7 +184,7 @@ class FlatLU(BlockColumns):
         """Collective: update block column k by the panel before it, factor it, and start sending L1 along the grid rows."""
         if last is not None:
             self.update(last, self.cols.at[k].stop)
-        rows, cols = self.rows.tail[k], self.columns(k)
+        rows, cols = self.rows.tail[k], self.find_columns(k)
         row = self.row_panels.take(k, (slice(0, self.width(k)), rows.stop - rows.start), header=HEADER + self.width(k))
         panel = LUPanel(k, row, cols.stop, self)
         if row.mine:
@@ -206,13 +206,13 @@ class FlatLU(BlockColumns):
     def factor_by_tournament(self, L1: Any, A1: Any, k: int) -> Any:
         """Collective along the grid column: the same of a block column that is cut, by a tournament."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
-        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.heights(k))
-        fault, *winners = self.agree_on_rows(on_host(self.xp, won, lambda: np.array([0, *self.draw_rows(k)])), k)
-        pivots = pivots_of(np.array(winners, np.int64), first)
+        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.count_rows(k))
+        fault, *winners = self.agree_on_rows(to_host(self.xp, won, lambda: np.array([0, *self.draw_rows(k)])), k)
+        pivots = to_pivots(np.array(winners, np.int64), first)
         RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
         below = self.find_below(k)
         self.xp.copy(L1[below - i :], A1[below:])
-        if self.rows.here == root:
+        if self.rows.rank == root:
             self.xp.copy(L1[: len(factors)], factors)
         # L21 = A21 U11^-1
         solve_l(self.xp, factors, L1[below - i :])
@@ -220,7 +220,7 @@ class FlatLU(BlockColumns):
 
     def header(self, k: int, fault: int, U11: Any, pivots: np.ndarray) -> Any:
         """Local: of panel k, whose first fault is told from its own first row on."""
-        sizes = kernels.pivots(self.xp, U11)
+        sizes = kernels.find_pivot_range(self.xp, U11)
         return self.xp.asarray(np.array([fault + np.sign(fault) * k * self.block, *sizes, *pivots], self.a.dtype))
 
     def update(self, panel: LUPanel, end: int) -> None:
@@ -232,7 +232,7 @@ class FlatLU(BlockColumns):
         # A = P A
         panel.exchange.run(self.xp, A)
         # U12 = L11^-1 A12
-        if self.rows.here == self.rows.owner[k]:
+        if self.rows.rank == self.rows.owner[k]:
             U12 = A[i : i + w]
             kernels.trsm(self.xp, panel.L1[:w], U12, True, True)
         else:
@@ -246,9 +246,9 @@ class FlatLU(BlockColumns):
         """Collective along the grid column: move the rows of L's block columns, each once for all panels after it."""
         was = np.arange(self.rows.n)  # of block column k: which row, as panel k left them, becomes row i
         for k in reversed(range(self.count)):
-            if self.cols.here == self.cols.owner[k]:
+            if self.cols.rank == self.cols.owner[k]:
                 after = np.arange((k + 1) * self.block, self.rows.n)
-                RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.columns(k)])
+                RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.find_columns(k)])
             was = moved[k].rows(self.rows.n)[was]
 
     def find_below(self, k: int) -> int:
@@ -261,25 +261,25 @@ class FlatLU(BlockColumns):
         if not is_checking():
             return header
         header = settle(self.rows.comm, header, self.rows.owner[k])
-        first = possible(header[:1], -self.size, self.size + 1)
-        return np.array([*first, *header[1:HEADER], *possible(header[HEADER:], k * self.block, self.rows.n)])
+        first = clip_numbers(header[:1], -self.size, self.size + 1)
+        return np.array([*first, *header[1:HEADER], *clip_numbers(header[HEADER:], k * self.block, self.rows.n)])
 
     def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
         """Collective along the grid column, where results are checked: the fault and the winners of a tournament."""
         if not is_checking():
             return won.astype(np.int64)
         won = settle(self.rows.comm, won, self.rows.owner[k])
-        return np.array([*possible(won[:1], -self.size, self.size + 1), *possible(won[1:], k * self.block, self.rows.n)])
+        return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *clip_numbers(won[1:], k * self.block, self.rows.n)])
 
     def draw_rows(self, k: int) -> np.ndarray:
         """Local: pivot rows of panel k as of random elements, for arrays without data."""
         left = np.arange(k * self.block, self.rows.n)
-        sign = -1 if self.rows.here == self.rows.owner[k] else 1
-        return as_of_random(left, self.rows.owners(left), self.width(k), self.rows.here, sign)
+        sign = -1 if self.rows.rank == self.rows.owner[k] else 1
+        return draw_pivot_rows(left, self.rows.find_owners(left), self.width(k), self.rows.rank, sign)
 
     def draw_header(self, k: int) -> np.ndarray:
         """Local: the header of panel k as of random elements."""
-        return np.array([0, 1, 1, *pivots_of(self.draw_rows(k), k * self.block)], float)
+        return np.array([0, 1, 1, *to_pivots(self.draw_rows(k), k * self.block)], float)
 
 
 def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:

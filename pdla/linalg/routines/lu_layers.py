@@ -22,8 +22,8 @@ from pdla.comm.pending import Pending
 from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension
 from pdla.linalg.panels.layers import Layers, merge
-from pdla.linalg.panels.panel import Panel, Panels, on_host
-from pdla.linalg.panels.rows import ANY, Permutation, RowExchange, as_of_random, deviating, pivots_of, possible
+from pdla.linalg.panels.panel import Panel, Panels, to_host
+from pdla.linalg.panels.rows import ANY, Permutation, RowExchange, clip_numbers, draw_pivot_rows, extra_deviations, to_pivots
 from pdla.linalg.panels.tournament import choose_pivots, solve_l
 from pdla.linalg.verify import is_checking, settle
 from pdla.matmul.schedules.streams import multiply
@@ -46,45 +46,45 @@ class RowPlaces:
     def __init__(self, dimension: Dimension) -> None:
         self.dimension = dimension
         self.places, self.rows = np.arange(dimension.n), np.arange(dimension.n)
-        self.ranks: np.ndarray = dimension.owners(self.rows)
+        self.ranks: np.ndarray = dimension.find_owners(self.rows)
         self.indices: list[np.ndarray] = [np.flatnonzero(self.ranks == rank) for rank in range(dimension.parts)]
         self.pivots: list[int] = [0] * dimension.parts
 
     @property
     def heights(self) -> list[int]:
         """How many rows of each rank are left; in a dry run for any pivots at most."""
-        if deviating.get() == ANY:
+        if extra_deviations.get() == ANY:
             return [len(indices) for indices in self.indices]
         return [len(indices) - pivots for indices, pivots in zip(self.indices, self.pivots, strict=True)]
 
     @property
     def left(self) -> np.ndarray:
         """The rows that this rank has left, as they lie."""
-        here = self.dimension.here
+        here = self.dimension.rank
         return self.rows[self.indices[here][self.pivots[here] :]]
 
-    def as_of_random(self, count: int) -> np.ndarray:
+    def draw_pivot_rows(self, count: int) -> np.ndarray:
         """So many rows of those that are left, as pivots of random elements lie.
 
         In a dry run for any pivots those of other ranks: rows that are left travel in all later
         panels.
         """
         left = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
-        places, sign = np.concatenate(left), -1 if deviating.get() == ANY else 1
-        return as_of_random(self.rows[places], self.ranks[places], count, self.dimension.here, sign)
+        places, sign = np.concatenate(left), -1 if extra_deviations.get() == ANY else 1
+        return draw_pivot_rows(self.rows[places], self.ranks[places], count, self.dimension.rank, sign)
 
     def possible(self, rows: np.ndarray) -> np.ndarray:
         """These rows if they are some of those that are left; else, as of a message that erred, as many of those."""
-        numbers = possible(rows, 0, self.dimension.n)
+        numbers = clip_numbers(rows, 0, self.dimension.n)
         places = self.places[numbers]
-        left = self.dimension.places(places) >= np.array(self.pivots)[self.ranks[places]]
-        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.as_of_random(len(rows))
+        left = self.dimension.find_places(places) >= np.array(self.pivots)[self.ranks[places]]
+        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.draw_pivot_rows(len(rows))
 
     def take(self, rows: np.ndarray) -> Permutation:
         """Make these rows the next pivots; gives the permutation of this rank's own rows."""
         to, was = Permutation.of_exchanges([self._exchange_next(row) for row in rows.tolist()])
-        mine = self.ranks[to] == self.dimension.here
-        return Permutation(self.dimension.places(to[mine]), self.dimension.places(was[mine]))
+        mine = self.ranks[to] == self.dimension.rank
+        return Permutation(self.dimension.find_places(to[mine]), self.dimension.find_places(was[mine]))
 
     def _exchange_next(self, row: int) -> tuple[int, int]:
         was = int(self.places[row])
@@ -150,13 +150,13 @@ class LayeredLU:
             for k in range(self.count):
                 begin_step()
                 self._run_step(k)
-            pivots = pivots_of(self.winners, 0)
+            pivots = to_pivots(self.winners, 0)
             self._finish(Permutation.of_pivots(pivots).rows(self.rows.n))
         return np.concatenate([self.header, pivots])
 
     def _run_step(self, k: int) -> None:
         panel, known = None, None
-        if k % self.layers.count == self.layers.here:
+        if k % self.layers.count == self.layers.number:
             self._receive_upper()
             panel, known = self._factor_panel(k)
         self._continue_update(self._find_due(k))
@@ -196,7 +196,7 @@ class LayeredLU:
 
     def _find_after(self, k: int) -> int:
         """Where this rank's columns after panel k begin."""
-        return self.cols.at[k].start + (self._count_columns(k) if self.cols.here == self.cols.owner[k] else 0)
+        return self.cols.at[k].start + (self._count_columns(k) if self.cols.rank == self.cols.owner[k] else 0)
 
     def _view_column(self, k: int, first: int | None = None) -> Any:
         """Panel k, of rows from `first` on; by default of those that are left."""
@@ -229,18 +229,18 @@ class LayeredLU:
     def _update_and_send(self, k: int) -> None:
         """Bring block column k up to date, and give what this layer adds to it."""
         self._continue_update(k + 1)
-        if k < self.count and self.cols.here == self.cols.owner[k]:
-            self._send_addend(self._view_column(k), k, self.layers.earlier(k))
+        if k < self.count and self.cols.rank == self.cols.owner[k]:
+            self._send_addend(self._view_column(k), k, self.layers.list_earlier(k))
 
     def _send_addend(self, x: Any, k: int, layers: list[int]) -> None:
         """Start sending x to the layer of panel k, if this is one of the layers that do."""
-        if x.size and self.layers.here in layers:
-            self.layers.give(x, k)
+        if x.size and self.layers.number in layers:
+            self.layers.send_addend(x, k)
 
     def _add_addends(self, x: Any, layers: list[int]) -> None:
         """Add to x what these layers have there."""
         if x.size:
-            for addend, _ in self.layers.given(x, layers):
+            for addend, _ in self.layers.receive_addends(x, layers):
                 self.xp.add(x, addend)
 
     def _factor_panel(self, k: int) -> tuple[Panel, Known | None]:
@@ -251,16 +251,16 @@ class LayeredLU:
             panel.bcast()
             return panel, None
         x, rows = self._view_column(k), panel.blocks[0].T
-        self._add_addends(x, self.layers.earlier(k))
+        self._add_addends(x, self.layers.list_earlier(k))
         won, factors = choose_pivots(self.xp, self.rows, self.rows.owner[k], x, self.places.left, self.places.heights)
-        won = settle(self.rows.comm, on_host(self.xp, won, lambda: self._draw_rows(k)), self.rows.owner[k])
+        won = settle(self.rows.comm, to_host(self.xp, won, lambda: self._draw_rows(k)), self.rows.owner[k])
         fault, *winners = self._make_possible(won)
         fault += np.sign(fault) * k * self.cols.block
-        header = np.array([fault, *kernels.pivots(self.xp, factors), *winners])
+        header = np.array([fault, *kernels.find_pivot_range(self.xp, factors), *winners])
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
-        self.going.append(self.layers.comm.bcast(panel.header, self.layers.here))
+        self.going.append(self.layers.comm.bcast(panel.header, self.layers.number))
         numbers = np.array(winners, np.int64)
-        mine, moves = np.flatnonzero(self.places.ranks[numbers] == self.rows.here), self.places.take(numbers)
+        mine, moves = np.flatnonzero(self.places.ranks[numbers] == self.rows.rank), self.places.take(numbers)
         order = np.arange(height)
         order[moves.to - self.first] = moves.was - self.first
         self.xp.copy(rows, self.xp.take(x, order, ALL))
@@ -272,17 +272,17 @@ class LayeredLU:
 
     def _draw_rows(self, k: int) -> np.ndarray:
         """Local: a fault and pivot rows as of random elements, for arrays without data."""
-        return np.array([0.0, *self.places.as_of_random(self._count_columns(k))])
+        return np.array([0.0, *self.places.draw_pivot_rows(self._count_columns(k))])
 
     def _make_possible(self, won: np.ndarray) -> np.ndarray:
         """Local: a fault and pivot rows that can be, where results are checked."""
         if not is_checking():
             return won
-        return np.array([*possible(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
+        return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
 
     def _agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
         """Collective over all layers, where results are checked: the header on which all ranks act."""
-        return settle(self.layers.everyone, header, self.layers.root(k))
+        return settle(self.layers.everyone, header, self.layers.find_root(k))
 
     def _receive_header(self, k: int, panel: Panel | None) -> Known:
         """Collective: the header of panel k, in its layer from along the grid row, in others from that layer; take its rows."""
@@ -292,19 +292,19 @@ class LayeredLU:
         self.going.append(coming)
         if panel is None:
             message = coming.wait()
-        header = self._agree_on_header(on_host(self.xp, message, lambda: self._draw_header(k)), k)
+        header = self._agree_on_header(to_host(self.xp, message, lambda: self._draw_header(k)), k)
         return header, self.places.take(header[HEADER:].astype(np.int64))
 
     def _draw_header(self, k: int) -> np.ndarray:
         """Local: a header as of random elements."""
-        return np.array([0.0, 1.0, 1.0, *self.places.as_of_random(self._count_columns(k))])
+        return np.array([0.0, 1.0, 1.0, *self.places.draw_pivot_rows(self._count_columns(k))])
 
     def _move_pivots(self, to: np.ndarray, was: np.ndarray) -> int:
         """Put the new pivot rows before those that are left; gives where they begin."""
         for x in (self.a, *([] if self.update is None else [self.update.lower])):
             if len(to):
                 self.xp.put(x, to, ALL, self.xp.take(x, was, ALL))
-        first, self.first = self.first, self.places.pivots[self.rows.here]
+        first, self.first = self.first, self.places.pivots[self.rows.rank]
         return first
 
     def _solve_upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
@@ -312,18 +312,18 @@ class LayeredLU:
 
         mine: what the layer has of this rank's pivot rows;  ranks: which have the pivot rows, each
         """
-        self._add_addends(mine, self.layers.others(k))  # all, as what no layer has changed yet lies in one of them
+        self._add_addends(mine, self.layers.list_others(k))  # all, as what no layer has changed yet lies in one of them
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
         panel = self.col_panels.take(k, (slice(0, len(ranks)), mine.shape[1]), writes=len(mine) > 0)
-        self.xp.copy(panel.blocks[0][ends[self.rows.here] : ends[self.rows.here + 1]], mine)
+        self.xp.copy(panel.blocks[0][ends[self.rows.rank] : ends[self.rows.rank + 1]], mine)
         panel.bcast_parts({rank: (slice(ends[rank], ends[rank + 1]),) for rank in set(ranks.tolist())})
         upper = self.update.upper  # type: ignore[union-attr]
         self.xp.put(upper, np.argsort(ranks, kind="stable"), ALL, panel.wait().blocks[0])
         panel.release()
         kernels.trsm(self.xp, factors, upper, True, True)
-        for layer in range(self.layers.count) if self.rows.here == self.rows.owner[k] else ():
+        for layer in range(self.layers.count) if self.rows.rank == self.rows.owner[k] else ():
             columns = self._find_columns(layer, k)
-            own = layer == self.layers.here
+            own = layer == self.layers.number
             piece = self._view_row(k, columns) if own else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
             self.xp.copy(piece, self.xp.take(upper, ALL, columns - self._find_after(k)))
             if len(columns) and not own:
@@ -331,9 +331,9 @@ class LayeredLU:
 
     def _send_rows(self, k: int, mine: Any) -> None:
         """In another layer than panel k's: give what this one has of the pivot rows, and await rows of U in its own columns."""
-        self._send_addend(mine, k, self.layers.others(k))
-        columns = self._find_columns(self.layers.here, k)
-        if self.rows.here == self.rows.owner[k] and len(columns):
+        self._send_addend(mine, k, self.layers.list_others(k))
+        columns = self._find_columns(self.layers.number, k)
+        if self.rows.rank == self.rows.owner[k] and len(columns):
             piece = buffer(self.xp, (self._count_columns(k), len(columns)), self.a.dtype)
             self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._view_row(k, columns)))
 
@@ -349,7 +349,7 @@ class LayeredLU:
 
     def _finish(self, rows: np.ndarray) -> None:
         """Collective along the grid column: bring rows of L to their places, in this order; and await rows of U."""
-        for k, here, there in self.layers.own():
+        for k, here, there in self.layers.list_panels():
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
                 was, w, i = self.places.places[rows[to]], self._count_columns(k), self.rows.at[k].start

@@ -24,7 +24,7 @@ class Product(routine.Routine):
     def price(self, step: routine.StepCost) -> float:
         (pr, pc, *_), w = step.shape, step.width
         rows, cols = ceil(step.task.m / pr), ceil(step.task.n / pc)
-        wire = step.sent(1, rows * w) + step.sent(0, cols * w)
+        wire = step.transfer(1, rows * w) + step.transfer(0, cols * w)
         return step.seconds(0.0, 0.0, 0.0, step.gemm(rows, cols, w), wire, 0.0)
 
 

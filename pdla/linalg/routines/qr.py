@@ -27,9 +27,9 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, dimensions
+from pdla.linalg.panels.blocks import Dimension, find_dimensions
 from pdla.linalg.panels.panel import BlockColumns, Panel, Panels, Step, look_ahead
-from pdla.linalg.panels.reflectors import above, apply, clear, factor_cut, factor_whole
+from pdla.linalg.panels.reflectors import apply, clear, factor_distributed, factor_local, list_upper
 from pdla.linalg.panels.tournament import FAN
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.routine import GridShape
@@ -68,12 +68,12 @@ class QRFactorization(Factorization):
             return step.lapack(step.task.m, step.task.n, 2 * step.task.multiplications)
         rounds = ceil(log(pr, FAN)) if pr > 1 else 0
         alone = rounds * 2 * (step.lapack(FAN * w, w, 3 * FAN * w**3) + step.message(0, w * w)) + 2 * rounds * step.calls(8)
-        panel = step.lapack(rows + w, w, 3 * (rows + w) * w * w) + step.touched(3 * (rows + w) * w)
-        wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, cols * w)
+        panel = step.lapack(rows + w, w, 3 * (rows + w) * w * w) + step.touch(3 * (rows + w) * w)
+        wire = step.transfer(1, (rows + 2 * w) * w) + 2 * step.transfer(0, cols * w)
         update = step.gemm(w, cols, rows + w) + step.gemm(w, cols, w) + step.gemm(rows + w, cols, w)
-        update += READ * step.touched(rows * cols)
+        update += READ * step.touch(rows * cols)
         ahead = step.gemm(w, w, rows + w) + step.gemm(rows + w, w, w)
-        delay = step.onward(1, (rows + 2 * w) * w) + 2 * step.message(0, w * w) + (step.spread(0, 2 * w * w) if pr > 1 else 0)
+        delay = step.next_arrival(1, (rows + 2 * w) * w) + 2 * step.message(0, w * w) + (step.spread(0, 2 * w * w) if pr > 1 else 0)
         return step.seconds(alone, panel, ahead, update, wire, delay)
 
     def numbers(self, m: int, n: int) -> int:
@@ -81,7 +81,7 @@ class QRFactorization(Factorization):
 
     def factor(self, X: DistMatrix) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return FlatQR(X, *dimensions(X)).run()
+            return FlatQR(X, *find_dimensions(X)).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, float, float]:
         """R and reflections in one matrix, tau, and the least and the largest of R's diagonal."""
@@ -124,11 +124,11 @@ class Forming(routine.Routine):
         w, rows, cols = step.width, step.rows, step.cols
         if step.shape == (1, 1):
             return step.lapack(step.task.m, step.task.n, 2 * step.task.multiplications)
-        panel = step.gemm(w, w, rows + w) + step.message(0, 2 * w * w) + step.touched(2 * (rows + w) * w)
+        panel = step.gemm(w, w, rows + w) + step.message(0, 2 * w * w) + step.touch(2 * (rows + w) * w)
         alone = step.lapack(w, w, w**3 / 3)
-        wire = step.sent(1, (rows + 2 * w) * w) + 2 * step.sent(0, (cols + w) * w)
+        wire = step.transfer(1, (rows + 2 * w) * w) + 2 * step.transfer(0, (cols + w) * w)
         update = step.gemm(w, cols + w, rows + w) + step.gemm(w, cols + w, w) + step.gemm(rows + w, cols + w, w)
-        return step.seconds(alone, panel, 0.0, update + READ * step.touched(rows * cols), wire, step.message(0, 2 * cols * w))
+        return step.seconds(alone, panel, 0.0, update + READ * step.touch(rows * cols), wire, step.message(0, 2 * cols * w))
 
 
 FORMING = Forming()
@@ -186,22 +186,22 @@ class FlatQR(Reflectors):
         """Collective: update block column k by the panel before it, factor it, and start sending V and T along the grid rows."""
         if last is not None:
             self.update(last, self.cols.at[k].stop)
-        rows, cols = self.rows.tail[k], self.columns(k)
+        rows, cols = self.rows.tail[k], self.find_columns(k)
         panel = self.take(k, cols.stop)
         if panel.row.mine:
             A1 = self.a[rows, cols]
             self.xp.copy(panel.V, A1)
             if self.rows.comm is None:
                 # A1 = Q_k R11
-                T, sizes, R = factor_whole(self.xp, panel.V)
+                T, sizes, R = factor_local(self.xp, panel.V)
             else:
-                T, sizes, R = factor_cut(self.xp, self.rows, self.rows.owner[k], panel.V, self.heights(k))
+                T, sizes, R = factor_distributed(self.xp, self.rows, self.rows.owner[k], panel.V, self.count_rows(k))
             self.xp.copy_all(((panel.T, T), (panel.sizes, sizes)))
         panel.row.bcast()
         if panel.row.mine:
             self.xp.copy(A1, panel.V)
-            if self.rows.here == self.rows.owner[k]:
-                places = above(R.shape[1])
+            if self.rows.rank == self.rows.owner[k]:
+                places = list_upper(R.shape[1])
                 self.xp.place(A1, *places, self.xp.pick(R, *places))
         return panel
 
@@ -219,7 +219,7 @@ class Product(Reflectors):
     """
 
     def __init__(self, X: DistMatrix, tau: np.ndarray, lower: int = 0) -> None:
-        rows, cols = dimensions(X)
+        rows, cols = find_dimensions(X)
         super().__init__(X, replace(rows, n=rows.n - lower) if lower else rows, cols)
         self.tau, self.a = tau, self.a[lower:]
 
@@ -235,8 +235,8 @@ class Product(Reflectors):
         """Collective: start sending V and T along the grid rows."""
         panel, w = self.take(k), self.width(k)
         if panel.row.mine:
-            self.xp.copy(panel.V, self.a[self.rows.tail[k], self.columns(k)])
-            if self.rows.here == self.rows.owner[k]:
+            self.xp.copy(panel.V, self.a[self.rows.tail[k], self.find_columns(k)])
+            if self.rows.rank == self.rows.owner[k]:
                 clear(self.xp, panel.V)
             # T^-1 is V^H V above the diagonal, and 1 / tau on it
             gram = buffer(self.xp, (w, w), self.a.dtype)

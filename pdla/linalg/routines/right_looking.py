@@ -23,12 +23,12 @@ from pdla.comm.cache import find_or_make
 from pdla.comm.clock import begin_step
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.linalg.panels.blocks import Dimension, dimensions
+from pdla.linalg.panels.blocks import Dimension, find_dimensions
 from pdla.linalg.panels.layers import Layers, merge
 from pdla.linalg.panels.panel import Panel, Panels, Step, look_ahead
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.routine import GridShape
-from pdla.linalg.products.rank_k import LEAF, below
+from pdla.linalg.products.rank_k import LEAF, multiply_below
 from pdla.linalg.routines.factorization import Factorization
 from pdla.linalg.verify import is_checking
 from pdla.matmul.schedules.streams import multiply
@@ -53,16 +53,16 @@ class HermitianFactorization(Factorization):
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         alone = step.lapack(w, w, w**3 / 3) * (1 if step.last else 2)
-        wire = step.sent(0, w * w / pc) + step.sent(1, rows * w) + step.sent(0, cols * w)
+        wire = step.transfer(0, w * w / pc) + step.transfer(1, rows * w) + step.transfer(0, cols * w)
         facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
-        corner = step.onward(0, w * w) * (0 if step.last else 2) + (facing - 1) * step.message(0, w * w)
-        along = step.onward(1, rows * w)
+        corner = step.next_arrival(0, w * w) * (0 if step.last else 2) + (facing - 1) * step.message(0, w * w)
+        along = step.next_arrival(1, rows * w)
         if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
-            wire += (step.layers - 1) * step.given((rows + w) * w) / pc
-            along = step.given((rows + w) * w) + (along + step.sent(0, cols * w)) / step.layers
-        rest = step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touched(2 * cols * w) + step.calls((rows + cols) // w)
+            wire += (step.layers - 1) * step.addend((rows + w) * w) / pc
+            along = step.addend((rows + w) * w) + (along + step.transfer(0, cols * w)) / step.layers
+        rest = step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touch(2 * cols * w) + step.calls((rows + cols) // w)
         ahead = step.gemm(rows, w, w)
-        return step.seconds(alone, ahead + step.touched(2 * rows * w), ahead, rest, wire, corner + along)
+        return step.seconds(alone, ahead + step.touch(2 * rows * w), ahead, rest, wire, corner + along)
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
         A = super().draw(n, grid, layout, dtype)
@@ -92,7 +92,7 @@ class LPanel(Step):
 
     def wait(self) -> None:
         super().wait()
-        self.header = self.row.numbers(self.unknown)
+        self.header = self.row.read_header(self.unknown)
         self.stop = bool(self.header[0]) and not is_checking()  # a header that erred must not part the ranks of a checked call
 
 
@@ -126,7 +126,7 @@ class RightLooking(ABC):
         self.xp.copy(to, L21, True)
 
     def __init__(self, L: DistMatrix) -> None:
-        self.xp, (self.rows, self.cols) = L.xp, dimensions(L)
+        self.xp, (self.rows, self.cols) = L.xp, find_dimensions(L)
         self.layers: Layers | None = Layers.of(L, self.rows, self.cols)
         self.a: Any = L.stored if self.layers is None else self.layers.a
         (height, width), block = self.a.shape, self.cols.block
@@ -147,7 +147,7 @@ class RightLooking(ABC):
             header = self.factor() if self.layers is None else self.factor_layers(self.layers)
         if not header[0]:
             self.clear_upper()
-        return np.concatenate([header, self.found]) if self.layers is None else self.layers.end(header)
+        return np.concatenate([header, self.found]) if self.layers is None else self.layers.write_back(header)
 
     def factor(self) -> np.ndarray:
         """Collective: all panels, one after another."""
@@ -202,7 +202,7 @@ class RightLooking(ABC):
             A21, L21 = self.a[self.rows.tail[panel.k + 1], self.cols.at[panel.k]], row.blocks[0]
             self.xp.copy(row.header, col.wait().header)
             if L21.size:
-                panel.header = col.numbers(panel.unknown)
+                panel.header = col.read_header(panel.unknown)
                 self.solve_panel(col.blocks[1], panel.header, A21, L21)
         row.bcast()
         if self.cols.comm is None:
@@ -228,14 +228,14 @@ class RightLooking(ABC):
         """Local: for block columns `first` to `end` the rows from each rank of the grid column, and the copies made here."""
         parts: dict[int, list[slice]] = {}
         copies, begin = [], self.cols.tail[k + 1].start
-        for block in self.cols.after(first - 1):
+        for block in self.cols.list_after(first - 1):
             if block < end:
                 owner, cols = self.rows.owner[block], self.cols.at[block]
                 start, pieces = cols.start - begin, parts.setdefault(owner, [])
                 if pieces and pieces[-1].stop == start:
                     start = pieces.pop().start  # what is in one piece need not be packed
                 pieces.append(slice(start, cols.stop - begin))
-                if self.rows.here == owner:
+                if self.rows.rank == owner:
                     copies.append((cols, self.rows.at[block]))
         return parts, copies
 
@@ -249,7 +249,7 @@ class RightLooking(ABC):
         panel.col.wait()
         rows, cols = self.rows.tail[first], self.cols.tail[first]
         L21_rows, L21_cols, counts = panel.L21_rows(rows), panel.L21_cols(cols), self.counts[rows] - cols.start
-        below(self.xp, L21_rows, L21_cols, self.a[rows, cols], counts, -1, beta=1, leaf=self.rows.block)
+        multiply_below(self.xp, L21_rows, L21_cols, self.a[rows, cols], counts, -1, beta=1, leaf=self.rows.block)
 
     def factor_layers(self, layers: Layers) -> np.ndarray:
         """Collective: this layer's panels.
@@ -262,7 +262,7 @@ class RightLooking(ABC):
             if k >= count:
                 break
             begin_step()
-            mine = self.cols.here == self.cols.owner[k]
+            mine = self.cols.rank == self.cols.owner[k]
             if mine:
                 # A1 -= what other layers have subtracted from it
                 header = layers.add_all(self.view_addend(k), k, header)
@@ -272,10 +272,10 @@ class RightLooking(ABC):
             near = min((k // layers.count + 1) * layers.count, self.cols.count)
             if mine:
                 self.send_faces(panel, near).wait()
-                self.send_addends(layers, panel, range(k + 1, near), panel.col.numbers(panel.unknown))
+                self.send_addends(layers, panel, range(k + 1, near), panel.col.read_header(panel.unknown))
             panel.wait()
             header = panel.header
-            count = layers.until(count, header)
+            count = layers.count_steps(count, header)
             self.send_faces(panel, self.cols.count).wait()
             self.send_addends(layers, panel, range(near, min(k + layers.count, count)), header)
             self.update_trailing(panel, min(k + layers.count, self.cols.count))
@@ -285,10 +285,10 @@ class RightLooking(ABC):
 
     def send_addends(self, layers: Layers, panel: LPanel, blocks: range, header: np.ndarray) -> None:
         """Local: update block columns by a panel, and start sending them to the layers that wait for them."""
-        for k in range(blocks.start, layers.until(blocks.stop, header)):
-            if self.cols.here == self.cols.owner[k]:
+        for k in range(blocks.start, layers.count_steps(blocks.stop, header)):
+            if self.cols.rank == self.cols.owner[k]:
                 self.update(panel, self.rows.tail[k], self.cols.at[k])
-                layers.give(self.view_addend(k), k, header)
+                layers.send_addend(self.view_addend(k), k, header)
 
     def view_addend(self, k: int) -> Any:
         """A layer's addend to panel k."""

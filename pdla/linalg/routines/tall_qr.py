@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, timed
 from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, as_layout, count_workspace, on_all_ranks
+from pdla.linalg.panels.blocks import Dimension, count_workspace, share_numbers, to_layout
 from pdla.linalg.panels.reflectors import factor_tree
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.blocking import Place
@@ -60,16 +60,16 @@ class TallQR(Routine):
         sums = step.message(0, 2 * n * n * (1 - 1 / ranks)) + 4 * ceil(log2(ranks)) * step.message(0)
         return 2 * (gram + divide + sums)
 
-    def stays(self, A: Any) -> bool:
+    def keeps_layout(self, A: Any) -> bool:
         """Where rows are cut over all ranks of A's grid, and columns are not cut."""
         rows, cols = (effective(cuts, A.grid.sizes) for cuts in (A.layout.rows, A.layout.cols))
         ranks = prod(A.grid.sizes[cut.axis] for cut in rows)
         return not cols and not A.layout.partial and not A.transposed and not A.conjugated and ranks == A.grid.size
 
-    def blocking_of(self, A: Any) -> tuple[GridShape, int]:
-        return self.blockings(A.shape[0], A.grid.size)[0]
+    def find_blocking(self, A: Any) -> tuple[GridShape, int]:
+        return self.list_blockings(A.shape[0], A.grid.size)[0]
 
-    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+    def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
         """Rows over all ranks, a block each."""
         return (((ranks, 1), max(1, ceil(m / ranks))),)
 
@@ -81,7 +81,7 @@ class TallQR(Routine):
         comm = A.grid.comm
         with collective_section(comm, "a QR factorization"), within(find_workspace() or Workspace()):
             X = A if A.dtype == dtype else count_workspace(cast(A, dtype))
-            X, n = as_layout(X, *place), A.shape[1]
+            X, n = to_layout(X, *place), A.shape[1]
             axes = axes_of(effective(X.layout.rows, X.grid.sizes))
             group = X.grid[axes] if axes else None
             if X.grid.active:
@@ -89,7 +89,7 @@ class TallQR(Routine):
                     x, inverse, R = _factor(X.xp, X.stored, group)
             else:
                 x, inverse, R = X.stored, *(X.xp.empty((0, 0), dtype) for _ in range(2))
-            whole = bool(on_all_ranks(X.grid, np.array([float(inverse is None)]))[0])
+            whole = bool(share_numbers(X.grid, np.array([float(inverse is None)]))[0])
         made, R = DistMatrix(x, X.shape, X.grid, X.layout), DistMatrix(R, (n, n), X.grid, Layout())
         return made, None if whole else DistMatrix(inverse, (n, n), X.grid, Layout()), R
 
@@ -159,6 +159,6 @@ def _factor_tree(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
     xp.copy(Q, q)
     R = xp.empty((n, n), x.dtype)
     xp.scale(R, 0)
-    if rows.here == 0:
+    if rows.rank == 0:
         xp.copy(R[: len(r)], r)
     return Q, rows.bcast(R, 0).wait()

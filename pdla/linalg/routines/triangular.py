@@ -28,14 +28,21 @@ from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, count_workspace, diagonal, dimensions, square_blocks, working_copy
-from pdla.linalg.panels.factors import Factors, pivot_ratio
+from pdla.linalg.panels.blocks import (
+    Dimension,
+    count_workspace,
+    find_dimensions,
+    is_in_square_blocks,
+    make_working_copy,
+    pick_diagonal,
+)
+from pdla.linalg.panels.factors import Factors, find_pivot_ratio
 from pdla.linalg.panels.panel import Extent, Panel, Panels, Step, look_ahead
 from pdla.linalg.plan import routine
-from pdla.linalg.plan.blocking import Place, best_place
+from pdla.linalg.plan.blocking import Place, choose_place
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape, Routine
-from pdla.linalg.products.rank_k import below
+from pdla.linalg.products.rank_k import multiply_below
 from pdla.linalg.verify import settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
@@ -77,18 +84,19 @@ class TriangularSystem(Routine):
         w, rows, cols, (pr, pc) = step.width, step.rows, step.cols, step.shape
         solved = step.lapack(w, cols, w * w * cols)
         if step.task.n <= FEW:
-            wire, rest = step.sent(0, w * cols) + step.sent(1, w * cols / pr), step.gemm(rows, cols, w)
+            wire, rest = step.transfer(0, w * cols) + step.transfer(1, w * cols / pr), step.gemm(rows, cols, w)
             return step.seconds(solved, rest, 0.0, 0.0, wire, step.delay(0) + step.delay(1))
-        wire = step.sent(1, (rows + w / pr) * w) + step.sent(0, cols * w)
+        wire = step.transfer(1, (rows + w / pr) * w) + step.transfer(0, cols * w)
         # of what is done alone a rank does its part each pr-th step, where a factorization's does it each pc-th
-        busy = step.gemm(rows, cols, w) + step.touched((rows + w) * w) + solved / pr - solved / pc
+        busy = step.gemm(rows, cols, w) + step.touch((rows + w) * w) + solved / pr - solved / pc
         ahead = step.gemm(min(rows, w), cols, w)
-        return step.seconds(solved, 0.0, ahead, busy, wire, max(step.onward(0, cols * w), step.onward(1, (rows + w / pr) * w)))
+        delay = max(step.next_arrival(0, cols * w), step.next_arrival(1, (rows + w / pr) * w))
+        return step.seconds(solved, 0.0, ahead, busy, wire, delay)
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
         return super().draw(n, grid, layout, dtype) + eye(n, grid, layout, dtype=dtype) * n
 
-    def factors_of(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
+    def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Local: A itself, of which the plan says what is read."""
         assert plan.reads is not None
         return Factors(A, ((False, plan.reads),))
@@ -104,9 +112,9 @@ def count_columns(B: Any) -> int:
 
 def to_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
     """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy at this place; None: the cheapest."""
-    if square_blocks(A) and A.dtype == dtype:
+    if is_in_square_blocks(A) and A.dtype == dtype:
         return A
-    return working_copy(A, *(place or best_place(TRIANGULAR, A, None, dtype)), dtype)
+    return make_working_copy(A, *(place or choose_place(TRIANGULAR, A, None, dtype)), dtype)
 
 
 def check_diagonal(T: DistMatrix) -> float:
@@ -117,7 +125,7 @@ def check_diagonal(T: DistMatrix) -> float:
     comm, n = T.grid.comm, T.shape[0]
     with collective_section(comm, "a diagonal"):
         T = sum_partials(T, T.layout.summed) if T.layout.partial else T
-        numbers, elements = diagonal(T)
+        numbers, elements = pick_diagonal(T)
         with np.errstate(over="ignore"):
             sizes = np.abs(elements.astype(complex))
         mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
@@ -127,7 +135,7 @@ def check_diagonal(T: DistMatrix) -> float:
     first, least, largest = np.abs(settle(comm, comm.xp.host_or(extremes, np.array([n, 1, 1])))).tolist()
     if first < n:
         raise LinAlgError(f"the triangular matrix is singular: element ({int(first)}, {int(first)}) of its diagonal is 0")
-    return pivot_ratio(least, largest) if n else 1.0
+    return find_pivot_ratio(least, largest) if n else 1.0
 
 
 def lay_out(T: DistMatrix, few: bool) -> Layout:
@@ -156,11 +164,11 @@ def place_on_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
     """
     if isinstance(b, DistMatrix) and b.layout.rows == T.layout.rows:
         return b
-    (rows, cols), layout, shape = dimensions(T), Layout.trust(T.layout.rows, ()), b.shape
+    (rows, cols), layout, shape = find_dimensions(T), Layout.trust(T.layout.rows, ()), b.shape
     x = T.xp.empty(local_shape(shape, layout, T.grid), dtype)
     T.xp.scale(x, 0)
     for k in rows.mine if T.grid.active else ():
-        if cols.owner[k] == cols.here:
+        if cols.owner[k] == cols.rank:
             was = b.stored[cols.at[k]] if isinstance(b, DistMatrix) else b[k * rows.block : k * rows.block + rows.width[k]]
             T.xp.copy(x[rows.at[k]], was.astype(dtype, copy=False))
     return count_workspace(DistMatrix(x, shape, T.grid, layout))
@@ -181,11 +189,12 @@ def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
 
 def locate_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Local: the places of rows of this rank's diagonal blocks; of all ranks one after another the rows, and their ends."""
-    (rows, cols), n, grid = dimensions(T), np.arange(T.shape[0]), T.grid
-    owners = {axes_of(effective(cuts, grid.sizes)): each.owners(n) for each, cuts in ((rows, T.layout.rows), (cols, T.layout.cols))}
+    (rows, cols), n, grid = find_dimensions(T), np.arange(T.shape[0]), T.grid
+    both = ((rows, T.layout.rows), (cols, T.layout.cols))
+    owners = {axes_of(effective(cuts, grid.sizes)): each.find_owners(n) for each, cuts in both}
     ranks = grid.ranks[tuple(owners.get((axis,), np.zeros_like(n)) for axis in grid.axes)]
     mine, counts = n[ranks == grid.comm.rank], np.bincount(ranks, minlength=grid.comm.size)
-    return rows.places(mine), np.argsort(ranks, kind="stable"), [0, *np.cumsum(counts).tolist()]
+    return rows.find_places(mine), np.argsort(ranks, kind="stable"), [0, *np.cumsum(counts).tolist()]
 
 
 class XBlock(Step):
@@ -219,7 +228,7 @@ class Substitution:
     def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
-        self.rows, self.cols = dimensions(T)
+        self.rows, self.cols = find_dimensions(T)
         self.counts: np.ndarray | None = None  # of how many columns each row is worked out, where these are not as many in a panel
         self.widths: Sequence[int] = [self.x.shape[1]] * self.rows.count  # of how many columns each block is worked out
         steps = range(self.rows.count if T.grid.active else 0)
@@ -265,7 +274,7 @@ class Substitution:
         """Solve T11 X1 = B1, and start sending X1 along the grid column."""
         rows, cols = self.rows.at[k], slice(0, self.widths[k])
         X1 = self.x[rows, cols]
-        if self.rows.here == self.rows.owner[k]:
+        if self.rows.rank == self.rows.owner[k]:
             kernels.trsm(self.xp, T.rows(rows), X1, self.lower, self.unit)
         X = self.col_panels.send(k, (slice(0, self.rows.width[k]), cols.stop), X1)
         return XBlock(k, T, X, cols, self.find_rest(k))
@@ -276,7 +285,7 @@ class Substitution:
         if self.counts is None:
             multiply(self.xp, T21, X1, self.x[rows, block.cols], -1, 1)
         else:
-            below(self.xp, T21, X1.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
+            multiply_below(self.xp, T21, X1.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
 
     def find_rest(self, k: int) -> slice:
         """The rows of T21 on this rank."""
@@ -298,14 +307,14 @@ class Substitution:
         At first B is on the first rank of a grid row or, at_diagonal, on the rank that solves each
         block; the others have 0.
         """
-        if self.cols.here and not at_diagonal:
+        if self.cols.rank and not at_diagonal:
             self.xp.scale(self.x, 0)
         with self.col_panels:
             for k in self.steps:
                 begin_step()
                 if k != self.steps[0] or not at_diagonal:
                     self.sum_addends(k)
-                if self.cols.here == self.cols.owner[k]:
+                if self.cols.rank == self.cols.owner[k]:
                     # X1 = T11^-1 B1
                     block = self.solve_diagonal(k, self.row_panels.view(*self.view_panel(k), self.conjugated))
                     block.wait()
@@ -316,8 +325,8 @@ class Substitution:
     def sum_addends(self, k: int) -> None:
         """Collective along the grid row: B1 on the rank that has T11, all addends; the others then have 0 there."""
         owner, x = self.cols.owner[k], self.x[self.rows.at[k]]
-        if self.cols.comm is None or self.rows.here != self.rows.owner[k] or not x.size:
+        if self.cols.comm is None or self.rows.rank != self.rows.owner[k] or not x.size:
             return
         self.cols.comm.reduce(x, owner).wait()
-        if self.cols.here != owner:
+        if self.cols.rank != owner:
             self.xp.scale(x, 0)

@@ -35,7 +35,7 @@ from pdla.errors import LinAlgError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, dimensions
+from pdla.linalg.panels.blocks import Dimension, find_dimensions
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.routine import GridShape
@@ -59,7 +59,7 @@ class Tridiagonalization(Factorization):
 
     name, what = "tridiagonal", "a reduction to tridiagonal form"
     about = "reduce a random symmetric matrix to tridiagonal form by Householder's reflections"
-    algorithm, hasty = "Householder, one stage", True
+    algorithm, short_steps = "Householder, one stage", True
 
     def multiplications(self, m: int, n: int) -> float:
         return 2 * n**3 / 3
@@ -71,16 +71,16 @@ class Tridiagonalization(Factorization):
         w, n, ranks = step.width, step.cols, prod(step.shape)
         alone = ranks == 1 or n <= SMALL
         # A v reads a triangle, and the corrections read the panel's columns
-        column = step.touched(n * n / (4 if alone else 4 * ranks)) + step.touched(n * PANEL / 2)
+        column = step.touch(n * n / (4 if alone else 4 * ranks)) + step.touch(n * PANEL / 2)
         update = step.gemm(n + w, max(1, n // 2 if alone else n // (2 * ranks)), 2 * w)
         messages = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
         return w * column + update + messages
 
-    def stays(self, A: Any) -> bool:
+    def keeps_layout(self, A: Any) -> bool:
         """Never: a copy of one triangle is worked on."""
         return False
 
-    def blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
+    def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
         """Rows of the transpose over all ranks, in turns."""
         return (((ranks, 1), max(1, min(BLOCK, -(-m // ranks)))),)
 
@@ -172,7 +172,7 @@ class Tridiagonal:
 
     def __init__(self, X: DistMatrix) -> None:
         R = X.T
-        self.xp, self.n, self.cols, self.stored = R.xp, R.shape[0], dimensions(R)[1], R.stored
+        self.xp, self.n, self.cols, self.stored = R.xp, R.shape[0], find_dimensions(R)[1], R.stored
         self.comm = self.cols.comm
         if self.comm is None:  # all of it is here: one block
             self.cols = Dimension(self.n, BLOCK)
@@ -210,7 +210,7 @@ class Tridiagonal:
     def list_blocks(self, begin: int) -> list[tuple[int, slice]]:
         """Local: this rank's columns from number `begin` on: of each block the number of the first, and their places."""
         cols, found = self.cols, []
-        for k in cols.after(begin // cols.block - 1):
+        for k in cols.list_after(begin // cols.block - 1):
             first = max(begin, k * cols.block)
             found.append((first, slice(cols.at[k].start + first - k * cols.block, cols.at[k].stop)))
         return found
@@ -273,12 +273,12 @@ class Tridiagonal:
                 # V and W side by side: VW = (v0 w0 v1 w1 ...)
                 VW, WV = (buffer(xp, (2 * w, height), self.a.dtype).T for _ in range(2))
                 xp.scale(VW, 0)
-                later = cols.after(k - 1)
+                later = cols.list_after(k - 1)
                 rest = calls[begins[-len(later)] :] if later else []
                 for c in self.comm.sample(range(w)):  # type: ignore[union-attr]
                     self.reduce_column(j, c, panel, VW, rest)
                 self.slots.release()
-                if cols.owner[k] == cols.here:
+                if cols.owner[k] == cols.rank:
                     at = cols.at[k].start + j - k * cols.block
                     xp.copy(self.a[j + 1 :, at : at + w], VW[1:, ::2])
                 # A -= V W^H + W V^H, the next panel first; WV is the conjugate of (w0 v0 w1 v1 ...)
@@ -286,7 +286,7 @@ class Tridiagonal:
                     xp.copy(WV[:, into::2], VW[:, out::2], True)
                 blocks, ahead = self.list_blocks(j + w), slice(0, 0)
                 if after is not None:
-                    if cols.owner[after[0] // cols.block] == cols.here:
+                    if cols.owner[after[0] // cols.block] == cols.rank:
                         ahead = slice(0, after[1])
                         self.update(j, VW, WV, *blocks[0], ahead)
                     coming = self.send(*after)
@@ -298,7 +298,7 @@ class Tridiagonal:
     def send(self, j: int, w: int) -> Pending:
         """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
         k, height = j // self.cols.block, self.n - j
-        mine = self.cols.owner[k] == self.cols.here
+        mine = self.cols.owner[k] == self.cols.rank
         message = self.slots.take(w * height, mine)
         if mine:
             at = self.cols.at[k].start + j - k * self.cols.block
@@ -317,7 +317,7 @@ class Tridiagonal:
         self.e.append(beta)
         self.tau.append(tau)
         # y = - V (W^H v) - W (V^H v), of this rank's share of V and W, which are in its cache now
-        lo, hi = c * cols.here // cols.parts, c * (cols.here + 1) // cols.parts
+        lo, hi = c * cols.rank // cols.parts, c * (cols.rank + 1) // cols.parts
         if lo < hi:
             part = VW[rows, 2 * lo : 2 * hi]
             y[...] = part @ -exchange_pairs(xp.reinterpret(part.T @ xp.reinterpret(v, True), True))
@@ -345,12 +345,12 @@ class Tridiagonal:
         xp, comm, cols, size = self.xp, self.comm, self.cols, self.n - j
         if comm is None:
             return kernels.sytrd(xp, self.a)
-        owners = cols.owners(np.arange(j, self.n))
+        owners = cols.find_owners(np.arange(j, self.n))
         numbers = [np.flatnonzero(owners == rank) for rank in range(cols.parts)]
-        mine = numbers[cols.here]
+        mine = numbers[cols.rank]
         part = self.a[j:, self.a.shape[1] - len(mine) :].T
         boxes = {rank: buffer(xp, (len(which), size), self.a.dtype) for rank, which in enumerate(numbers) if rank and len(which)}
-        first = cols.here == 0
+        first = cols.rank == 0
         there, here = ({}, boxes) if first else ({0: part} if len(mine) else {}, {})
         comm.alltoall(there, here).wait()
         made = np.zeros(size), np.zeros(max(0, size - 1)), np.zeros(max(0, size - 1), complex)

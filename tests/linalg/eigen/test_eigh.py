@@ -153,7 +153,7 @@ def test_all_vectors_on_one_rank_are_lapacks(dtype, monkeypatch):
     # the fastest blocking of a size is kept: no other test has this one
     a, calls, lapacks = hermitian(43, dtype), [], module.kernels.syevd
     monkeypatch.setattr(module.kernels, "syevd", lambda xp, x: calls.append(len(x)) or lapacks(xp, x))
-    monkeypatch.setattr(type(tridiagonal.TRIDIAGONAL), "blockings", lambda self, m, ranks: (((1, 1), max(1, m)),))
+    monkeypatch.setattr(type(tridiagonal.TRIDIAGONAL), "list_blockings", lambda self, m, ranks: (((1, 1), max(1, m)),))
     for large, idle, lower, options in (
         (43, 0, False, {}), (43, 2, True, {"overwrite_a": True}), (42, 1, True, {}), (43, 1, True, {"subset_by_index": (0, 42)}),
     ):

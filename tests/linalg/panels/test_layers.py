@@ -21,7 +21,7 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, inv, plan_cholesky, plan_solve, solve
-from pdla.linalg.panels.blocks import depth_of, dimensions, in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks, find_depth_axis, find_dimensions
 
 GRIDS = [(2, 2, 2), (2, 3, 2), (3, 2, 3), (2, 2, 4), (2, 2, 5)]
 
@@ -83,7 +83,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(grid):
     n = b * 30
 
     def program(comm):
-        A = pdla.from_function(lambda i, j: 50.0 * (i == j), (n, n), pdla.ProcessGrid(grid, comm=comm), in_blocks(grid, b))
+        A = pdla.from_function(lambda i, j: 50.0 * (i == j), (n, n), pdla.ProcessGrid(grid, comm=comm), cut_in_blocks(grid, b))
         with pdla.record() as ledger:
             cholesky(A)
         return ledger.bytes_received, ledger.messages, ledger.flops
@@ -101,7 +101,8 @@ def test_four_layers_spare_words(ranks, flat, deep, times):
     assert cholesky_words(n, flat, b) > times * cholesky_words(n, deep, b)
 
     def program(comm, grid):
-        cho_factor(pdla.zeros((n, n), pdla.ProcessGrid(grid, comm=comm), in_blocks(grid, b)), overwrite_a=True, check_finite=False)
+        A = pdla.zeros((n, n), pdla.ProcessGrid(grid, comm=comm), cut_in_blocks(grid, b))
+        cho_factor(A, overwrite_a=True, check_finite=False)
 
     most = {
         grid: max(pdla.dry_run(ranks, program, grid, rank=rank)[1].bytes_received for rank in (0, ranks // 2 + 5, ranks - 1))
@@ -160,15 +161,15 @@ def test_plans_foretell_layers_and_keep_memory_limits():
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_dimensions_are_those_of_the_layout(grid):
     def program(comm):
-        A = pdla.zeros((101, 101), pdla.ProcessGrid(grid, comm=comm), in_blocks(grid, 3))
-        assert depth_of(A) == "depth"
-        rows, cols = dimensions(A)
+        A = pdla.zeros((101, 101), pdla.ProcessGrid(grid, comm=comm), cut_in_blocks(grid, 3))
+        assert find_depth_axis(A) == "depth"
+        rows, cols = find_dimensions(A)
         mine = A.indices[0].indices()
-        assert (rows.owners(mine) == rows.here).all() and np.array_equal(rows.places(mine), np.arange(len(mine)))
+        assert (rows.find_owners(mine) == rows.rank).all() and np.array_equal(rows.find_places(mine), np.arange(len(mine)))
         assert [rows.at[k].start for k in range(rows.count)] == [(mine < 3 * k).sum() for k in range(rows.count)]
-        assert [k for k in range(rows.count) if rows.owner[k] == rows.here] == rows.mine
+        assert [k for k in range(rows.count) if rows.owner[k] == rows.rank] == rows.mine
         own = A.indices[1].indices()
-        assert (cols.owners(own) == cols.here).all() and (own // 3 % grid[2] == A.grid.coords["depth"]).all()
+        assert (cols.find_owners(own) == cols.rank).all() and (own // 3 % grid[2] == A.grid.coords["depth"]).all()
 
     pdla.run(int(np.prod(grid)), program)
 
@@ -179,10 +180,10 @@ def test_other_layouts_are_no_layers():
             pdla.zeros((40, 40), pdla.ProcessGrid(grid, comm=comm), layout) for grid, layout in (
                 ((2, 4), cyclic(4)), ((2, 2, 2), Layout(pdla.Cyclic("row", 4), (pdla.Cyclic("col", 4), pdla.Cyclic("depth", 4)))),
                 ((2, 2, 2), Layout(pdla.Cyclic("row", 8), (pdla.Cyclic("col", 8), pdla.Cyclic("depth", 4, source=1)))),
-                ((2, 2, 2), Layout("row", ("col", "depth"))), ((2, 2, 2), in_blocks((2, 2, 2), 4).T),
+                ((2, 2, 2), Layout("row", ("col", "depth"))), ((2, 2, 2), cut_in_blocks((2, 2, 2), 4).T),
             )
         ]
-        return [depth_of(A) for A in zeros]
+        return [find_depth_axis(A) for A in zeros]
 
     assert pdla.run(8, program) == [[None] * 5] * 8
 
@@ -191,11 +192,11 @@ def test_over_mpi_there_are_the_same_bits():
     ended = run_job("""
 import pdla
 from pdla.linalg import cholesky, lu_factor
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 pdla.abort_on_exception()
 
 def program(comm):
-    A = pdla.random((90, 90), pdla.ProcessGrid((2, 2, 2), comm=comm), in_blocks((2, 2, 2), 8), seed=1)
+    A = pdla.random((90, 90), pdla.ProcessGrid((2, 2, 2), comm=comm), cut_in_blocks((2, 2, 2), 8), seed=1)
     P = pdla.from_function(lambda i, j: 90.0 * (i == j) + np.cos(i - j), A.shape, A.grid, A.layout)
     return [cholesky(P).gather(), *(lambda X, pivots: (X.gather(), pivots))(*lu_factor(A))]
 

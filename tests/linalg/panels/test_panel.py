@@ -5,7 +5,7 @@ import pytest
 from helpers.systems import cyclic, on
 
 import pdla
-from pdla.linalg.panels.blocks import dimensions
+from pdla.linalg.panels.blocks import find_dimensions
 from pdla.linalg.panels.panel import Panels, Step, look_ahead
 
 
@@ -15,11 +15,11 @@ def test_blocks_and_numbers_come_as_they_were_packed(ranks, limit):
     def program(comm):
         comm.shared_limit = limit
         A = on((1, ranks), np.zeros((9, 20)), cyclic(2, None), comm)
-        _, cols = dimensions(A)
+        _, cols = find_dimensions(A)
         with Panels(cols, A.xp, 40, A.dtype) as panels:
             for k in range(cols.count):
                 panel = panels.take(k, (slice(3, 9), 2), (slice(0, 2), 2), header=3)
-                assert panel.mine == (cols.owner[k] == cols.here)
+                assert panel.mine == (cols.owner[k] == cols.rank)
                 if panel.mine:
                     A.xp.copy(panel.message, np.arange(19.0) + 100 * k)
                 panel.bcast(k % 2 == 0)
@@ -29,7 +29,7 @@ def test_blocks_and_numbers_come_as_they_were_packed(ranks, limit):
                     assert np.array_equal(panel.blocks[0], whole[:12].reshape(6, 2))
                     assert np.array_equal(panel.rows(slice(4, 6)), whole[2:6].reshape(2, 2))
                 assert np.array_equal(panel.rows(slice(1, 2), 1), whole[14:16].reshape(1, 2))
-                assert panel.numbers(lambda: pytest.fail("asked")).tolist() == whole[16:].tolist()
+                assert panel.read_header(lambda: pytest.fail("asked")).tolist() == whole[16:].tolist()
                 panel.release()
 
     pdla.run(ranks, program)
@@ -38,7 +38,7 @@ def test_blocks_and_numbers_come_as_they_were_packed(ranks, limit):
 def test_parts_of_a_block_come_from_those_who_have_them():
     def program(comm):
         A = on((3, 1), np.zeros((12, 4)), cyclic(2, "row", None), comm)
-        rows, _ = dimensions(A)
+        rows, _ = find_dimensions(A)
         with Panels(rows, A.xp, 6, A.dtype) as panels:
             panel = panels.take(0, (slice(0, 3), 2), writes=True)
             A.xp.copy(panel.blocks[0][comm.rank : comm.rank + 1], np.full((1, 2), float(comm.rank)))

@@ -49,7 +49,7 @@ def whole_numbers(shape, dtype, seed):
 
 def test_triangles_on_top_of_reflections():
     v = np.arange(1.0, 13).reshape(4, 3)
-    r = reflectors.upper(pdla.array.namespace(v), v)
+    r = reflectors.copy_upper(pdla.array.namespace(v), v)
     assert np.array_equal(r, np.triu(v[:3]))
     reflectors.clear(pdla.array.namespace(v), v)
     assert np.array_equal(v, [[1, 0, 0], [4, 1, 0], [7, 8, 1], [10, 11, 12]])
@@ -83,7 +83,7 @@ def test_a_panel_that_is_whole(dtype):
     for shape in ((1, 1), (W, W), (9, W), (40, 33)):
         a = drawn(shape, dtype)
         v = a.copy("F")
-        t, sizes, r = reflectors.factor_whole(pdla.array.namespace(v), v)
+        t, sizes, r = reflectors.factor_local(pdla.array.namespace(v), v)
         d = np.abs(r.diagonal())
         assert right(a, v, t, r) < 30 and np.array_equal(sizes, np.array([d.min(), d.max()], dtype)) and not np.tril(r, -1).any()
 
@@ -115,7 +115,7 @@ def test_a_panel_that_is_cut_has_the_reflections_of_a_whole_one(dtype, heights):
             mine, rows = cut(heights, root)[comm.rank], along(comm, total)  # noqa: B023
             v = a[mine].copy()  # noqa: B023
             share = [s.stop - s.start for s in cut(heights, root)]  # noqa: B023
-            t, sizes, r = reflectors.factor_cut(comm.xp, rows, root, v, share)  # noqa: B023
+            t, sizes, r = reflectors.factor_distributed(comm.xp, rows, root, v, share)  # noqa: B023
             return v, t.copy(), sizes.copy(), r
 
         found = pdla.run(size, program)
@@ -156,7 +156,7 @@ def test_nan_stays_nan_and_hangs_nobody():
     def program(comm):
         v = a[cut((6, 6))[comm.rank]].copy()
         with np.errstate(invalid="ignore"):
-            return reflectors.factor_cut(comm.xp, along(comm, 12), 0, v, (6, 6))[1].copy()
+            return reflectors.factor_distributed(comm.xp, along(comm, 12), 0, v, (6, 6))[1].copy()
 
     for sizes in pdla.run(2, program):
         assert np.isnan(sizes).all()
@@ -170,7 +170,7 @@ def test_words_of_a_tree_are_those_of_a_dry_run(ranks):
         v = comm.xp.empty((W + 3, W), np.dtype("float64"))
         comm.xp.copy(v, comm.xp.asarray(drawn((W + 3, W), "float64", comm.rank)))
         with pdla.record() as ledger:
-            reflectors.factor_cut(comm.xp, along(comm, sum(heights)), 1, v, heights)
+            reflectors.factor_distributed(comm.xp, along(comm, sum(heights)), 1, v, heights)
         return ledger.by_verb(), ledger.messages, ledger.flops
 
     ran = pdla.run(ranks, program)

@@ -9,7 +9,7 @@ from helpers.systems import KINDS, cyclic, drawn, hilbert, lu_ratio, on, raised,
 import pdla
 from pdla.errors import LinAlgError
 from pdla.linalg import cond, det, inv, lu_factor, lu_solve, lu_words, slogdet, solve
-from pdla.linalg.panels.blocks import Dimension, in_blocks
+from pdla.linalg.panels.blocks import Dimension, cut_in_blocks
 
 EVERY = [(rows, ranks // rows) for ranks in (2, 3, 4, 5, 6, 7, 8) for rows in range(2, ranks + 1) if ranks % rows == 0]
 LAYERS = [(2, 2, 2), (3, 2, 3), (2, 2, 4)]
@@ -41,8 +41,8 @@ def test_the_zoo_on_every_grid(grid):
     def program(comm):
         worst = {}
         for name, a in zoo().items():
-            X, pivots = lu_factor(on(grid, a, in_blocks(grid, 4), comm))
-            assert X.layout == in_blocks(grid, 4) and tuple(X.grid.sizes.values()) == grid
+            X, pivots = lu_factor(on(grid, a, cut_in_blocks(grid, 4), comm))
+            assert X.layout == cut_in_blocks(grid, 4) and tuple(X.grid.sizes.values()) == grid
             scale = 2.0**-1000 if name == "large" else 1.0  # lest the check overflows
             x = X.gather()
             x[np.triu_indices(*x.shape[:1], 0, x.shape[1])] *= scale
@@ -64,7 +64,7 @@ def test_what_uses_the_factors(grid, kind):
     close = 1e3 * np.finfo(kind).eps
 
     def program(comm):
-        A, B = on(grid, a, in_blocks(grid, 8), comm), on(grid, b, in_blocks(grid, 3), comm)
+        A, B = on(grid, a, cut_in_blocks(grid, 8), comm), on(grid, b, cut_in_blocks(grid, 3), comm)
         factor = lu_factor(A)
         worst = [ratio(a, lu_solve(factor, B).gather(), b), ratio(a, lu_solve(factor, b[:, 0])[:, None], b[:, :1])]
         worst += [ratio(a, solve(A, B[:, :5]).gather(), b[:, :5]), ratio(a, inv(A).gather(), np.eye(N)) / N]
@@ -86,7 +86,7 @@ def test_the_first_zero_pivot_is_named_on_every_rank(grid, column):
     a = drawn((N, N), "float64")
     a[:, column] = 0
     wanted = LinAlgError, f"the matrix is singular: element ({column}, {column}) of U is 0"
-    assert raised(lambda comm: solve(on(grid, a, in_blocks(grid, 4), comm), np.ones(N)), int(np.prod(grid)) + 1) == wanted
+    assert raised(lambda comm: solve(on(grid, a, cut_in_blocks(grid, 4), comm), np.ones(N)), int(np.prod(grid)) + 1) == wanted
 
 
 @pytest.mark.parametrize("place", [(0, 0), (17, 3), (40, 40)])
@@ -94,7 +94,7 @@ def test_nan_that_nobody_looked_for_is_no_solution(place):
     a = drawn((N, N), "float64")
     a[place] = np.nan
     for grid in ((2, 2), (4, 1), (2, 2, 2)):
-        size, layout = int(np.prod(grid)), in_blocks(grid, 4)
+        size, layout = int(np.prod(grid)), cut_in_blocks(grid, 4)
         kind, text = raised(lambda comm: solve(on(grid, a, layout, comm), np.ones(N), check_finite=False), size)  # noqa: B023
         assert kind is LinAlgError and "of U is not finite" in text
         assert np.isnan(pdla.run(size, lambda comm: det(on(grid, a, layout, comm), check_finite=False))).all()  # noqa: B023
@@ -148,5 +148,5 @@ def test_words_of_many_ranks(ranks, shape):
 def test_whose_an_index_is():
     for here in range(3):
         mine = Dimension(20, 4, 3, here)
-        indices = np.flatnonzero(mine.owners(np.arange(20)) == here)
-        assert mine.places(indices).tolist() == list(range(len(indices))) and len(indices) == mine.tail[mine.count].stop
+        indices = np.flatnonzero(mine.find_owners(np.arange(20)) == here)
+        assert mine.find_places(indices).tolist() == list(range(len(indices))) and len(indices) == mine.tail[mine.count].stop

@@ -24,7 +24,7 @@ from pdla.linalg import (
     slogdet,
     solve,
 )
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Task
 from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
@@ -54,7 +54,7 @@ def test_what_is_foretold_is_counted(layout, name):
         matrices = [sample(comm, layout) for _ in plan.operands]
         with pdla.record() as ledger:
             plan(*matrices)
-        assert plan.stays == (layout == cyclic(8))
+        assert plan.keeps_layout == (layout == cyclic(8))
         return plan.predicted, (ledger.bytes_received, ledger.messages, ledger.peak_workspace)
 
     told, counted = zip(*pdla.run(4, program), strict=True)
@@ -176,8 +176,8 @@ def test_systems_are_planned_and_solved_in_the_blocks_that_are_cheapest_for_the_
         for assumed, routine in (("gen", LU), ("pos", CHOLESKY)):
             plan = plan_solve(A, B, assume_a=assumed)
             factor = Task(routine, 4096, 4096, np.dtype(float), plan.machine)
-            seconds = [price.seconds(factor, shape, block) for shape in price.shapes(16) for block in price.BLOCKS]
-            assert price.seconds(factor, plan.shape, plan.block) <= 1.05 * min(seconds)
+            seconds = [price.predict_seconds(factor, shape, block) for shape in price.list_shapes(16) for block in price.BLOCKS]
+            assert price.predict_seconds(factor, plan.shape, plan.block) <= 1.05 * min(seconds)
             assert plan.tasks == (factor, *2 * [Task(TRIANGULAR, 4096, columns, np.dtype(float), plan.machine)])
             assert plan.blocking == (plan_lu if routine is LU else plan_cholesky)(A).blocking
             counted = []
@@ -201,7 +201,7 @@ def test_no_pivots_bring_more_than_a_plan_says_at_most(shape):
     def program(comm):
         found = []
         for given in (a, far, graded, one, np.flipud(np.eye(n)), np.eye(n)):
-            A = on(shape, given, in_blocks(shape, b), comm)
+            A = on(shape, given, cut_in_blocks(shape, b), comm)
             with pdla.record() as ledger:
                 plan_lu(A)(A)
             found.append(ledger.bytes_received)

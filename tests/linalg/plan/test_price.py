@@ -21,7 +21,7 @@ from pdla.linalg import (
     qr,
     solve_triangular,
 )
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import StepCost, Task
 from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
@@ -52,7 +52,7 @@ CASES = [
 
 @pytest.mark.parametrize(("routine", "shape", "n", "block"), CASES)
 def test_near_a_dry_run_of_all_ranks(routine, shape, n, block):
-    told = price.seconds(Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
+    told = price.predict_seconds(Task(routine, n, n, np.dtype(float), MACHINE), shape, block)
     ran = pdla.dry_run_all(shape[0] * shape[1], work, routine, shape, n, block, machine=MACHINE).seconds
     assert 0.7 < told / ran < 1.15
 
@@ -69,7 +69,7 @@ def test_qr_and_q_are_priced_near_a_dry_run(shape, mode, machine, least):
 
     tasks = [Task(each, m, n, np.dtype(float), machine) for each in ((QR, FORMING) if mode == "reduced" else (QR,))]
     ran = pdla.dry_run_all(4, program, machine=machine).seconds
-    assert least < sum(price.seconds(task, shape, block) for task in tasks) / ran < 1.15
+    assert least < sum(price.predict_seconds(task, shape, block) for task in tasks) / ran < 1.15
 
 
 @pytest.mark.parametrize(("ranks", "m", "n"), [(2, 65536, 256), (4, 65536, 256), (8, 4096, 64), (16, 65536, 512)])
@@ -77,7 +77,7 @@ def test_tall_qr_is_priced_near_a_dry_run(ranks, m, n):
     def program(comm):
         qr(pdla.zeros((m, n), pdla.ProcessGrid((ranks,), comm=comm), Layout("row")), check_finite=False)
 
-    told = price.seconds(Task(TALL_QR, m, n, np.dtype(float), MACHINE), (ranks, 1), m // ranks)
+    told = price.predict_seconds(Task(TALL_QR, m, n, np.dtype(float), MACHINE), (ranks, 1), m // ranks)
     assert 0.9 < told / pdla.dry_run_all(ranks, program, machine=MACHINE).seconds < 1.1
 
 
@@ -86,10 +86,10 @@ def test_layers_are_priced_near_a_dry_run(shape, n, block):
     """Where messages move while their sender computes: layers are made for that."""
 
     def program(comm):
-        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, block))
         cho_factor(A, overwrite_a=True, check_finite=False)
 
-    told = price.seconds(Task(CHOLESKY, n, n, np.dtype(float), pdla.Machine()), shape, block)
+    told = price.predict_seconds(Task(CHOLESKY, n, n, np.dtype(float), pdla.Machine()), shape, block)
     ran = pdla.dry_run_all(np.prod(shape), program, machine=pdla.Machine()).seconds
     assert 0.7 < told / ran < 1.15
 
@@ -135,15 +135,15 @@ def test_of_blockings_as_good_lu_takes_that_of_lapack_s_pivots_then_that_of_fewe
     near, far = (Task(LU, n, n, np.dtype(float), machine) for n, machine in (
         (2048, pdla.Machine()), (2048, pdla.Machine(node=1, network=1e8)),
     ))
-    assert price.cheapest(near, 4)[0].shape == (1, 4) and price.cheapest(far, 16)[0].shape == (4, 4)
-    assert price.seconds(far, (2, 8), 64) < price.seconds(far, *price.cheapest(far, 16)[0])
+    assert price.sort_by_price(near, 4)[0].shape == (1, 4) and price.sort_by_price(far, 16)[0].shape == (4, 4)
+    assert price.predict_seconds(far, (2, 8), 64) < price.predict_seconds(far, *price.sort_by_price(far, 16)[0])
 
 
 @pytest.mark.parametrize(("n", "ranks", "shape"), [(4096, 64, (8, 8)), (4096, 256, (16, 16)), (65536, 16384, (128, 128))])
 def test_cholesky_takes_square_grids_of_nodes(n, ranks, shape):
     """On tall ones what faces a grid column comes from several grid rows: 16 x 4 has been measured to take 1.3 times as long."""
     task = Task(CHOLESKY, n, n, np.dtype(float), replace(pdla.Machine.load("laptop"), node=4))
-    assert price.cheapest(task, ranks)[0].shape == shape
+    assert price.sort_by_price(task, ranks)[0].shape == shape
 
 
 @pytest.mark.parametrize(("shape", "block"), [((2, 4, 4), 64), ((2, 2, 4), 64)])
@@ -151,10 +151,10 @@ def test_lu_over_layers_costs_what_a_slow_network_makes_of_it(shape, block):
     machine, n = pdla.Machine(node=4, network=1e8), 1024
 
     def program(comm):
-        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        A = pdla.zeros((n, n), pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, block))
         lu_factor(A, overwrite_a=True, check_finite=False)
 
-    told = price.seconds(Task(LU, n, n, np.dtype(float), machine), shape, block)
+    told = price.predict_seconds(Task(LU, n, n, np.dtype(float), machine), shape, block)
     assert 0.7 < told / pdla.dry_run_all(int(np.prod(shape)), program, machine=machine).seconds < 1.4
 
 
@@ -171,9 +171,9 @@ def test_of_all_grids_on_two_nodes_one_of_the_fastest_is_taken(routine):
     machine, n, block = pdla.Machine(node=4, network=2e8), 1024, 64
     task = Task(routine, n, n, np.dtype(float), machine)
     seconds = {
-        shape: pdla.dry_run_all(8, work, routine, shape, n, block, machine=machine).seconds for shape in price.shapes(8)
+        shape: pdla.dry_run_all(8, work, routine, shape, n, block, machine=machine).seconds for shape in price.list_shapes(8)
     }
-    taken = min(price.shapes(8), key=lambda shape: price.seconds(task, shape, block))
+    taken = min(price.list_shapes(8), key=lambda shape: price.predict_seconds(task, shape, block))
     assert seconds[taken] <= 1.1 * min(seconds.values()) < 0.7 * max(seconds.values())
 
 
@@ -181,4 +181,4 @@ def test_of_all_grids_on_two_nodes_one_of_the_fastest_is_taken(routine):
 def test_a_panel_goes_into_a_node_once_along_a_grid_row(shape, columns, rows):
     """Nodes of 4 ranks: of a grid row on a node one rank receives from another; 0: the row is on one node."""
     step = StepCost(Task(LU, 4096, 4096, np.dtype(float), replace(MACHINE, node=4)), shape, 64, 64, 64, False)
-    assert [step.sharing(axis) for axis in (0, 1)] == [columns, rows]
+    assert [step.count_sharers(axis) for axis in (0, 1)] == [columns, rows]

@@ -60,7 +60,7 @@ def test_results_that_lie_by_columns(place, dtype):
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_in_groups_and_together(groups, monkeypatch):
     """Whatever is cheapest: no messages go between groups while these work."""
-    monkeypatch.setattr(stacked, "_seconds", lambda routine, shape, dtype, batch, count, ranks: count != groups)
+    monkeypatch.setattr(stacked, "_predict_seconds", lambda routine, shape, dtype, batch, count, ranks: count != groups)
     whole, right = made(4, 12)
 
     def program(comm):
@@ -76,7 +76,7 @@ def test_many_small_ones_go_to_groups_and_few_large_ones_to_all():
     def groups(batch, n):
         S = pdla.stack(np.zeros((0, 1, 1)), ProcessGrid((4,)), Layout("row"))
         like = linalg.Stack((), (batch, n, n), S.grid, S.layout, None, S.dtype)
-        place = stacked._place_of_groups(CHOLESKY, like)
+        place = stacked._choose_groups(CHOLESKY, like)
         return 1 if place is None else place[0].sizes["group"]
 
     assert pdla.run(4, lambda comm: [groups(64, 64), groups(1, 4096)]) == [[4, 1]] * 4

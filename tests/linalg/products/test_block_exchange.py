@@ -13,8 +13,8 @@ from pdla.linalg.products.symmetrize import symmetrize
 
 def test_of_many_ranks_few_are_looked_at(monkeypatch):
     """1024 ranks: of those that a rank gives to and takes from, no more than twice as many, and itself."""
-    looked, met = [], block_exchange._met
-    monkeypatch.setattr(block_exchange, "_met", lambda *given: looked.append(met(*given)) or looked[-1])
+    looked, met = [], block_exchange._intersect
+    monkeypatch.setattr(block_exchange, "_intersect", lambda *given: looked.append(met(*given)) or looked[-1])
 
     def program(comm):
         A = pdla.zeros((2048, 1024), ProcessGrid((32, 32), comm=comm), BLOCKS)
@@ -30,8 +30,8 @@ def test_of_copies_the_nearest_to_the_taker_alone_gives():
     """So each word comes once, and not all ranks ask the first one for it."""
 
     def program(comm):
-        holding = block_exchange.held_by(Layout("row"), (6, 4), ProcessGrid((2, 3)))
-        return [[giver for giver in range(6) if holding.gives(giver, taker)] for taker in range(6)]
+        sources = block_exchange.find_sources(Layout("row"), (6, 4), ProcessGrid((2, 3)))
+        return [[sender for sender in range(6) if sources.list_blocks(sender, receiver)] for receiver in range(6)]
 
     assert pdla.run(6, program)[0] == [[0, 3], [1, 3], [2, 3], [2, 3], [2, 4], [2, 5]]
 
@@ -68,8 +68,8 @@ def test_blocks_are_read_where_a_node_can_share_all_that_goes_and_else_sent(limi
     def program(comm):
         comm.homes, comm.shared_limit = homes, limit
         grid, given, wanted = ProcessGrid(3, comm=comm), Layout("row"), Layout(cols="row")
-        held_by, wanted_by = block_exchange.held_by(given, (12, 9), grid), block_exchange.wanted_by(wanted, (12, 9), grid)
-        way = block_exchange.BlockExchange.of(comm, held_by, wanted_by)
+        sources, targets = block_exchange.find_sources(given, (12, 9), grid), block_exchange.find_targets(wanted, (12, 9), grid)
+        way = block_exchange.BlockExchange.of(comm, sources, targets)
         A, C = exact((12, 9), grid, given, np.float16), pdla.zeros((12, 9), grid, wanted, dtype=np.float16)
         events, held = [], []
         for beta in (0, 1):

@@ -42,7 +42,7 @@ def test_chains_in_any_order(dims, turns, data):
 
 
 def test_a_chain_takes_the_order_of_fewest_multiplications():
-    assert chain.order([10, 100, 5, 50]) == [0, 0] and chain.order([50, 5, 100, 10]) == [1, 0]
+    assert chain.find_order([10, 100, 5, 50]) == [0, 0] and chain.find_order([50, 5, 100, 10]) == [1, 0]
 
     def program(comm):
         grid = ProcessGrid((2, 2))

@@ -11,17 +11,17 @@ from helpers.level3 import (
 import pdla
 from pdla import Cyclic, errors
 from pdla.indices import IndexSet
-from pdla.linalg.products.difference_cover import DifferenceCover, measures, ruler
+from pdla.linalg.products.difference_cover import DifferenceCover, find_mark_pairs, find_ruler
 from pdla.linalg.products.trapezoid import Block
 
 
 def test_rulers_measure_every_distance_with_few_marks():
     for length in range(200):
-        marks = ruler(length)
+        marks = find_ruler(length)
         measured = {b - a for a, b in itertools.combinations(marks, 2)}
         assert set(range(1, length + 1)) <= measured
         assert len(marks) <= 1.8 * length**0.5 + 2
-    assert [len(ruler(v // 2)) for v in (1, 2, 3, 7, 13, 64)] == [1, 2, 2, 3, 4, 10]
+    assert [len(find_ruler(v // 2)) for v in (1, 2, 3, 7, 13, 64)] == [1, 2, 2, 3, 4, 10]
 
 
 @pytest.mark.parametrize("n", [40, 7])
@@ -45,12 +45,12 @@ def test_every_tile_is_computed_once_from_the_rows_at_hand(n):
 )
 def test_of_many_places_few_offer_something(held, halves):
     """Eight row blocks of 64, and as many columns; pairs that are 32 blocks apart are offered by two places."""
-    offered = sum(len(DifferenceCover(64, 1).gives(640, place, 0, Block(held, held))) for place in range(64))
+    offered = sum(len(DifferenceCover(64, 1).list_blocks(640, place, 0, Block(held, held))) for place in range(64))
     assert offered == 8 * 9 / 2 + halves
 
 
 def test_measures_name_marks():
-    assert measures(7) == {1: (0, 1), 2: (1, 3), 3: (0, 3)}
+    assert find_mark_pairs(7) == {1: (0, 1), 2: (1, 3), 3: (0, 3)}
 
 
 def test_words_public():

@@ -16,8 +16,8 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.array import numpy as xp
 from pdla.comm.communicator import Communicator
 from pdla.linalg.products import rank_k_plan, stationary
-from pdla.linalg.products.difference_cover import covers
-from pdla.linalg.products.rank_k import _products
+from pdla.linalg.products.difference_cover import list_covers
+from pdla.linalg.products.rank_k import _multiply_tiles
 from pdla.linalg.products.strips import Strips
 
 
@@ -50,7 +50,7 @@ def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, sc
 
     places = int(np.prod(shape))
     stays = lambda n, k, layout, sizes: stationary.Stationary(layout, sizes)  # noqa: E731
-    choices = [stays, rank_k_plan.choose, *(lambda *_, cover=cover: cover for cover in covers(places))]
+    choices = [stays, rank_k_plan.choose, *(lambda *_, cover=cover: cover for cover in list_covers(places))]
     alike = [stays, rank_k_plan.choose_together, lambda *_: Strips(places)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rank_k_plan, "choose", choices[which % len(choices)])
@@ -104,7 +104,7 @@ def test_leaves_smaller_than_tiles(monkeypatch):
         C = pdla.herk(A, layout=BLOCKS).gather()
         assert (np.diagonal(C).imag == 0).all() and np.allclose(C, np.tril(A.gather() @ A.gather().conj().T))
 
-    for cover in (*covers(4), None):
+    for cover in (*list_covers(4), None):
         if cover is not None:
             monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         else:
@@ -147,9 +147,9 @@ def test_where_all_see_A_it_ends_when_all_have_read(product, reader, monkeypatch
     def slowly(*given):
         if pdla.world().rank == reader:
             time.sleep(0.05)
-        return _products(*given)
+        return _multiply_tiles(*given)
 
-    monkeypatch.setattr("pdla.linalg.products.rank_k._products", slowly)
+    monkeypatch.setattr("pdla.linalg.products.rank_k._multiply_tiles", slowly)
     monkeypatch.setattr(rank_k_plan, "choose_together", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
     pdla.run(4, program)
 
@@ -223,6 +223,6 @@ def test_copies_are_rounded_alike_where_16_bits_are_added_to(kind, monkeypatch):
             C = pdla.random((9, 9), grid, wanted, dtype=kind, seed=1, distribution="normal")
             assert pdla.syrk(A, beta=1, out=C).check_copies(), wanted
 
-    for cover in covers(4):
+    for cover in list_covers(4):
         monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         pdla.run(4, program)

@@ -16,7 +16,7 @@ from helpers.matmuls import DTYPES, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.linalg.products import rank_k_plan, stationary
-from pdla.linalg.products.difference_cover import covers, ruler
+from pdla.linalg.products.difference_cover import find_ruler, list_covers
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 9, 16])
@@ -28,7 +28,7 @@ def test_every_arrangement_of_the_ranks(ranks, monkeypatch):
             check_rank_k(exact((n, k), grid, BLOCKS, dtype), hermitian, True, TURNS)
             check_rank_k(exact((k, n), grid, TURNS, dtype).T, hermitian, False, BLOCKS, 2, 3, mirror=True)
 
-    for cover in covers(ranks):
+    for cover in list_covers(ranks):
         monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         pdla.run(ranks, program)
     monkeypatch.setattr(rank_k_plan, "choose", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
@@ -50,13 +50,13 @@ def expected_words(cover, shape, n, k, layout, wanted, rank):
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (1, 5)], ids=str)
 def test_words_of_every_arrangement_by_formula_copied_and_dry(shape, monkeypatch):
     n, k, ranks = 60, 60, shape[0] * shape[1]
-    for cover, layout, wanted in itertools.product(covers(ranks), (BLOCKS, Layout(Cyclic("row", 2), "col")), (BLOCKS, TURNS)):
+    for cover, layout, wanted in itertools.product(list_covers(ranks), (BLOCKS, Layout(Cyclic("row", 2), "col")), (BLOCKS, TURNS)):
         monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         real = pdla.run(ranks, rank_k, shape, n, k, layout, wanted)
         assert real == [pdla.dry_run(ranks, rank_k, shape, n, k, layout, wanted, rank=rank)[0] for rank in range(ranks)]
         for rank, (verbs, _, _, _) in enumerate(real):
             assert verbs.get("alltoall", 0) == 8 * expected_words(cover, shape, n, k, layout, wanted, rank)
-        sums = cover.words(n, k) - len(ruler(cover.v // 2)) * (n / cover.v) * (k / cover.c)
+        sums = cover.words(n, k) - len(find_ruler(cover.v // 2)) * (n / cover.v) * (k / cover.c)
         assert max(verbs.get("reduce_scatter", 0) for verbs, *_ in real) == 8 * sums
         assert max(verbs.get("alltoall", 0) for verbs, *_ in real) <= 8 * (cover.words(n, k) - sums + n * n / ranks)
 
@@ -78,9 +78,9 @@ def test_workspace_of_every_arrangement(shape, wanted, monkeypatch):
             pdla.syrk(A, out=C)
         return ledger.peak_workspace / 8
 
-    for cover, (n, k) in itertools.product(covers(ranks), ((240, 120), (120, 1200), (240, 4))):
+    for cover, (n, k) in itertools.product(list_covers(ranks), ((240, 120), (120, 1200), (240, 4))):
         monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
-        rows, tiles = len(ruler(cover.v // 2)) / cover.v * n * k / cover.c, (cover.v + 1) * n * n / 2 / cover.v**2
+        rows, tiles = len(find_ruler(cover.v // 2)) / cover.v * n * k / cover.c, (cover.v + 1) * n * n / 2 / cover.v**2
         sums = 2 * tiles if cover.c > 1 else 0
         home = copies * tiles / cover.c + stationary.Stationary(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
         most = max(pdla.dry_run(ranks, peak, n, k, rank=rank)[0] for rank in range(ranks))

@@ -12,7 +12,7 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, solve
-from pdla.linalg.panels.blocks import in_blocks, near_square
+from pdla.linalg.panels.blocks import cut_in_blocks, find_near_square
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -133,7 +133,7 @@ def test_a_minor_that_is_not_positive_definite_is_named_on_every_rank(grid, plac
 @pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (2, 2, 2)], ids=str)
 def test_each_order_is_named_on_every_rank_of_whatever_asks_for_a_factor(grid):
     """Also on two that are idle, and over layers; complex, of either triangle."""
-    layouts = (in_blocks(grid, 4), BLOCKS)
+    layouts = (cut_in_blocks(grid, 4), BLOCKS)
     calls = (
         cholesky, cho_factor, partial(cholesky, lower=False), partial(pdla.linalg.inv, assume_a="pos"),
         lambda A: solve(A, np.ones(13), assume_a="pos"),
@@ -174,7 +174,7 @@ def test_nan_and_other_faults():
 @pytest.mark.parametrize(("ranks", "shape"), [(1, (1, 1)), (2, (1, 2)), (6, (2, 3)), (7, (1, 7)), (13, (3, 4)), (1021, (31, 32))])
 def test_grids_are_near_square(ranks, shape):
     """Where that would leave a long one, as of a large prime number of ranks, some are idle."""
-    assert near_square(ranks) == shape
+    assert find_near_square(ranks) == shape
 
 
 @pytest.mark.parametrize("assume", ["pos", "lower triangular", "upper triangular"])

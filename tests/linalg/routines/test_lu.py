@@ -13,7 +13,7 @@ from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import effective
 from pdla.linalg import checks, lu, lu_factor, lu_solve, lu_words, solve
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 
 SHAPES = [(0, 0), (1, 1), (3, 3), (7, 7), (8, 8), (9, 9), (33, 33), (40, 17), (17, 40), (5, 0), (0, 5), (20, 8)]
 
@@ -219,7 +219,7 @@ def test_dry_runs_of_narrow_panels_exchange_as_many_rows_as_of_random_matrices(s
     """Of one row in a panel, too, the rank that has it is as often another one."""
 
     def program(comm):
-        A = pdla.zeros((96, 96), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, block))
+        A = pdla.zeros((96, 96), pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, block))
         with pdla.record() as ledger:
             lu_factor(A)
         return ledger.bytes_received / 8

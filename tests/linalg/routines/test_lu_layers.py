@@ -7,8 +7,8 @@ from helpers.systems import KINDS, drawn, layered, lu_ratio, planned_and_limited
 import pdla
 from pdla.errors import LinAlgError
 from pdla.linalg import lu_factor, lu_words, plan_lu, plan_solve, solve
-from pdla.linalg.panels.blocks import Dimension, in_blocks
-from pdla.linalg.panels.rows import Permutation, pivots_of
+from pdla.linalg.panels.blocks import Dimension, cut_in_blocks
+from pdla.linalg.panels.rows import Permutation, to_pivots
 from pdla.linalg.routines.lu_layers import RowPlaces
 
 GRIDS = [(2, 2, 2), (2, 3, 2), (3, 2, 3), (2, 2, 4), (2, 2, 5)]
@@ -87,7 +87,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(grid, m, n):
     size = int(np.prod(grid))
 
     def program(comm):
-        A = pdla.random((m, n), pdla.ProcessGrid(grid, comm=comm), in_blocks(grid, 4), seed=1)
+        A = pdla.random((m, n), pdla.ProcessGrid(grid, comm=comm), cut_in_blocks(grid, 4), seed=1)
         with pdla.record() as ledger:
             lu_factor(A)
         return ledger.by_verb().get("bcast", 0), ledger.bytes_received
@@ -109,7 +109,7 @@ def test_layers_spare_words(ranks, flat, deep, times):
 
 def test_layers_share_the_work():
     def program(comm, grid):
-        A = pdla.random((512, 512), pdla.ProcessGrid(grid, comm=comm), in_blocks(grid, 8), seed=1)
+        A = pdla.random((512, 512), pdla.ProcessGrid(grid, comm=comm), cut_in_blocks(grid, 8), seed=1)
         with pdla.record() as ledger:
             lu_factor(A)
         return ledger.flops
@@ -139,7 +139,7 @@ def test_rows_lie_where_their_moves_bring_them():
         lying = [np.flatnonzero(places[0].ranks == here) for here in range(parts)]
         winners = rng.permutation(n)
         for rows in np.array_split(winners, 4):
-            spread = places[0].as_of_random(len(rows))
+            spread = places[0].draw_pivot_rows(len(rows))
             left = {row for each in places for row in each.left}
             assert len(set(spread.tolist())) == len(rows) and set(spread) <= left
             for each in places:
@@ -153,5 +153,5 @@ def test_rows_lie_where_their_moves_bring_them():
                 done = each.pivots[here]
                 assert lying[here][:done].tolist() == [row for row in winners[: sum(each.pivots)] if each.ranks[row] == here]
                 assert np.array_equal(lying[here][done:], each.left) and each.heights[here] == len(each.left)
-        assert np.array_equal(Permutation.of_pivots(pivots_of(winners, 0)).rows(n), winners)
+        assert np.array_equal(Permutation.of_pivots(to_pivots(winners, 0)).rows(n), winners)
         assert Permutation.of_pivots(np.arange(n)).to.size == 0

@@ -11,7 +11,7 @@ from helpers.systems import KINDS, cyclic, drawn, on
 import pdla
 from pdla.linalg import qr, qr_words
 from pdla.linalg.orthogonal.qr import FACTOR
-from pdla.linalg.panels.blocks import dimensions
+from pdla.linalg.panels.blocks import find_dimensions
 from pdla.linalg.routines.qr import FORMING, QR, Product, reflect
 
 GRIDS = [(1, 4), (2, 2), (4, 1)]
@@ -162,7 +162,7 @@ def test_images_of_reflections_are_products_with_q():
         X, tau = qr(on((2, 2), a, cyclic(4), comm), mode="raw")
         q, sizes = reflect(X, tau, (x, np.abs(x)))
         assert np.allclose(q, whole_q(X.gather(), tau)[:, :21] @ x) and sizes.shape == (33, 1)
-        assert sizes.max() >= np.abs(q).max() and dimensions(X)[0].count == 9
+        assert sizes.max() >= np.abs(q).max() and find_dimensions(X)[0].count == 9
         return q
 
     found = pdla.run(5, program)

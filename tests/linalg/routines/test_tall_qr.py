@@ -142,8 +142,8 @@ def test_where_it_stays():
     def program(comm):
         grid = pdla.ProcessGrid((2, 2), comm=comm)
         return [
-            TALL_QR.stays(pdla.zeros((64, 4), grid, layout))
+            TALL_QR.keeps_layout(pdla.zeros((64, 4), grid, layout))
             for layout in (Layout(("row", "col")), Layout("row"), Layout("row", "col"), Layout(None, "row"), cyclic(4, "row", None))
-        ], TALL_QR.stays(pdla.zeros((4, 64), grid, Layout(None, ("row", "col"))).T)
+        ], TALL_QR.keeps_layout(pdla.zeros((4, 64), grid, Layout(None, ("row", "col"))).T)
 
     assert pdla.run(4, program)[0] == ([True, False, False, False, False], False)

@@ -7,7 +7,7 @@ from helpers.systems import KINDS, drawn, on
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.routines import tridiagonal
 from pdla.linalg.routines.tridiagonal import TRIDIAGONAL, multiply_by_q, tridiagonal_words
 
@@ -36,7 +36,8 @@ def reduced(a, ranks, block=8, limit=2**30, given=lambda A: A.T):
     def program(comm):
         comm.shared_limit = limit
         grid = pdla.ProcessGrid((ranks, 1), comm=comm)
-        made = TRIDIAGONAL.compute(given(on((1, 1), seen, Layout(), comm)), (in_blocks((ranks, 1), block), grid), a.dtype, False)
+        place = cut_in_blocks((ranks, 1), block), grid
+        made = TRIDIAGONAL.compute(given(on((1, 1), seen, Layout(), comm)), place, a.dtype, False)
         Q = pdla.from_global(np.eye(n, dtype=a.dtype), grid, Layout(cols=Cyclic("row", block)))
         multiply_by_q(made, Q)
         return made.d, made.e, Q.gather(), made.scale
@@ -110,7 +111,7 @@ def test_words_are_those_of_the_formula_in_any_world(ranks, n, block, limit):
         grid = pdla.ProcessGrid((ranks, 1), comm=comm)
         X = A.redistribute(Layout(Cyclic("row", block)), grid)
         with pdla.record() as ledger:
-            TRIDIAGONAL.compute(X, (in_blocks((ranks, 1), block), grid), X.dtype, False)
+            TRIDIAGONAL.compute(X, (cut_in_blocks((ranks, 1), block), grid), X.dtype, False)
         return ledger.bytes_received
 
     real = pdla.run(ranks, lambda comm: received(comm, pdla.from_global(hermitian(n, "float64"))))

@@ -57,7 +57,7 @@ def test_a_failure_amid_a_factorization_is_raised_on_every_rank_and_the_next_cal
     wanted, _ = lu_factor(A)
 
     def failing(self, k, last):
-        if k == late + comm.size and self.cols.here == late:
+        if k == late + comm.size and self.cols.rank == late:
             raise MemoryError("no room for a panel")
         return panel(self, k, last)
 

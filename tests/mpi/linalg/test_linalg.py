@@ -24,7 +24,7 @@ from pdla.linalg import (
     solve,
     solve_triangular,
 )
-from pdla.linalg.panels.blocks import in_blocks
+from pdla.linalg.panels.blocks import cut_in_blocks
 
 pytestmark = pytest.mark.mpi
 N, BLOCKS = 150, Layout("row", "col")
@@ -164,7 +164,7 @@ def test_plans_foretell_lu_of_random_matrices(comm, seed):
     for shape in [pdla.balanced_shape(comm.size), (comm.size, 1), (1, comm.size), *layers]:
         for overwrite in (False, True):
             m, n, b = int(rng.integers(120, 260)), int(rng.integers(120, 260)), int(rng.choice([2, 4, 8, 16]))
-            A = pdla.random((m, n), pdla.ProcessGrid(shape, comm=comm), in_blocks(shape, b), seed=int(rng.integers(2**30)))
+            A = pdla.random((m, n), pdla.ProcessGrid(shape, comm=comm), cut_in_blocks(shape, b), seed=int(rng.integers(2**30)))
             plan = plan_lu(A, overwrite_a=overwrite)
             with pdla.record() as ledger:
                 plan(A)

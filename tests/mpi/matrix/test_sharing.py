@@ -120,7 +120,7 @@ def test_who_is_first_out_of_a_product_may_write(comm, monkeypatch):
 
 @pytest.mark.parametrize("product", [pdla.syrk, pdla.herk])
 def test_who_is_first_out_of_a_triangle_may_write(comm, monkeypatch, product):
-    products = rank_k._products
+    products = rank_k._multiply_tiles
     A = exact((24, 16), square(comm), LAYOUT, complex).shared()
     C, a = pdla.zeros((24, 24), A.grid, LAYOUT, dtype=complex), A.gather()
 
@@ -128,7 +128,7 @@ def test_who_is_first_out_of_a_triangle_may_write(comm, monkeypatch, product):
         time.sleep(0.05 * (comm.rank == comm.size - 1))
         return products(*args)
 
-    monkeypatch.setattr(rank_k, "_products", slowly)
+    monkeypatch.setattr(rank_k, "_multiply_tiles", slowly)
     monkeypatch.setattr(rank_k_plan, "choose_together", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
     for step in range(3):
         product(A, out=C)
