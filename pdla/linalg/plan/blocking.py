@@ -1,4 +1,4 @@
-"""Where a routine works on a matrix: where it lies, in square blocks or layers, or redistributed to another grid and blocks."""
+"""Where a routine works on a matrix: in its own layout, if that is in square blocks or layers, or redistributed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[Layout, ProcessGrid]
 
 
 def list_blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
-    """The blockings, the cheapest first: one, where A stays."""
+    """The blockings, the cheapest first; only A's own if its layout is kept."""
     if not task.routine.keeps_layout(A):
         comm = A.grid.comm
         return sort_by_price(task, comm.workers if task.routine.short_steps else comm.size)
@@ -26,12 +26,12 @@ def list_blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
 
 
 def find_place(routine: Routine, A: Any, blocking: Blocking) -> Place:
-    """Local: the layout and the grid on which the routine works, A's own where it stays."""
+    """Local: the layout and the grid on which the routine works: A's own if these are kept."""
     if routine.keeps_layout(A):
         return A.layout, A.grid
     return place_in_blocks(A, routine.choose_grid(blocking.shape), blocking.block)
 
 
 def choose_place(routine: Routine, A: DistMatrix, B: Any, dtype: np.dtype) -> Place:
-    """Local: the cheapest."""
+    """Local: the layout and the grid of the cheapest blocking."""
     return find_place(routine, A, list_blockings(A, Task(routine, *routine.sizes(A, B), dtype, Machine.choose()))[0])

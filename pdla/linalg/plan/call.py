@@ -4,8 +4,8 @@ call = Call("cholesky", CHOLESKY, work)     a function of A;  work(plan, A) is c
 call(A, lower=True, verify=None)            agrees, checks, plans, runs
 call.plan(A, lower=True)                    the same without the run
 
-The words describe operands and options, so ranks that agree find the same plan. What words do not tell, as elements and memory, is
-checked at every call (`FactorPlan.check`).
+The words describe operands and options, so ranks that agree find the same plan. Words do not describe elements and memory: every
+call checks these (`FactorPlan.check`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _find_part_read(options: Options) -> Part | None:
-    """What is read of A, by what is assumed of it."""
+    """The part of A that is read: `assume_a` implies it."""
     return options.part
 
 
@@ -66,16 +66,16 @@ def _work_on_a(options: Options, A: DistMatrix) -> bool:
 class Call:
     """A function of A, or of A and a right-hand side B, which is the last operand.
 
-    name       of the function
-    routines   one after another; a table of them, where the option assume_a decides; a function of options and A; none: there is
-               nothing to choose
-    work       what is done with a plan, collective and unchecked
+    name       the function's name
+    routines   run one after another: a tuple; a table by the option assume_a; or a function of options and A. If empty,
+               there is nothing to choose.
+    work       the work, a function of a plan and operands, collective and unchecked
     solves     whether the last operand is B
     square     whether A must be square
-    reads      what is read of A
-    results    the shapes of the matrices that are to lie as the option `layout` says, where there is no B
-    check      check(options, dtype, *operands): what else must hold of them, as far as words tell
-    look       look(*operands): what else must hold of their elements
+    reads      the part of A that is read
+    results    the shapes of the matrices to which the option `layout` applies, if there is no B
+    check      check(options, dtype, *operands): further checks of what words describe
+    look       look(*operands): further checks of elements
     adjoint    adjoint(options, A): whether the routines work on A^H
     argument   the name of the first operand
     """
@@ -101,7 +101,7 @@ class Call:
         return result
 
     def plan(self, *operands: Any, **options: Any) -> FactorPlan:
-        """Collective: agree, check, and give the plan. Elements do not matter."""
+        """Collective: agree, check, and return the plan. Elements are not checked."""
         plan, _ = self._agree(operands, None, options, "plan_")
         if not plan.tasks:
             raise PlanError(f"plan_{self.name}: assume_a={options['assume_a']!r}: there is nothing to choose")
@@ -110,15 +110,15 @@ class Call:
     def _agree(
         self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], prefix: str = ""
     ) -> tuple[FactorPlan, tuple[Any, ...]]:
-        """Collective: the plan, and the operands as it takes them.
+        """Collective: agree on the call, and return the plan and the operands as the plan takes them.
 
-        prefix: "plan_" for a plan alone, to which elements do not matter
+        prefix: "plan_" for a plan alone, whose elements are not checked
         """
         comm = communicator(operands, self.argument)
         kept = plans_of(comm)
         operands, error = self._with_array(comm, operands)
         words = f"{self.name}({describe(*operands, **given)}{'' if out is None else f'; out={describe(out)}'})"
-        # Equal numbers have the same words, of whatever type they are, and not all types are taken.
+        # Numbers of different types have equal words, but not all types are valid.
         key = self, words, config.settings.machine, *map(type, given.values())
         with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
             if error is not None:
@@ -129,7 +129,7 @@ class Call:
         return plan, operands
 
     def _with_array(self, comm: Communicator, operands: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
-        """Local: the operands, a right-hand side that is no matrix as an array; and the error where it cannot be one."""
+        """Local: the operands, with an array for a B that is no matrix; and the error if B is no array either."""
         if not self.solves or isinstance(operands[-1], DistMatrix):
             return operands, None
         try:
@@ -138,9 +138,9 @@ class Call:
             return operands, error
 
     def imagine(self, shape: Shape, columns: int, dtype: np.dtype, blocking: Blocking, ranks: int, machine: Machine) -> FactorPlan:
-        """Local: the plan for matrices without data, which may be written to, on so many ranks of a machine.
+        """Local: the plan for matrices without data, which may be overwritten, on so many ranks of a machine.
 
-        A, of this shape, lies in these blocks, as the rows of B do, which has so many columns, where there is a B.
+        A has this shape and these blocks. B, if there is one, has A's blocks of rows and so many columns.
         """
         grid = ProcessGrid.trust(blocking.shape, make_communicator(ranks, machine), None)
         A = zeros(shape, grid, cut_in_blocks(blocking.shape, blocking.block), dtype=dtype)
@@ -150,7 +150,7 @@ class Call:
         return self._make((A, B), None, {"overwrite_a": True, "overwrite_b": True}, machine)
 
     def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], machine: Machine) -> FactorPlan:
-        """Local: the plan, once all is checked that words tell."""
+        """Local: check what words describe, and make the plan."""
         options, A = Options(**given), matrix(operands[0])
         options.check(self.name, given)
         if self.square:
@@ -167,7 +167,7 @@ class Call:
         return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look, adjoint)
 
     def _list_tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
-        """What the work on this A consists of."""
+        """The tasks for this A: routines with their sizes."""
         if callable(self.routines):
             routines = self.routines(options, A)
         else:
@@ -177,9 +177,9 @@ class Call:
 
 
 def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
-    """Decorate a function of DistMatrix: of a Stack in their place it is the function of each matrix.
+    """Decorate a function of DistMatrix: for stacks it applies the function to each matrix.
 
-    routine: what most of its time goes into, of a square matrix
+    routine: takes most of the function's time, for a square matrix
     """
 
     def decorate(function: Function) -> Function:
@@ -187,7 +187,7 @@ def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
         def call(*given: Any, **named: Any) -> Any:
             values = (*given, *named.values())
             stacks, mixed = [*_find_all(Stack, values)], any(True for _ in _find_all(DistMatrix, values))
-            # a stack beside a matrix is refused as anything else in its place is
+            # the function itself refuses a stack beside a matrix, as any other wrong type
             return map_stacks(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
 
         return cast(Function, call)
@@ -196,7 +196,7 @@ def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
 
 
 def _find_all(kind: type, values: Any) -> Iterator[Any]:
-    """What is of this kind among arguments, and in factors, which are tuples."""
+    """Yield the values of this type, also those in tuples, as factors are."""
     for value in values:
         if isinstance(value, kind):
             yield value

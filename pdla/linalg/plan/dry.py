@@ -1,4 +1,4 @@
-"""What a routine costs on matrices like these: dry runs of the routine itself, on a described machine."""
+"""Predict what a routine costs on given matrices, by dry runs of the routine itself on a described machine."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ Run = Callable[..., Any]
 
 
 def predict_cost(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, machine: Machine) -> Cost:
-    """Local: of each figure the most that any of the sampled ranks of a machine has.
+    """Local: each figure's maximum over the sampled ranks of a machine.
 
-    run    what is done with operands like these
-    place  the grid on which it is done
+    run    the work, a function of the operands
+    place  the grid on which the work is done
     """
     return Cost.of(_run_dry(operands, run, place, machine=machine))
 
 
 def predict_workspace(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
-    """Local: the most bytes of buffers that any of the sampled ranks has at once, for pivots as of random elements."""
+    """Local: the most bytes of buffers that a sampled rank holds at once, for pivots of random elements."""
     return max(ledger.peak_workspace for ledger in _run_dry(operands, run, place, deviations=RARE))
 
 
 def predict_most_bytes(operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid) -> int:
-    """Local: the most bytes that any of the sampled ranks receives in exchanges of any rows."""
+    """Local: the most bytes that a sampled rank receives, whichever rows are exchanged."""
     return max(ledger.bytes_received for ledger in _run_dry(operands, run, place, deviations=ANY))
 
 
 def _run_dry(
     operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, deviations: float = 0.0, machine: Machine | None = None
 ) -> list[Ledger]:
-    """What the sampled ranks count. With a machine they send messages; without, they share memory as the ranks here do.
+    """The ledgers of the sampled ranks: with a machine these send messages, else they share memory as the caller's ranks do.
 
-    deviations  by how many standard deviations a rank exchanges more rows than in the mean
+    deviations  how many standard deviations above the mean a rank's exchanges of rows are
     """
     here = operands[0].grid.comm  # type: ignore[union-attr]
     given = [X.grid for X in operands if isinstance(X, Operand)]

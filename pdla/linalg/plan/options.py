@@ -13,7 +13,7 @@ from pdla.matmul.verify import check_option
 
 @dataclass(frozen=True)
 class Options:
-    """What a call is given beside its operands. A function that lacks an option leaves it at its default.
+    """The options of a call. A function that lacks an option leaves it at its default.
 
     p  of `cond`;  mode, pivoting: of `qr`;  rcond: of `lstsq`;  condition: of `polar`
     subset_by_index, subset_by_value: of `eigh`
@@ -40,7 +40,7 @@ class Options:
     verify: Any = None
 
     def check(self, name: str, given: dict[str, Any]) -> None:
-        """Local: ShapeError or PlanError for an option that means nothing. given: those that the function has."""
+        """Local: raise ShapeError or PlanError for an invalid option. given: the options that the function has."""
         check_option(self.verify)
         limit(self.memory_limit)
         checks.check_assumption(name, self.assume_a)
@@ -48,7 +48,7 @@ class Options:
 
     @property
     def part(self) -> Part | None:
-        """What is read of A; None: all of it."""
+        """The part of A that is read; None: all of A."""
         return checks.find_part(self.assume_a, self.lower)
 
 

@@ -1,6 +1,6 @@
-"""Plans: where a routine works, what that costs, and how it runs. A plan made for some operands runs with all that are like them.
+"""Plans: where a routine works, what that costs, and how it runs. A plan runs with all operands like those it was made for.
 
-Blockings are compared by price. With a memory limit the cheapest one is taken whose workspace, by dry runs, keeps it.
+Blockings are compared by price. Under a memory limit, dry runs find their workspace, and the cheapest blocking within it is taken.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from pdla.model.cost import Cost, in_words
 from pdla.model.machine import Machine
 
 NEXT = 2  # other blockings that `explain` lists
-MOST_RANKS = 4096  # of more ranks, and of more steps in all dry runs, seconds are those of the closed form
+MOST_RANKS = 4096  # for more ranks, or more steps in all dry runs, seconds are those of the closed form
 MOST_STEPS = 500
-COSTED = 3  # the blockings, of least price, that are run dry where a machine is described
-Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array that every rank has whole
+COSTED = 3  # how many blockings of least price are run dry on a described machine
+Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array on every rank
 
 
 def find_kind(X: Any) -> Kind:
@@ -67,41 +67,41 @@ def _describe(kind: Kind) -> str:
 class FactorPlan:
     """How a matrix is factored, or a system solved; ``plan(A)`` or ``plan(A, B)`` runs it.
 
-    `plan_cholesky`, `plan_lu`, `plan_solve` and `plan_solve_triangular` make it. Its buffers are
-    kept from run to run; `free` gives them back.
+    `plan_cholesky`, `plan_lu`, `plan_solve` and `plan_solve_triangular` make it. The plan keeps its
+    buffers from run to run; `free` releases them.
 
     Parameters
     ----------
     name : str
-        The function that it runs.
+        The function's name.
     operands : tuple of Operand
-        What it was made for: shapes, layouts, grids, dtypes of A and B.
+        Shapes, layouts, grids and dtypes of A and B.
     out : Operand or None
-        The same of the matrix to which the result is written.
+        The same of the matrix that receives the result.
     dtype : numpy.dtype
-        In which it works.
+        Of the work.
     options : Options
         The function's options.
     reads : Part or None
-        What is read of A; None: all of it.
+        The part of A that is read; None: all of A.
     tasks : tuple of Task
-        The routines that it consists of; none, where there is nothing to choose.
+        The routines, one after another; none if there is nothing to choose.
     candidates : tuple of Blocking
         The blockings that were compared, the cheapest first.
     shape : tuple of int
-        pr and pc, of the grid on which it works; and layers, where there are several.
+        pr and pc of the grid, and the number of layers if there are several.
     block : int
-        Columns of a panel; of square blocks the rows, where there is one layer.
+        Columns of a panel; with one layer also the rows of square blocks.
     keeps_layout : bool
-        Whether A is worked on where it lies.
+        Whether the routine works in A's own layout.
     work : callable
-        What it runs, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
+        The work, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
     look : callable
-        What it checks of the operands' elements, local.
+        Checks the operands' elements, local.
     adjoint : bool
-        Whether it works on A^H.
+        Whether the routines work on A^H.
     worst : bool
-        Whether refinement is followed by the full solution, as a memory limit must count both.
+        Whether the full solution follows refinement: a memory limit must count both.
 
     Examples
     --------
@@ -135,28 +135,28 @@ class FactorPlan:
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
         tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None], adjoint: bool = False,
     ) -> FactorPlan:
-        """Make the plan in the cheapest blocking that keeps a memory limit. Local.
+        """Make the plan in the cheapest blocking within a memory limit. Local.
 
         Parameters
         ----------
         name : str
-            The function that it runs.
+            The function's name.
         operands : tuple
             A, or A and B.
         out : DistMatrix or array or None
-            What the result is written to.
+            Receives the result.
         dtype : numpy.dtype
-            In which it works.
+            Of the work.
         options : Options
             The function's options.
         reads : Part or None
-            What is read of A.
+            The part of A that is read.
         tasks : tuple of Task
             The routines, one after another.
         work : callable
-            See `FactorPlan`, as for `look`.
+            See `FactorPlan`.
         look : callable
-            What is checked of elements.
+            See `FactorPlan`.
         adjoint : bool, optional
             Whether the tasks are those of A^H.
 
@@ -168,7 +168,7 @@ class FactorPlan:
         Raises
         ------
         PlanError
-            For a memory limit that no blocking keeps.
+            If no blocking is within the memory limit.
         """
         A, kinds = operands[0].H if adjoint else operands[0], tuple(map(find_kind, operands))
         found = list_blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
@@ -189,7 +189,7 @@ class FactorPlan:
         return plan._with_blocking(choose_within_limit(found, options.memory_limit, peak))
 
     def _sort_by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
-        """The blockings, the first few of which are put in the order of what they cost; among the good ones the preferred first."""
+        """Sort the first few blockings by seconds of dry runs; the preferred one of the good ones comes first."""
         seconds = {blocking: self._with_blocking(blocking).seconds for blocking in found[:COSTED]}
         few = sorted(seconds, key=lambda blocking: seconds[blocking])
         good = [blocking for blocking in few if seconds[blocking] <= price.GOOD * seconds[few[0]]]
@@ -224,7 +224,7 @@ class FactorPlan:
 
     @cached_property
     def adjoint_place(self) -> Place:
-        """The same of A^H, which is in square blocks where A is, but not in layers."""
+        """The same of A^H, which is in square blocks if A is, but never in layers."""
         layout, grid = self.place
         if self.keeps_layout and len(self.shape) == 2:
             return layout.T, grid
@@ -232,21 +232,21 @@ class FactorPlan:
 
     @property
     def square_place(self) -> Place | None:
-        """The same, if it is in square blocks, not in layers: where triangles are worked on."""
+        """`place` if it is in square blocks: triangles are not solved in layers. Else None."""
         return self.place if len(self.shape) == 2 else None
 
     @property
     def closed(self) -> bool:
-        """Whether one of its grids has been closed."""
+        """Whether a grid of the operands has been closed."""
         return any(X.grid.closed for X in self.operands if isinstance(X, Operand))
 
     @property
     def bound(self) -> float:
-        """Bytes that a rank must receive at least, with room for its share of A and its addends."""
+        """Least bytes that a rank must receive, with memory for its share of A and its addends."""
         return self.dtype.itemsize * sum(task.bound(self.shape) for task in self.tasks)
 
     def overwrites(self, which: str) -> bool:
-        """Tell whether A or B may be written to. Local.
+        """Return whether A or B may be overwritten. Local.
 
         Parameters
         ----------
@@ -256,25 +256,25 @@ class FactorPlan:
         Returns
         -------
         bool
-            False where `verify` keeps them.
+            False if `verify` keeps them.
         """
         given = self.options.overwrite_a if which == "a" else self.options.overwrite_b
         return given and self.options.verify != "keep"
 
     def describe_side(self, B: Any, out: Any = None) -> RightSide:
-        """Describe B as a right-hand side, whose solution lies as the options say. Local.
+        """Describe B as a right-hand side, with the options for X. Local.
 
         Parameters
         ----------
         B : DistMatrix or array
             The right-hand side.
         out : DistMatrix or array, optional
-            What X is written to.
+            Receives X.
 
         Returns
         -------
         RightSide
-            Both, and the dtype.
+            B, `out`, X's layout and the dtype.
         """
         return RightSide(B, self.options.layout, self.dtype, self.overwrites("b"), out)
 
@@ -288,12 +288,12 @@ class FactorPlan:
         *operands : DistMatrix or array
             A, or A and B, like those that the plan was made for.
         out : DistMatrix or array, optional
-            Where X is written to, if the plan was made for that.
+            Receives X, if the plan was made with `out`.
 
         Returns
         -------
         object
-            What the function gives.
+            The function's result.
 
         Raises
         ------
@@ -316,21 +316,21 @@ class FactorPlan:
         return check_array(self.name, self.A.grid.comm, x)
 
     def check(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> None:
-        """Check what descriptions of operands do not tell: their memory, and their elements. Local.
+        """Check the operands' memory and elements, which descriptions leave out. Local.
 
         Parameters
         ----------
         operands : tuple
             Like those that the plan was made for.
         out : DistMatrix or array, optional
-            What the result is written to.
+            Receives the result.
         looks : bool, optional
-            Whether elements are looked at.
+            Whether elements are checked.
 
         Raises
         ------
         ShapeError, GridError, LinAlgError
-            For memory that cannot be written to, other grids, NaN and infinity.
+            For memory that cannot be overwritten, other grids, NaN and infinity.
         """
         A, *others = operands
         options = self.options
@@ -349,34 +349,34 @@ class FactorPlan:
             checks.check_finite(A, others[-1] if others else None, part=self.reads)
 
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
-        """Work without checks. Collective.
+        """Run the plan without checks. Collective.
 
         Parameters
         ----------
         operands : tuple
             Like those that the plan was made for.
         out : DistMatrix or array or None
-            What the result is written to.
+            Receives the result.
         buffers : Workspace
-            Where buffers come from; with a memory limit they come from one of its own.
+            Provides buffers; a plan with a memory limit uses its own.
 
         Returns
         -------
         object
-            What the function gives.
+            The function's result.
         """
         buffers = buffers if self.options.memory_limit is None else Workspace(spare=0)
         with within(buffers), verifying(self.options.verify):
             return self.work(self, *operands) if out is None else self.work(self, *operands, out=out)
 
     def free(self) -> None:
-        """Give back the buffers kept for the next run; the plan still runs. Not collective."""
+        """Release the buffers kept for the next run; the plan can still run. Not collective."""
         self.buffers.trim(0)
 
     # ------------------------------------------------------------------ what it costs
 
     def _work_dry(self, *ghosts: Any) -> Any:
-        """Collective, of arrays without data, of which nothing can be checked: the work on a dry communicator."""
+        """Collective: do the work on a dry communicator, with arrays without data and without checks."""
         *operands, out = ghosts if self.out is not None else (*ghosts, None)
         plan = replace(self, operands=tuple(map(find_kind, operands)))
         with within(Workspace()), verifying(False):
@@ -388,10 +388,10 @@ class FactorPlan:
 
     @cached_property
     def predicted(self) -> Cost:
-        """What the plan will cost, as `Cost`.
+        """The predicted cost of a run, as `Cost`.
 
-        Bytes, messages and workspace are those of dry runs of the function itself, the largest of
-        the sampled ranks.
+        Bytes, messages and workspace are each the maximum over sampled ranks, by dry runs of the
+        function itself.
         """
         peak = predict_workspace(self._kinds, self._work_dry, self.place[1])
         return replace(self._cost, peak_workspace=peak, seconds=self.seconds)
@@ -400,15 +400,15 @@ class FactorPlan:
     def seconds(self) -> float:
         """Predict the seconds on the plan's machine.
 
-        They are the slowest sampled rank's or, if more, those of the chain from panel to panel, for
-        which all ranks wait. The chain is a closed form. Of many steps it tells alone.
+        The slowest sampled rank's seconds or, if longer, those of the chain from panel to panel,
+        for which all ranks wait. A closed form gives the chain, and alone decides for many steps.
         """
         chain = sum(price.predict_seconds(task, *self.blocking) for task in self.tasks)
         return chain if self.many_steps else max(chain, self._cost.seconds)
 
     @property
     def many_steps(self) -> bool:
-        """Whether dry runs of some ranks would take many steps in all, or there are many ranks."""
+        """Whether there are too many ranks, or too many steps in all dry runs, to time them."""
         comm = self.A.grid.comm
         ranks, steps = sample_ranks(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
         return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
@@ -419,10 +419,9 @@ class FactorPlan:
 
     @cached_property
     def at_most(self) -> int:
-        """Bytes that any of the sampled ranks receives at most, whatever the pivots of an LU are.
+        """The most bytes that a sampled rank receives, for any pivots of an LU.
 
-        Over c layers each of its rows may be a pivot row, to which c - 2 layers more give addends
-        than one rank's row would bring.
+        With c layers each of its rows may be a pivot row, for which c - 2 more layers send addends.
         """
         received = predict_most_bytes(self._kinds, self._work_dry, self.place[1])
         rows, cols = price.count_shares(self.tasks[0], self.shape, self.block)
@@ -431,7 +430,7 @@ class FactorPlan:
     # ------------------------------------------------------------------ in words
 
     def explain(self) -> str:
-        """Describe the plan: where it works, what it costs, the bound, and the next best blockings.
+        """Describe the plan: its layouts, cost and bound, and the next best blockings.
 
         Returns
         -------
@@ -460,7 +459,7 @@ class FactorPlan:
         return f"FactorPlan({self._title}, {self.dtype}, {self.blocking})"
 
     def _repr_html_(self) -> str:
-        """What it is, and who has what of A while it works; nothing is run dry."""
+        """The plan in words, and A's distribution during the work; nothing is run dry."""
         from pdla import show
 
         layout, grid = self.place if self.tasks else (self.A.layout, self.A.grid)

@@ -1,4 +1,4 @@
-"""What factorizations and triangular systems cost, from their sizes alone, on up to millions of ranks."""
+"""Predict what factorizations and triangular systems cost, from sizes alone, on up to millions of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pdla.model.machine import Machine
 
 @dataclass(frozen=True)
 class FactorPrediction:
-    """What a factorization or a triangular system costs where it lies in the best square blocks.
+    """The predicted cost of a factorization or a triangular system, with A in the best square blocks.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class FactorPrediction:
     ranks_used : int
         Ranks of that grid.
     bytes_received : int
-        Bytes that a rank receives, in the mean.
+        Mean bytes that a rank receives.
     lower_bound : float
-        Bytes that a rank must receive at least where it has room for its share of the matrix alone;
-        0 for a triangular system.
+        Least bytes that a rank must receive with memory for its share of the matrix alone; 0 for a
+        triangular system.
     seconds : float or None
         None without a machine.
     """
@@ -55,11 +55,11 @@ class FactorPrediction:
 def predict(
     call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None, then: Sequence[Routine] = ()
 ) -> FactorPrediction:
-    """Local: the best grid and blocks for a call of a routine on up to P ranks, and what it costs there.
+    """Local: predict the best grid and blocks for a call of a routine on up to P ranks, and the cost there.
 
-    then  routines that follow in the call, of as many columns as the first
+    then  routines that follow in the call, on as many columns as the first
 
-    PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK has not.
+    PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK lacks.
     """
     m, n, P = exact(m, n, P)
     if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
@@ -85,10 +85,10 @@ class Timed(NamedTuple):
 
 
 def _find_fastest(call: Call, task: Task, P: int) -> Timed:
-    """The fastest blocking on P ranks and on fewer, of equals that on the fewest.
+    """The fastest blocking on P or fewer ranks; of equal ones that on the fewest ranks.
 
-    Fewer are those of the ladder and, as few numbers have nearly square grids, the square and some multiples just below P.
-    No cost is less than the chain, which is a closed form, nor that less than the operations at the machine's full rate.
+    Fewer ranks are those of the machine's ladder, and the square and some multiples just below P, whose grids are nearly square.
+    Two lower bounds exclude a number of ranks: the operations at the machine's full rate, then the chain, by a closed form.
     """
     best = find_fastest_on(call, task, P)
     below = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
@@ -101,7 +101,7 @@ def _find_fastest(call: Call, task: Task, P: int) -> Timed:
 
 @lru_cache(maxsize=1024)
 def find_fastest_on(call: Call, task: Task, ranks: int) -> Timed:
-    """The fastest on so many ranks, of the best few by closed forms."""
+    """The fastest blocking on so many ranks: dry runs time the best few by closed forms."""
     shape, columns = ((task.m, task.m), task.n) if call.square and call.solves else ((task.m, task.n), 1)
     found = price.sort_by_price(task, ranks)[:COSTED]
     plans = (call.imagine(shape, columns, task.dtype, blocking, ranks, task.machine) for blocking in found)

@@ -1,6 +1,6 @@
-"""What routines cost on a grid of pr x pc ranks, by closed forms; and the cheapest grid and block.
+"""Predict what routines cost on a grid of pr x pc ranks, by closed forms, and find the cheapest grid and block.
 
-A routine prices its steps by what one rank does in them. Of many steps SAMPLE are priced, evenly spread.
+A routine prices a step by the work of one rank. If there are many steps, SAMPLE of them are priced, evenly spread.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pdla.linalg.plan.routine import GridShape, StepCost, Task, count_share
 
 SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192)
-WIDE = (256, 384)  # where a machine is described whose steps may take long
+WIDE = (256, 384)  # tried in addition on a described machine, whose steps may take long
 LONG = 8  # ranks up to which a grid of one column is tried
-GOOD = 1.05  # of the least price: as good
+GOOD = 1.05  # times the least price count as good
 
 
 class Blocking(NamedTuple):
-    """Where the work is done: a grid's shape, with a number of layers where there are several, and the columns of a panel.
+    """A grid's shape, with the number of layers if there are several, and the columns of a panel.
 
-    Square blocks have as many rows and columns, over layers so many times more.
+    Square blocks have as many rows and columns; with c layers c times as many.
     """
 
     shape: GridShape
@@ -34,14 +34,14 @@ class Blocking(NamedTuple):
 
 
 def count_shares(task: Task, shape: GridShape, block: int) -> tuple[int, int]:
-    """The most rows and columns that a rank has, in square blocks of so many rows; of a layer, where there are some."""
+    """The most rows and columns that a rank of a layer has, in square blocks of so many rows."""
     wide = block * prod(shape[2:])
     return count_share(task.m, wide, shape[0]), count_share(task.n, wide, shape[1])
 
 
 @lru_cache(maxsize=4096)
 def predict_seconds(task: Task, shape: GridShape, block: int) -> float:
-    """On a grid of this shape, in square blocks of so many rows."""
+    """Seconds of the task on a grid of this shape, in square blocks of so many rows."""
     count, shape = -(-task.size // block) if task.size else 0, task.routine.choose_grid(shape)
     sample = range(count) if count <= SAMPLE else [(2 * i + 1) * count // (2 * SAMPLE) for i in range(SAMPLE)]
     return sum(task.routine.price(_make_step(task, shape, block, k)) for k in sample) * count / max(1, len(sample))
@@ -54,7 +54,7 @@ def _make_step(task: Task, shape: GridShape, block: int, k: int) -> StepCost:
 
 
 def list_shapes(ranks: int) -> list[GridShape]:
-    """Grids that are tried: the near-square one, and ever longer ones of as many ranks."""
+    """The shapes of grids to try: the near-square one, and longer ones of as many ranks."""
     pr, pc = find_near_square(ranks)
     found = [(pr, pc), (pc, pr)]
     while pr % 2 == 0:
@@ -65,9 +65,9 @@ def list_shapes(ranks: int) -> list[GridShape]:
 
 @lru_cache(maxsize=1024)
 def sort_by_price(task: Task, ranks: int) -> tuple[Blocking, ...]:
-    """The blockings, the cheapest first; the whole matrix is one block where there is one rank.
+    """The blockings, the cheapest first. On one rank the whole matrix is one block.
 
-    Of those that cost as good as the least, the one that the routine prefers comes first.
+    The routine's preferred blocking comes first, among those within GOOD of the least price.
     """
     if ranks == 1:
         return (Blocking((1, 1), max(1, task.m, task.n)),)

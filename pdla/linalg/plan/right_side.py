@@ -1,4 +1,4 @@
-"""The right-hand sides of systems: matrices, or vectors that all ranks have; and solutions in their form."""
+"""Right-hand sides of systems: matrices, or vectors that all ranks have. Solutions have the same form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pdla.matrix.redistribute import convert
 
 
 def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any) -> np.dtype:
-    """Local: the dtype of A X = B. ShapeError, GridError, LayoutError for a B, X's layout or an `out` that does not go with A."""
+    """Local: the dtype of A X = B. ShapeError, GridError or LayoutError if B, `layout` or `out` does not fit A."""
     if isinstance(B, DistMatrix):
         check_same_communicator(A.grid, B.grid, "B")
         if B.shape[0] != A.shape[0]:
@@ -48,8 +48,10 @@ def check_side(name: str, A: DistMatrix, B: Any, layout: Layout | None, out: Any
 class RightSide:
     """B of A X = B: a matrix, or an array (a vector).
 
-    With it the layout of X (None: B's), the dtype in which both are worked on, whether B may be
-    written to, and what X is to be written to (None: a new matrix or array).
+    layout     of X; None: B's
+    dtype      of the work on B and X
+    overwrite  whether B may be overwritten
+    out        the matrix or array that receives X; None: a new one
     """
 
     B: Any
@@ -63,7 +65,7 @@ class RightSide:
         return self.B.shape if isinstance(self.B, DistMatrix) else (len(self.B), 1)
 
     def make_working_copy(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-        """Collective: a new matrix, in this layout and the dtype of both, counted as workspace; B itself, where it may be."""
+        """Collective: copy B to this layout and `dtype`, as workspace; B itself if it may be overwritten."""
         if isinstance(self.B, DistMatrix):
             return make_working_copy(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
@@ -75,9 +77,9 @@ class RightSide:
         self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
         rows: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
-        """What holds of X as it is placed by `place`: the factors' product times X is alpha B, whose rows are in this order.
+        """Claim, for X as `place` returns it: the product of the factors times X is alpha B, with B's rows in this order.
 
-        solve: solves for another right-hand side, with alpha = 1.
+        solve: solves for another right-hand side, with alpha = 1
         """
         terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
 
@@ -98,13 +100,13 @@ class RightSide:
         return claim
 
     def _make_side(self, b: np.ndarray) -> RightSide:
-        """Local: other right-hand sides of this system, which all ranks have."""
+        """Local: other right-hand sides for this system, b on every rank."""
         comm = self.B.grid.comm
         everyone = ProcessGrid.everyone(comm)
         return RightSide(DistMatrix(comm.xp.asarray(b), b.shape, everyone, Layout()), None, self.dtype)
 
     def place(self, X: DistMatrix) -> DistMatrix:
-        """Collective: X where it is asked for; a vector on every rank."""
+        """Collective: redistribute X to `out`, to `layout` or to B's layout; a vector to every rank."""
         if isinstance(self.out, DistMatrix):
             fill(self.out, X)
             return self.out

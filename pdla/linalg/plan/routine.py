@@ -1,6 +1,6 @@
-"""What a routine is: a factorization, or the solution of a triangular system, step by step in block columns.
+"""Routines: factorizations, and the solution of triangular systems, step by step in block columns.
 
-The choice of a grid and blocks, predictions, plans and the benchmark ask it what they need. It knows none of them.
+A routine answers what choices of grids and blocks, predictions, plans and the benchmark need. A routine imports none of them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ GridShape = tuple[int, ...]  # pr and pc; and c, where there are c layers
 
 
 class Routine(ABC):
-    """One routine, of which there is one object (routines/__init__.py lists them).
+    """One routine; each is a single object, and routines/__init__.py lists them.
 
-    It works on an m x n matrix; on a triangular system of m unknowns with n right-hand sides.
+    m x n are the sizes of the matrix. A triangular system has m unknowns and n right-hand sides.
 
-    name     in texts, and as a command of the benchmark;  about: what that command does
-    layered  whether layers of ranks can take its panels in turns (2.5-D)
-    short_steps    whether its steps are so short that ranks which share a core had better leave them to one of these
-    algorithm  in a word, for explanations
+    name         in texts, and as a command of the benchmark
+    about        what that command does
+    layered      whether layers of ranks can take its panels in turns (2.5-D)
+    short_steps  whether steps are so short that only one of the ranks that share a core should work
+    algorithm    in a word, for explanations
     """
 
     name: str
@@ -70,42 +71,42 @@ class Routine(ABC):
     def bound(self, m: int, n: int, shape: GridShape) -> float:
         """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words that it holds.
 
-        These are its share of the matrix and, over c layers, addends as large as c shares. For Cholesky
-        n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021.
+        S counts the rank's share of the matrix and, over c layers, addends as large as c shares. The bound is
+        n^3 / 3 P sqrt(S) for Cholesky, 2 n^3 / 3 P sqrt(S) for LU: Kwasniewski et al., SC 2021.
         """
         ranks, layers = prod(shape), prod(shape[2:])
         held = m * n / ranks * (1 if layers == 1 else layers + 1)
         return 2 * self.multiplications(m, n) / (ranks * sqrt(held)) if held and ranks > 1 else 0.0
 
     def preference(self, shape: GridShape, block: int) -> Any:
-        """Of blockings that cost about the same, the one for which this is largest is taken."""
+        """A key: among blockings that cost about the same, the one with the largest key is taken."""
         return block
 
     def choose_grid(self, shape: GridShape) -> GridShape:
-        """The shape of the grid that it takes in place of one of this shape: without layers where it has none."""
+        """The shape of the grid that the routine uses on the ranks of this shape: a routine without layers drops them."""
         return shape if self.layered or len(shape) == 2 else find_near_square(prod(shape))
 
     def keeps_layout(self, A: Any) -> bool:
-        """Whether it works on A, or a copy of it, where it lies."""
+        """Whether the routine works in A's own layout, on A or a copy."""
         return is_in_square_blocks(A) or (self.layered and find_depth_axis(A) is not None)
 
     def find_blocking(self, A: Any) -> tuple[GridShape, int]:
-        """The grid's shape and the columns of a panel of an A that stays."""
+        """The grid's shape and the columns of a panel, for an A whose layout is kept."""
         sizes = A.grid.sizes
         shape = [prod(sizes[cut.axis] for cut in effective(cuts, sizes)[:1]) for cuts in (A.layout.rows, A.layout.cols)]
         depth = [sizes[cut.axis] for cut in effective(A.layout.cols, sizes)[1:]]
         return (*shape, *depth), find_block(A)
 
     def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
-        """The only ones that it has for m rows on so many ranks; none: it works on any grid, in any blocks."""
+        """The only blockings for m rows on so many ranks; none: the routine works on any grid, in any blocks."""
         return ()
 
     def factor_to_solve(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
-        """Collective: factors of A by which a system is solved; only of routines that BY_STRUCTURE lists."""
+        """Collective: factor A to solve a system; only routines that BY_STRUCTURE lists can."""
         raise NotImplementedError(self.name)
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
-        """Collective: a random n x n matrix on which it succeeds, for the benchmark."""
+        """Collective: draw a random n x n matrix on which the routine succeeds, for the benchmark."""
         return random((n, n), grid, layout, low=-0.5, high=0.5, dtype=dtype, seed=1)
 
     def __repr__(self) -> str:
@@ -113,7 +114,7 @@ class Routine(ABC):
 
 
 def count_share(length: int, block: int, parts: int) -> int:
-    """The most of so many indices in blocks that one of the ranks has."""
+    """The largest share of `length` indices, dealt out in blocks to `parts` ranks."""
     turns, rest = divmod(length, block * parts)
     return turns * block + min(block, rest)
 
@@ -156,7 +157,7 @@ class Task:
         return self.routine.multiplications(self.m, self.n)
 
     def at_full_rate(self, ranks: int) -> float:
-        """Seconds of a share of the operations on each of so many ranks, at the highest rate of a product."""
+        """Seconds of an even share of the operations on so many ranks, at the highest rate of a product."""
         return operations(1, 1, self.multiplications, self.dtype) / (ranks * self.machine.most(self.dtype))
 
     def bound(self, shape: GridShape) -> float:
@@ -172,7 +173,7 @@ class Task:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One block column: its width, and the rows and columns after it, of which this is a rank's share."""
+    """One block column: its width, and a rank's share of the rows and columns after it."""
 
     task: Task
     shape: GridShape
@@ -190,7 +191,7 @@ class StepCost:
         return self.task.machine.lapack(m, n, operations, self.task.dtype) if m and n else 0.0
 
     def is_far(self, axis: int) -> bool:
-        """Whether some ranks of a grid row (1) or column (0), or other layers (2), are on other nodes."""
+        """Whether a grid row (1), a grid column (0) or the layers (2) span several nodes."""
         return _is_far(self.task.machine.node, self.shape, axis)
 
     def calls(self, count: float) -> float:
@@ -198,7 +199,7 @@ class StepCost:
         return count * self.task.machine.call
 
     def transfer(self, axis: int, words: float) -> float:
-        """Seconds in which so many words go along the grid rows (1) or columns (0): to all of them, the links shared."""
+        """Seconds in which so many words reach all ranks along the grid rows (1) or columns (0), over shared links."""
         ranks = self.shape[axis]
         return self._time_on_link(axis, words) * (ranks - 1) / ranks
 
@@ -206,18 +207,18 @@ class StepCost:
         return words * self.task.dtype.itemsize / self.task.machine.rate(self.count_sharers(axis))
 
     def count_sharers(self, axis: int) -> int:
-        """How many ranks of a node receive from others at once along an axis: of those in one grid row or column, one; 0: none."""
+        """How many ranks of a node receive from other nodes at once along an axis: one a grid row or column; 0: none."""
         return _count_sharers(self.task.machine.node, self.shape, axis)
 
     def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
-        """Seconds until the last of some messages, of so many words each, has come from one rank to others along an axis."""
+        """Seconds until the last of `count` messages of so many words has arrived, from one rank to others along an axis."""
         machine = self.task.machine
         if self.shape[axis] == 1:
             return 0.0
         return machine.delay(self.is_far(axis)) + count * (machine.gap + self._time_on_link(axis, words))
 
     def spread(self, axis: int, words: float) -> float:
-        """Seconds until so many words of one rank have come to all others along an axis, as `broadcast.best` sends them."""
+        """Seconds in which `broadcast.best` sends so many words from one rank to all others along an axis."""
         ranks, size = self.shape[axis], words * self.task.dtype.itemsize
         if self._is_flat(axis, size):
             return self.message(axis, words, ranks - 1) if words else 0.0
@@ -225,7 +226,7 @@ class StepCost:
         return self.message(axis) * (ranks - 1) + self._time_on_link(axis, words) * (1 + (ranks - 2) * chunk)
 
     def next_arrival(self, axis: int, words: float) -> float:
-        """Seconds until the next rank along the axis has them: of a chain the first, else on average one in the middle."""
+        """Seconds until the next rank along the axis has the words: the first of a chain, else on average the middle one."""
         if not words:
             return 0.0
         return self.message(axis, words, self.shape[axis] / 2 if self._is_flat(axis, words * self.task.dtype.itemsize) else 1)
@@ -239,11 +240,11 @@ class StepCost:
         return prod(self.shape[2:])
 
     def addend(self, words: float) -> float:
-        """Seconds in which a rank receives an addend of another layer, packs and adds it."""
+        """Seconds in which a rank packs, receives and adds an addend of another layer."""
         return self.message(2, words) + self.touch(2 * words)
 
     def delay(self, axis: int) -> float:
-        """Seconds until the last rank of a grid row or column hears of what one rank tells all."""
+        """Seconds until a short message of one rank has reached all ranks of a grid row or column."""
         return self.message(axis, count=self.shape[axis] - 1)
 
     def touch(self, words: float) -> float:
@@ -251,13 +252,16 @@ class StepCost:
         return self.task.machine.touch(int(2 * words * self.task.dtype.itemsize))
 
     def seconds(self, alone: float, panel: float, ahead: float, rest: float, wire: float, delay: float) -> float:
-        """Seconds of the step, of which two things bound it: a rank's own work, and the chain from one panel to the next.
+        """Seconds of the step: the larger of a rank's own work, and of the chain from one panel to the next.
 
-        alone   what one rank does while all of its grid column wait;  panel: what the grid column does
-        ahead   the update of the next block column;  rest: of all that are left
-        wire    words on their way, in seconds;  delay: of messages, one after another
+        alone   seconds of one rank, while the others of its grid column wait
+        panel   seconds of the whole grid column
+        ahead   seconds to update the next block column
+        rest    seconds to update the other ones
+        wire    seconds of words on links
+        delay   seconds of messages, one after another
 
-        A layer updates the rest before its next panel, while others go on with theirs.
+        A layer updates the rest before its next panel; meanwhile other layers work on their panels.
         """
         pc, overlap = self.shape[1], self.task.machine.overlap
         step = self.task.machine.step

@@ -1,8 +1,8 @@
-"""A function of matrices becomes one of stacks: of each matrix, in its layer.
+"""Apply a function of matrices to each matrix of stacks, in its layer.
 
-A stack that is cut along an axis stays so: each layer works on its own matrices. One that is not cut is brought to groups of
-ranks, a matrix each, or is worked on by all ranks, one matrix after another, whichever is predicted to be faster; the results
-return to its grid.
+If a stack is cut along an axis, each layer works on its own matrices. If not, there are two ways, and the one that is predicted
+to be faster is taken. Either the matrices are redistributed to groups of ranks, and results return to the stack's grid. Or all
+ranks work on one matrix after another.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pdla.model.machine import Machine
 
 
 def _replace(value: Any, parts: dict[int, Any]) -> Any:
-    """An argument with something in place of each stack."""
+    """Replace each stack in an argument by its part."""
     if isinstance(value, tuple):
         return tuple(_replace(each, parts) for each in value)
     return parts[id(value)] if isinstance(value, Stack) else value
 
 
 def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
-    """Collective: the function of each matrix of the stacks, results as stacks, and what is no matrix as an array."""
+    """Collective: apply the function to each matrix of the stacks; matrices become stacks, other results an array."""
     name, first = function.__name__, stacks[0]
     comm, layout = first.grid.comm, named.get("layout")
     with agreed(comm, describe_call(name, *given, **named)):
@@ -56,7 +56,7 @@ def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stac
             result = function(*_replace(given, here), **{key: _replace(value, here) for key, value in named.items()})
             alone = not isinstance(result, tuple)
             made.append(tuple(_to_grid(each, here[id(first)]) for each in ((result,) if alone else result)))
-        except PdlaError as raised:  # of this layer's ranks, which the others do not know
+        except PdlaError as raised:  # raised on this layer's ranks alone
             error = type(raised)(f"matrix {number} of the stack: {raised}")
             break
     with agreed(comm, f"{name} of a stack"):
@@ -75,7 +75,7 @@ def _check_match(name: str, first: Stack, other: Stack) -> None:
 
 
 def _choose_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str] | None:
-    """Collective: the grid, the layout and the axis of the fastest groups of ranks; None: all ranks together are as fast."""
+    """Collective: the grid, layout and axis of the fastest groups of ranks; None if all ranks together are as fast."""
     ranks, (batch, *shape) = S.grid.comm.size, S.shape
     groups = min(_list_divisors(ranks), key=lambda groups: _predict_seconds(routine, shape, S.dtype, batch, groups, ranks))
     if groups == 1:
@@ -87,12 +87,12 @@ def _choose_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str
 
 
 def _list_divisors(ranks: int) -> list[int]:
-    """All, the largest first."""
+    """All divisors, the largest first."""
     return [groups for groups in range(ranks, 0, -1) if ranks % groups == 0]
 
 
 def _predict_seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, groups: int, ranks: int) -> float:
-    """Local: predicted, of the group that has most matrices, which come to it and go."""
+    """Local: predict the seconds of the group with most matrices, and of redistributing them there and back."""
     (m, n), machine = shape, Machine.choose()
     task = Task(routine, m, n, np.dtype(dtype if dtype.kind in "fc" else float), machine)
     work = -(-batch // groups) * price.predict_seconds(task, *price.sort_by_price(task, ranks // groups)[0])
@@ -101,19 +101,19 @@ def _predict_seconds(routine: Routine, shape: Any, dtype: np.dtype, batch: int, 
 
 
 def _to_grid(value: Any, X: DistMatrix) -> Any:
-    """Collective: a result for X on X's grid: factors may lie on another one over its ranks."""
+    """Collective: redistribute a result to X's grid; factors may be on another grid over its ranks."""
     if not isinstance(value, DistMatrix) or value.grid == X.grid:
         return value
     return to_layout(value, _choose_layout(value, X), X.grid)
 
 
 def _join(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
-    """Collective: results of each matrix, which are alike, as results of all; and whether there is one, which is no tuple."""
+    """Collective: join the results of all matrices; and return whether the function returns one value, no tuple."""
     kinds = [*map(_describe_matrix, made[0])] if made else []
     told = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
     everyone = comm.share((dict(zip(like.indices, told, strict=False)), kinds, alone))
     some, kinds, alone = next(each for each in everyone if each[0])
-    found = dict.fromkeys(range(like.shape[0]), next(iter(some.values())))  # a dry rank hears of its own layer alone
+    found = dict.fromkeys(range(like.shape[0]), next(iter(some.values())))  # a dry rank has the results of its own layer alone
     for values, *_ in everyone:
         found |= values
     joined: list[Any] = []
@@ -129,7 +129,7 @@ def _join(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]
 
 
 def _check_sizes(name: str, values: list[Any]) -> None:
-    """ShapeError unless the results of all matrices are as large: numbers of eigenvalues in an interval may differ."""
+    """ShapeError unless results of all matrices have one shape: intervals may hold different numbers of eigenvalues."""
     for number, value in enumerate(values):
         if np.shape(value) != np.shape(values[0]):
             told = f"of shape {np.shape(values[0])} of matrix 0, {np.shape(value)} of matrix {number}"
@@ -137,19 +137,19 @@ def _check_sizes(name: str, values: list[Any]) -> None:
 
 
 def _describe_matrix(value: Any) -> Any:
-    """What a matrix is beside its elements; None: it is no matrix."""
+    """All of a matrix but its elements; None for other values."""
     if not isinstance(value, DistMatrix):
         return None
     return value.shape, value.layout, value.dtype, value.transposed, value.conjugated
 
 
 def _return_result(made: Any, first: Stack, layout: Layout | None) -> Any:
-    """Collective: a result on the first stack's grid, in the layout asked for, by default the stack's."""
+    """Collective: return a result to the first stack's grid, in `layout`, by default the stack's."""
     if not isinstance(made, Stack):
         return made
     return made._move(first.grid, layout or _choose_layout(made, first), None)
 
 
 def _choose_layout(result: Any, given: Any) -> Layout:
-    """A result's on the grid of what was given, a matrix or a stack: the same where it is as large."""
+    """The layout of a result on the grid of the argument, a matrix or a stack: the argument's, if shapes are equal."""
     return given.layout if result.shape == given.shape else Layout(*given.grid.axes[:2])
