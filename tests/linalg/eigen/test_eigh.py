@@ -238,6 +238,8 @@ def test_layouts_of_vectors():
             assert eigh(A, layout=layout)[1].layout == (layout or A.layout)
         with pytest.raises(LayoutError, match="does not cut 20 indices"):
             eigh(A, layout=Layout(cols=Cuts("col", (0, 3, 7))), subset_by_value=(-np.inf, np.inf))
+        positive = Layout(cols=Cuts("col", (0, 3, int((np.linalg.eigvalsh(a) > 0).sum()))))
+        assert eigh(A, layout=positive, subset_by_value=(0, np.inf), memory_limit=2**30)[1].layout == positive
         return eigh(A, subset_by_index=(0, 6))[1].shape
 
     assert pdla.run(4, program)[0] == (20, 7)
