@@ -1,11 +1,11 @@
 """Block-cyclic matrices as factorizations see them.
 
-Which rank has block k of the rows or of the columns, where it begins there, and the communicators
-along which panels travel.
+A `Dimension` lists the owner of each block of rows or columns, the block's place on that rank, and
+the communicator along which panels travel.
 
-A matrix in square blocks, cut by no more than one axis in each dimension over its whole grid, is
-worked on where it lies. Any other is brought to such a layout, and the result to the layout asked
-for: `working` says which.
+Factorizations keep the layout of a matrix in square blocks, cut by at most one axis a dimension over
+its whole grid. Any other matrix is redistributed to such a layout, and the result to the caller's
+layout.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ NARROW = 4  # a grid that is more than so many times as long as it is wide moves
 class Dimension:
     """One dimension of a block-cyclic matrix: n indices in blocks of `block`.
 
-    Rank i of `parts` owns blocks i, i + parts, ...; `rank` is this rank's i. What is asked for at
-    each step is worked out once: lists by the number of a block.
+    Rank i of `parts` owns blocks i, i + parts, ...; `rank` is this rank's i. Lists by block number are
+    computed once, as every step reads them.
 
-    comm  these ranks; None: there is one, which has all
-    run   how many blocks, one after another, a rank has at a time
-    axis  of the grid, along which these ranks are; None: there is one
+    comm  the communicator of these ranks; None: there is one rank
+    run   how many successive blocks a rank owns in each turn
+    axis  the grid's axis along which these ranks are; None: there is one rank
     """
 
     n: int
@@ -60,22 +60,22 @@ class Dimension:
 
     @cached_property
     def width(self) -> list[int]:
-        """Of each block: the last one may be narrower than the others."""
+        """The width of each block; the last one may be narrower."""
         return [min(self.block, self.n - k * self.block) for k in range(self.count)]
 
     @cached_property
     def owner(self) -> list[int]:
-        """Which rank has each block."""
+        """The rank that owns each block."""
         return [k // self.run % self.parts for k in range(self.count)]
 
     @cached_property
     def at(self) -> list[slice]:
-        """Where this rank has each block among its indices: an empty slice, where another rank has it."""
+        """The place of each block among this rank's indices; empty slices for other ranks' blocks."""
         return [slice(*ends) for ends in pairwise(self._starts)]
 
     @cached_property
     def tail(self) -> list[slice]:
-        """Where this rank has the blocks from each number on; there are none from numbers `count` and `count` + 1 on."""
+        """The place of all blocks from each number on among this rank's indices; empty from `count` and `count` + 1 on."""
         return [slice(begin, self._starts[-1]) for begin in (*self._starts, self._starts[-1])]
 
     @cached_property
@@ -89,15 +89,15 @@ class Dimension:
         return [k for k in range(self.count) if self.owner[k] == self.rank]
 
     def list_after(self, k: int) -> list[int]:
-        """Blocks of this rank after number k."""
+        """The blocks of this rank after block k."""
         return self.mine[bisect_right(self.mine, k) :]
 
     def find_owners(self, indices: np.ndarray) -> np.ndarray:
-        """Which ranks have these indices."""
+        """The ranks that own these indices."""
         return indices // self._span % self.parts
 
     def find_places(self, indices: np.ndarray) -> np.ndarray:
-        """Where these indices lie among those of the rank that has them."""
+        """The places of these indices among those of their owners."""
         return indices // (self._span * self.parts) * self._span + indices % self._span
 
     @property
@@ -105,14 +105,14 @@ class Dimension:
         return self.block * self.run
 
     def bcast(self, x: Any, root: int) -> Pending:
-        """Start sending x from one of the ranks to the others."""
+        """Collective: start sending x from rank `root` to the others."""
         return to_pending(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
 
 
 def find_dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
-    """Collective: the rows and the columns of a matrix that lies in square blocks.
+    """Collective: the rows and the columns of a matrix in square blocks.
 
-    Their communicators are asked for at each call: grids close those that were not for long, alike on all ranks.
+    Each call gets their communicators from the grid, as a grid closes those that were not used for long.
     """
 
     def good(found: tuple[Dimension, Dimension]) -> bool:
@@ -132,13 +132,13 @@ def _make_dimension(X: DistMatrix, number: int) -> Dimension:
 
 
 def find_block(X: DistMatrix) -> int:
-    """The columns of a panel of a matrix in square blocks; all of it where nothing is cut."""
+    """The columns of a panel of a matrix in square blocks; the larger dimension if nothing is cut."""
     cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
     return cuts[-1].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
 
 
 def is_in_square_blocks(X: Any) -> bool:
-    """Whether factorizations can work on X, or a copy of it, where it lies."""
+    """Whether factorizations can work in X's layout."""
     return find_or_make(X.grid, (is_in_square_blocks, X.layout), lambda: _is_in_square_blocks(X))
 
 
@@ -148,7 +148,7 @@ def _is_in_square_blocks(X: Any) -> bool:
 
 
 def find_depth_axis(X: DistMatrix) -> str | None:
-    """The axis of the layers to which the panels of X's square blocks go in turns; or None."""
+    """The axis of the layers that own the panels of X's square blocks in turns; None if there are no layers."""
     rows, cols = _list_cuts(X)
     if not _covers_grid(X) or len(rows) != 1 or len(cols) != 2:
         return None
@@ -161,7 +161,7 @@ def _list_cuts(X: DistMatrix) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
 
 
 def _covers_grid(X: DistMatrix) -> bool:
-    """Whether X is dealt out in turns from the first rank on, and no rank of its grid is without a part of its own."""
+    """Whether X is dealt out in turns from the first rank on, and every rank of its grid has a part of its own."""
     cuts = [*chain(*_list_cuts(X))]
     ranks = prod(X.grid.sizes[cut.axis] for cut in cuts)
     return all(map(_is_plain, cuts)) and not X.layout.partial and ranks == X.grid.size
@@ -172,7 +172,7 @@ def _is_plain(cut: Cut) -> bool:
 
 
 def find_near_square(ranks: int) -> tuple[int, int]:
-    """The shape of a grid for a factorization of so many ranks; of a large prime number of them some are left idle."""
+    """The shape of a grid for a factorization on so many ranks; a large prime number leaves some idle."""
     short = balanced_shape(ranks)[0]
     if ranks > 8 and ranks > NARROW * short * short:
         short = isqrt(ranks)
@@ -180,12 +180,12 @@ def find_near_square(ranks: int) -> tuple[int, int]:
 
 
 def place_in_blocks(X: Any, shape: tuple[int, ...], block: int) -> tuple[Layout, ProcessGrid]:
-    """A block-cyclic layout and a grid of this shape, to which X is brought."""
+    """A block-cyclic layout and a grid of this shape, for X."""
     return cut_in_blocks(shape, block), ProcessGrid.trust(shape, X.grid.comm, None)
 
 
 def cut_in_blocks(shape: tuple[int, ...], block: int) -> Layout:
-    """In square blocks on a grid of this shape; over c layers of c panels, each on one of them.
+    """The layout in square blocks on a grid of this shape; with c layers a block has c panels, one a layer.
 
     block  columns of a panel
     """
@@ -196,7 +196,7 @@ def cut_in_blocks(shape: tuple[int, ...], block: int) -> Layout:
 
 
 def make_working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: a new matrix in this layout and dtype, counted as workspace; with `overwrite` X itself, if it is that."""
+    """Collective: copy X to this layout and dtype, as workspace; with `overwrite` X itself, if it has both."""
     if X.dtype != dtype:
         X, overwrite = count_workspace(cast(X, dtype)), True
     if not _is_in_layout(X, layout, grid):
@@ -210,13 +210,13 @@ def make_working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: n
 
 
 def count_workspace(X: DistMatrix) -> DistMatrix:
-    """Local: a new matrix, as workspace for as long as its block lives."""
+    """Local: count a new matrix as workspace for as long as its block lives."""
     count(X.base)
     return X
 
 
 def cut_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
-    """Local: A's layout for a matrix of fewer rows or columns, boundaries cut off where these end."""
+    """Local: A's layout for a matrix of fewer rows or columns, with boundaries up to their ends."""
     layout, sizes = A.layout.summed, A.grid.sizes
     rows, cols = (
         tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
@@ -226,12 +226,12 @@ def cut_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
 
 
 def to_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective: X itself, if it lies so, or a new matrix that does."""
+    """Collective: redistribute X to a layout and a grid; X itself, if it has these."""
     return X._like(X.base, layout=layout) if _is_in_layout(X, layout, grid) else convert(X, layout, grid)
 
 
 def fill(out: DistMatrix, X: DistMatrix) -> None:
-    """Collective: write X into the block of `out`, which is no view."""
+    """Collective: write X to `out`, which is no view."""
     with collective_section(out.grid.comm, "a redistribution"):
         X = sum_partials(X, out.layout) if X.layout.partial else X
         move(X, out.layout, out.grid, out.stored)
@@ -244,14 +244,14 @@ def _is_in_layout(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
 
 
 def pick_diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
+    """The numbers and the values of this rank's elements of the diagonal; 1 for arrays without data."""
     rows, cols = X.indices
     i, j = rows.find_common(cols)
     return rows.indices()[i], X.xp.host_or(X.xp.pick(X.stored, i, j), np.ones(len(i)))
 
 
 def share_numbers(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
-    """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
+    """Collective over the grid's communicator: send a few numbers, which all ranks of the grid have, to idle ranks."""
     comm = grid.comm
     if grid.size == comm.size:
         return numbers

@@ -1,4 +1,4 @@
-"""LAPACK's work on one rank's blocks, recorded in the ledger, as `multiply` records products."""
+"""LAPACK routines on one rank's blocks, recorded in the ledger, as `multiply` records products."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def potrf(xp: Any, a: Any) -> tuple[int, float]:
 
 
 def find_pivot_range(xp: Any, a: Any) -> list[float]:
-    """Local: the least and the largest absolute value on the diagonal of a; of arrays without data 1."""
+    """Local: the least and the largest absolute value on the diagonal of a; 1 for arrays without data."""
     at = np.arange(min(a.shape))
     sizes = np.abs(xp.host_or(xp.pick(a, at, at), np.ones(len(at))))
     return [float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]
@@ -37,7 +37,7 @@ def trtri(xp: Any, a: Any) -> float:
 
 
 def multiply_by_inverse(xp: Any, x: Any, inverse: Any, out: Any) -> None:
-    """Local: out = x L^-H, by L^-1, lower triangular. A quarter of the products with its zeros is left out."""
+    """Local: out = x L^-H, by `inverse` = L^-1, lower triangular; a quarter of the work, with zeros, is left out."""
     inverse, half = xp.reinterpret(inverse, True), out.shape[1] // 2
     for cols in (slice(half), slice(half, out.shape[1])):
         multiply(xp, x[:, : cols.stop], inverse[cols, : cols.stop].T, out[:, cols], 1, 0)

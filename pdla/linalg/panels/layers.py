@@ -1,10 +1,10 @@
 """Layers: what the 2.5-D factorizations share.
 
-The ranks are c layers of pr x pc; a layer works on each c-th panel. It updates all columns that lie
-after its panel, in memory of its own, from zeros on: these are its addends. Before a panel is
-factored, those of the other layers are added to it, which come from the ranks at the same place
-there. So panels travel within a layer alone, each of which has c times as much of a row or a column
-as a rank would have without copies. Solomonik, Demmel: Euro-Par 2011; Kwasniewski et al.: SC 2021.
+The ranks are c layers of pr x pc; a layer works on each c-th panel. A layer updates all columns after
+its panel in memory of its own, which starts at zero: these are its addends. Before a panel is
+factored, the other layers send their addends to it, each rank to the same place in the panel's
+layer. Panels thus travel within one layer alone, where a rank owns c times as much of a row
+or a column as without copies. Solomonik, Demmel: Euro-Par 2011; Kwasniewski et al.: SC 2021.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pdla.matrix.core import DistMatrix
 
 
 def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, Communicator | None]:
-    """Collective, idle ranks included: the axis of X's layers, the communicators over them, and over all their ranks."""
+    """Collective, idle ranks included: the axis of X's layers, and the communicators across layers and of all their ranks."""
     axis = find_or_make(X.grid, (find_depth_axis, X.layout), lambda: find_depth_axis(X) or "")
     if not axis:
         return None, None, None
@@ -32,7 +32,7 @@ def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, 
 
 
 def merge(header: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Local: the header of two headers' panels: that of the first that failed; else with the least and the largest pivot."""
+    """Local: merge two headers: the one of a failed panel; else their least and largest pivots."""
     if header[0] or other[0]:
         return header if header[0] else other
     return np.array([*header[:-2], min(header[-2], other[-2]), max(header[-1], other[-1])])
@@ -41,9 +41,9 @@ def merge(header: np.ndarray, other: np.ndarray) -> np.ndarray:
 class Layers:
     """One rank's place in a layer.
 
-    a         the layer's rows and columns: of its own panels what is in the matrix, elsewhere addends
-    steps     the panels that this layer works on
-    everyone  the communicator of the ranks of all layers
+    a         the layer's block: elements of the matrix in its own panels, addends elsewhere
+    steps     this layer's panels
+    everyone  the communicator of all layers' ranks
     """
 
     xp: Any
@@ -66,7 +66,7 @@ class Layers:
 
     @staticmethod
     def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
-        """Local, once `make_communicators` has been called: of a matrix whose panels lie on layers; None where there is one."""
+        """Local, after `make_communicators`: the layers of X; None if there is one."""
         axis, comm, everyone = make_communicators(X)
         return None if axis is None or comm is None or everyone is None else Layers(X, axis, comm, everyone, rows, cols)
 
@@ -81,7 +81,7 @@ class Layers:
         return self.comm.rank
 
     def list_panels(self) -> Iterator[tuple[int, Any, Any]]:
-        """Of each panel that this rank has its number, where it is in the matrix, and where in the layer."""
+        """Yield each panel of this rank: its number, its columns of the matrix, and those of the layer's block."""
         first = 0
         for k in self.steps:
             if self.cols.owner[k] == self.cols.rank:
@@ -90,11 +90,11 @@ class Layers:
                 first += w
 
     def find_root(self, k: int) -> int:
-        """The rank, of `everyone`, that has diagonal block k in its turn."""
+        """The rank in `everyone` that owns diagonal block k."""
         return (k % self.count * self.rows.parts + self.rows.owner[k]) * self.cols.parts + self.cols.owner[k]
 
     def list_earlier(self, k: int) -> list[int]:
-        """The layers that have addends to panel k."""
+        """The layers that have addends for panel k."""
         return [step % self.count for step in range(max(0, k - self.count + 1), k)]
 
     def list_others(self, k: int) -> list[int]:
@@ -114,14 +114,14 @@ class Layers:
         self.going.append(self.comm.send(x, layer))
 
     def receive_addends(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
-        """What these layers give to be added to x, and so many numbers, as they come."""
+        """Receive the addends to x of these layers, with so many numbers each, in order of arrival."""
         coming = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
         for pending in coming:
             message = pending.wait()
             yield message[: x.size].reshape(*x.shape), message[x.size :]
 
     def add_all(self, x: Any, k: int, header: np.ndarray) -> np.ndarray:
-        """Collective over depth: add the other layers' addends to x, panel k. Gives the header of all panels before it."""
+        """Collective over depth: add the other layers' addends to x, panel k. Returns the merged header of earlier panels."""
         for addend, numbers in self.receive_addends(x, self.list_earlier(k), len(header)):
             header = merge(header, self.xp.host_or(numbers, header).real.astype(float))
             if not header[0]:
@@ -129,17 +129,17 @@ class Layers:
         return header
 
     def count_steps(self, count: int, header: np.ndarray) -> int:
-        """How many panels are worked on: behind one that fails each layer takes one, to hear of it; all, if results are checked."""
+        """How many panels are factored: after a failed one, each layer's next, to report it; all if results are checked."""
         return min(count, (int(header[0]) - 1) // self.cols.block + self.count) if header[0] and not is_checking() else count
 
     def wait(self) -> None:
-        """Wait until the addends have gone."""
+        """Wait until the addends are sent."""
         while self.going:
             self.going.pop().wait()
 
     def write_back(self, header: np.ndarray) -> np.ndarray:
-        """Collective over depth: put panels into the matrix. Gives the last panel's layer's numbers."""
+        """Collective over depth: write panels to the matrix. Returns the header of the last panel's layer."""
         for _, here, there in self.list_panels():
             self.xp.copy(here, there)
-        x = self.xp.asarray(header.copy())  # a layer without panels has the header of none, which is not its own
+        x = self.xp.asarray(header.copy())  # a layer without panels has no header of its own
         return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

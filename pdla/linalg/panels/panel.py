@@ -2,13 +2,13 @@
 
 panels = Panels(cols, xp, size, dtype)          along the grid rows, of up to `size` elements each
 with panels:                                    collective
-    panel = panels.take(k, (rows, w), header=2) the next slot, as a block of w columns of these rows, and two numbers behind it
-    panel.bcast()                               collective: start sending it, which the owner of block k has written
-    panel.wait()                                it may be read
+    panel = panels.take(k, (rows, w), header=2) the next slot: w columns of these rows, then two numbers
+    panel.bcast()                               collective: start sending it from the owner of block k, which has written it
+    panel.wait()                                then it can be read
     panel.rows(some)                            rows of its first block, by their places among this rank's
-    panel.release()                             its slot may be written to again
+    panel.release()                             then its slot can be written again
 
-A panel lies as it travels: its owner factors or packs blocks in place, others read them in place.
+A panel is stored as it is sent: its owner factors or packs blocks in place, other ranks read them in place.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pdla.linalg.panels.blocks import Dimension
 from pdla.matrix.core import DistMatrix
 
 ALL = (slice(None),)
-Extent = tuple[slice, int]  # of a block: its rows, as places among this rank's, and its width
+Extent = tuple[slice, int]  # a block's rows, as places among this rank's, and its width
 
 
 class Panels:
-    """The panels of one dimension: each goes from the owner of its block to all ranks along this axis."""
+    """The panels of one dimension: each is sent from the owner of its block to all ranks along this axis."""
 
     dimension: Dimension
     xp: ModuleType
@@ -51,7 +51,7 @@ class Panels:
         return Panel(self.slots, self.dimension.owner[k], self.dimension.rank, blocks, header, writes)
 
     def send(self, k: int, block: Extent, x: Any, conjugate: bool = False) -> Panel:
-        """Collective: start sending a panel of one block, x of its owner, which a rank that is alone reads in place."""
+        """Collective: start sending a panel of one block, the owner's x; a single rank reads x in place."""
         if self.dimension.comm is None:
             return self.view(block, x, conjugate)
         panel = self.take(k, block)
@@ -61,17 +61,18 @@ class Panels:
         return panel
 
     def view(self, block: Extent, x: Any, conjugate: bool = False) -> Panel:
-        """Local: a panel of one block that is read in place: x, or a conjugate copy."""
+        """Local: a panel of one block: x, read in place, or a conjugate copy."""
         panel = Panel(self.slots, self.dimension.rank, self.dimension.rank)
         panel.blocks, panel.firsts = [self.xp.reinterpret(x, conjugate)], [block[0].start]
         return panel
 
 
 class Panel:
-    """Blocks of a matrix, one behind another in a slot, and a header of a few numbers behind them.
+    """Blocks of a matrix, one after another in a slot, then a header of a few numbers.
 
-    message  all of it
-    blocks   its blocks;  firsts: of each the place of its first row among this rank's
+    message  blocks and header
+    blocks   the blocks
+    firsts   the place of each block's first row among this rank's
     """
 
     header: Any
@@ -108,39 +109,40 @@ class Panel:
         return self.blocks[number][rows.start - first : rows.stop - first]
 
     def bcast(self, whole: bool = True) -> None:
-        """Collective: start sending it, or all behind its first block, from its owner."""
+        """Collective: start sending the panel, or all after its first block, from its owner."""
         self.pending.append(self.slots.bcast(self.message if whole else self.message[self.second :], {self.owner: ALL}))
 
     def bcast_parts(self, parts: Parts) -> None:
-        """Collective: start sending rows of the first block, each from the rank that has written it."""
+        """Collective: start sending the first block, each row from the rank that has written it."""
         self.pending.append(self.slots.bcast(self.blocks[0], parts))
 
     def wait(self) -> Panel:
-        """Wait for what is on its way."""
+        """Wait until the panel has arrived."""
         for pending in self.pending:
             pending.wait()
         self.pending.clear()
         return self
 
     def read_header(self, unknown: Callable[[], np.ndarray]) -> np.ndarray:
-        """Local: the header on the host, as real numbers; of arrays without data what `unknown` gives."""
+        """Local: the header on the host, as real numbers; for arrays without data the result of `unknown`."""
         return to_host(self.slots.xp, self.header, unknown)
 
     def release(self) -> None:
-        """Local: tell that this rank has read it."""
+        """Local: report that this rank has read the panel."""
         self.slots.release()
 
 
 def to_host(xp: ModuleType, header: Any, unknown: Callable[[], np.ndarray]) -> np.ndarray:
-    """Local: a few numbers on the host, as real numbers; of arrays without data what `unknown` gives."""
+    """Local: copy a few numbers to the host, as real ones; for arrays without data the result of `unknown`."""
     numbers = xp.host_or(header, None)
     return unknown() if numbers is None else numbers.real.astype(float)
 
 
 class BlockColumns:
-    """One rank's part of a matrix in square blocks, of whose block columns as many are factored as there are rows for.
+    """One rank's part of a matrix in square blocks, for a factorization of its first min(m, n) columns.
 
-    size  the columns that are factored;  count: the block columns
+    size   how many columns are factored
+    count  how many block columns are factored
     """
 
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
@@ -151,21 +153,24 @@ class BlockColumns:
         self.count: int = -(-self.size // self.block)
 
     def width(self, k: int) -> int:
-        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        """The width of panel k; the last one may be narrower than its block if there are fewer rows than columns."""
         return min(self.block, self.size - k * self.block)
 
     def find_columns(self, k: int) -> slice:
-        """Where this rank has panel k among its columns."""
+        """The place of panel k among this rank's columns."""
         cols = self.cols.at[k]
         return slice(cols.start, min(cols.stop, cols.start + self.width(k)))
 
     def count_rows(self, k: int) -> list[int]:
-        """How many rows of panel k each rank of the grid column has."""
+        """How many rows of panel k each rank of the grid column owns."""
         return np.bincount(self.rows.find_owners(np.arange(k * self.block, self.rows.n)), minlength=self.rows.parts).tolist()
 
 
 class Step:
-    """What step k sends: a panel, or one along each axis. stop: it has failed, and no other step follows."""
+    """The panels that step k sends: one, or one along each axis.
+
+    stop  whether the step has failed, so that no other step follows
+    """
 
     k: int
     panels: tuple[Panel, ...]
@@ -176,12 +181,12 @@ class Step:
         self.k, self.panels = k, panels
 
     def wait(self) -> None:
-        """Wait for all that is on its way."""
+        """Wait until the step's panels have arrived."""
         for panel in self.panels:
             panel.wait()
 
     def release(self) -> None:
-        """Local: tell that this rank has read all."""
+        """Local: report that this rank has read the step's panels."""
         for panel in self.panels:
             panel.release()
 
@@ -190,7 +195,7 @@ S = TypeVar("S", bound=Step)
 
 
 def look_ahead(steps: Sequence[int], factor: Callable[[int, S | None], S]) -> Iterator[S]:
-    """Collective: give each step when its panels have come and those of the next are on their way.
+    """Collective: yield each step once its panels have arrived, and the next step's panels are being sent.
 
     factor(k, last): update block column k by the panel of step `last`, factor it, and start sending it
     """

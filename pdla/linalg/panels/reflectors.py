@@ -1,8 +1,8 @@
-"""Block reflectors I - V T V^H: applied to rows that are cut over a grid column; and those of a panel that is cut so.
+"""Block reflectors I - V T V^H: make them of a panel, and apply them to rows; both may be cut over a grid column.
 
-V is m x w, with ones on its diagonal and zeros above it, T upper triangular. A panel that is cut over
-a grid column is factored by a tree of small factorizations, whose Q is then written as a block
-reflector, as if the panel had not been cut. Ballard et al., IPDPS 2014 (UCB/EECS-2013-175).
+V is m x w, with ones on its diagonal and zeros above it, T upper triangular. A tree of small
+factorizations factors a panel that is cut over a grid column. Its Q is then written as one block
+reflector, as of a panel on one rank. Ballard et al., IPDPS 2014 (UCB/EECS-2013-175).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pdla.matmul.schedules.streams import multiply
 
 @lru_cache(maxsize=64)
 def list_upper(w: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places of a w x w block above its diagonal, and on it."""
+    """The places of a w x w block on and above its diagonal."""
     return np.triu_indices(w)
 
 
 def clear(xp: Any, V: Any) -> None:
-    """Local: turn R on top of V into ones on the diagonal, and zeros above."""
+    """Local: overwrite R on top of V with ones on the diagonal and zeros above it."""
     at = np.arange(V.shape[1])
     xp.place(V, *list_upper(len(at)), 0)
     xp.place(V, at, at, 1)
 
 
 def copy_upper(xp: Any, V: Any) -> Any:
-    """Local: a copy of R on top of V."""
+    """Local: copy R from the top of V."""
     w = V.shape[1]
     R, places = buffer(xp, (w, w), V.dtype), list_upper(w)
     xp.scale(R, 0)
@@ -45,9 +45,10 @@ def copy_upper(xp: Any, V: Any) -> Any:
 
 
 def apply(xp: Any, V: Any, T: Any, C: Any, adjoint: bool, rows: Dimension | None = None) -> None:
-    """Collective along the grid column: C = (I - V T V^H) C, or with T^H in place of T, of this rank's rows of V and C.
+    """Collective along the grid column: C = (I - V T V^H) C, or with T^H in place of T.
 
-    rows: of which these are a part; None: all of V and C are here
+    V, C  this rank's rows
+    rows  their distribution; None: this rank has all rows
     """
     shape = V.shape[1], C.shape[1]
     if not C.shape[1]:
@@ -64,9 +65,10 @@ def apply(xp: Any, V: Any, T: Any, C: Any, adjoint: bool, rows: Dimension | None
 
 @dataclass(frozen=True)
 class Node:
-    """A factorization of rows one above another: V and T, or none of fewer rows than columns, which are passed on as they are.
+    """One factorization in the tree: V and T of stacked rows; None if there are fewer rows than columns, which are passed on.
 
-    sources  whose rows they are, this rank's first;  ends: of each
+    sources  the ranks that have sent the rows, this one first
+    ends     where each rank's rows end, after a 0
     """
 
     V: Any
@@ -76,14 +78,14 @@ class Node:
 
     @staticmethod
     def of(xp: Any, V: Any, sources: Sequence[int], ends: Sequence[int]) -> tuple[Node, Any]:
-        """Local: factor V in place; gives R, too."""
+        """Local: factor V in place; returns the node and R."""
         if len(V) < V.shape[1]:
             return Node(None, None, sources, ends), V
         T, R = factor(xp, V)
         return Node(V, T, sources, ends), R
 
     def expand(self, xp: Any, C: Any) -> Any:
-        """Local: Q times C, of as many rows as R has, for all rows."""
+        """Local: Q times C, where C has as many rows as R."""
         if self.V is None:
             return C
         Q = buffer(xp, self.V.shape[::-1], C.dtype).T
@@ -94,30 +96,31 @@ class Node:
 
 
 def factor(xp: Any, V: Any) -> tuple[Any, Any]:
-    """Local: V of a panel that is here, in its place; gives T and R."""
+    """Local: factor a panel on this rank, V in its place; returns T and R."""
     T, R = kernels.geqrt(xp, V), copy_upper(xp, V)
     clear(xp, V)
     return T, R
 
 
 def factor_local(xp: Any, V: Any) -> tuple[Any, Any, Any]:
-    """Local: the same; gives T, the least and the largest of R's diagonal, and R."""
+    """Local: the same; returns T, the least and the largest absolute value on R's diagonal, and R."""
     T, R = factor(xp, V)
     return T, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)), R
 
 
 def factor_distributed(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any, Any]:
-    """Collective along the grid column: the same of a panel that is cut, in place of this rank's rows; R on `root` alone.
+    """Collective along the grid column: the same for a panel that is cut, V in place of this rank's rows; R on `root` alone.
 
-    heights  how many rows each rank has;  root: the rank that has the first ones, and as many as there are columns
+    heights  how many rows each rank has
+    root     the rank with the first rows; it has at least as many rows as there are columns
     """
     return _reconstruct(xp, rows, root, *factor_tree(xp, rows, root, V, heights), V)
 
 
 def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[int]) -> tuple[Any, Any]:
-    """Collective along the grid column: this rank's rows of Q of a matrix of which it has the rows x; on `root` also R.
+    """Collective along the grid column: factor a matrix, x this rank's rows. Returns its rows of Q, and on `root` R.
 
-    The others have what they have passed on in place of R.
+    Other ranks return the R that they have sent.
     """
     w = x.shape[1]
     rounds, parent = plan_rounds(rows, root, w, heights)
@@ -125,7 +128,7 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
     xp.copy(panel, x)
     node, R = Node.of(xp, panel, [rows.rank], [0, len(panel)])
     nodes = [node]
-    for come in rounds:  # R of FAN ranks, one above another, are factored on the first of them
+    for come in rounds:  # the first of FAN ranks factors their stacked R
         ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
         stack = buffer(xp, (w, ends[-1]), x.dtype).T
         boxes = [buffer(xp, (count, w), x.dtype) for _, count in come]
@@ -142,7 +145,7 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
 
 
 def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, height: int, w: int, dtype: np.dtype) -> Any:
-    """Collective along the grid column: this rank's rows of Q, from the identity down the tree."""
+    """Collective along the grid column: compute this rank's rows of Q, from the identity down the tree."""
     C = buffer(xp, (height, w), dtype)
     if parent is None:
         at = np.arange(w)
@@ -161,7 +164,7 @@ def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, he
 
 
 def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) -> tuple[Any, Any, Any]:
-    """Collective along the grid column: V = (Q - S) U^-1 in place; gives T, R's sizes, and on `root` S R."""
+    """Collective along the grid column: V = (Q - S) U^-1 in place; returns T, R's pivot range, and on `root` S R."""
     w, top = V.shape[1], 0
     told = buffer(xp, (2 * w * w + 2,), V.dtype)
     (U, T), sizes = told[: 2 * w * w].reshape(2, w, w), told[2 * w * w :]

@@ -1,7 +1,7 @@
-"""Permutations of rows, and how rows that are dealt to the ranks of a grid column are moved by them.
+"""Permutations of rows, and their messages between the ranks of a grid column, which own rows in turns.
 
-A permutation is told as moves: row `to` gets what row `was` held, all at once. All exchanges of a panel are one permutation, in one
-message a peer. LAPACK's pivots are exchanges, one after another.
+A permutation is a set of moves, all at once: row `to` receives the elements of row `was`. A panel's exchanges form one permutation,
+sent in one message a peer. LAPACK's pivots are exchanges, one after another.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pdla.comm.ledger import buffer, take
 from pdla.linalg.panels.blocks import Dimension
 
 ALL = slice(None)
-GOLDEN = (sqrt(5) - 1) / 2  # multiples of which, less their whole parts, are spread evenly, however many
-RARE, ANY = 3.0, 1e9  # standard deviations: what random pivots hardly ever exceed, and no pivots at all
+GOLDEN = (sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly
+RARE, ANY = 3.0, 1e9  # standard deviations that random pivots hardly ever exceed, and that no pivots exceed
 extra_deviations: ContextVar[float] = ContextVar("pdla_extra_deviations", default=0.0)  # in dry runs
 
 
 class Permutation(NamedTuple):
-    """Row to[i] gets what row was[i] held; other rows stay."""
+    """Row to[i] receives the elements of row was[i]; other rows do not change."""
 
     to: np.ndarray
     was: np.ndarray
 
     @staticmethod
     def of_exchanges(exchanges: Iterable[tuple[int, int]]) -> Permutation:
-        """Of exchanges of two rows, one after another."""
+        """The permutation of exchanges of two rows, one after another."""
         held: dict[int, int] = {}
         for i, j in exchanges:
             if i != j:
@@ -40,26 +40,26 @@ class Permutation(NamedTuple):
 
     @staticmethod
     def of_pivots(pivots: np.ndarray, first: int = 0) -> Permutation:
-        """Of exchanges of rows first, first + 1, ... with rows `pivots`."""
+        """The permutation that exchanges rows first, first + 1, ... with rows `pivots`."""
         return Permutation.of_exchanges(enumerate(pivots.tolist(), first))
 
     def rows(self, m: int) -> np.ndarray:
-        """Which row of an A of m rows is row i of P A."""
+        """For each row of P A, the number of that row in A, which has m rows."""
         rows = np.arange(m)
         rows[self.to] = self.was
         return rows
 
 
 def clip_numbers(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Numbers from first on, before end: what is none, as of a message that erred, becomes the nearest one."""
+    """Clip numbers to first ... end - 1: those of a faulty message may be out of range, or NaN."""
     if not first <= numbers.min(initial=first) <= numbers.max(initial=first) < end:
         numbers = np.clip(np.nan_to_num(numbers), first, end - 1)
     return numbers.astype(np.int64)
 
 
 def to_pivots(winners: np.ndarray, first: int) -> np.ndarray:
-    """The exchanges that bring these rows to first, first + 1, ...: the other way round."""
-    place: dict[int, int] = {}  # of a row, and what lies at a place, where they have been exchanged
+    """LAPACK's pivots that move these rows to first, first + 1, ...: the inverse of `Permutation.of_pivots`."""
+    place: dict[int, int] = {}  # the current place of each exchanged row, and the row at each place
     there: dict[int, int] = {}
     pivots = np.zeros(len(winners), np.int64)
     for i, row in enumerate(winners.tolist(), first):
@@ -70,16 +70,17 @@ def to_pivots(winners: np.ndarray, first: int) -> np.ndarray:
 
 
 def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, here: int, sign: int = 1) -> np.ndarray:
-    """So many of these rows, each with the rank that has it, as pivot rows of random elements lie: for arrays without data.
+    """Draw `count` of these rows, for arrays without data, distributed as pivot rows of random elements are.
 
-    In the mean each rank has its share of them, rounded up in turns; all ranks take the same.
+    In the mean each rank has its share of them, rounded up in turns; all ranks draw the same rows.
 
-    sign  1: this rank exchanges more rows where more of them are its own; -1: where fewer are
+    owners  the rank that owns each row
+    sign    1 if this rank exchanges more rows when it owns more pivot rows; -1 when it owns fewer
     """
     by_rank, deviations = np.argsort(owners, kind="stable"), extra_deviations.get()
     mine, theirs = (rows[by_rank[there]] for there in (owners[by_rank] == here, owners[by_rank] != here))
     number = _count_in_part(count, len(mine), len(rows), sign * deviations)
-    stay = _count_in_part(number, min(count, len(mine)), len(mine), -deviations)  # of the rows with which pivot rows are exchanged
+    stay = _count_in_part(number, min(count, len(mine)), len(mine), -deviations)  # of the rows exchanged with pivot rows
     phase, apart = len(rows) * GOLDEN % 1, [(theirs, count - number), (mine[count:], number - stay), (mine[:count], stay)]
     if deviations:
         return np.concatenate([_spread(part, wanted, phase) for part, wanted in apart])[::-1]
@@ -87,22 +88,22 @@ def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, here: int,
 
 
 def _count_in_part(count: int, part: int, whole: int, deviations: float) -> int:
-    """Of so many random ones those that are in a part, by so many standard deviations more than in the mean."""
+    """How many of `count` random rows are in a part, so many standard deviations above the mean."""
     share = part / max(1, whole)
     variance = count * share * (1 - share) * (whole - count) / max(1, whole - 1)
     return min(max(ceil(count * share + deviations * sqrt(max(0.0, variance))), count - whole + part, 0), count, part)
 
 
 def _spread(rows: np.ndarray, count: int, phase: float) -> np.ndarray:
-    """One of each of so many equal parts of the rows, at this place in it."""
+    """Pick one row from each of `count` equal parts, at the place `phase` in the part."""
     return rows[((np.arange(count) + phase) * len(rows) / max(1, count)).astype(np.int64)]
 
 
 class RowExchange:
     """One rank's part in a permutation of the rows of its grid column.
 
-    sends, recvs  by peer: the positions of the rows that go there, or come from there
-    own           positions of rows that are written, and of those that they get
+    sends, recvs  by peer: the positions of rows sent there, or received from there
+    own           the target and source positions of rows that move within this rank
     """
 
     comm: Communicator | None
@@ -123,7 +124,7 @@ class RowExchange:
 
     @staticmethod
     def to_order(rows: Dimension, to: np.ndarray, was: np.ndarray) -> RowExchange:
-        """Rows get what others had, some of them what they have; in a dry run for ANY pivots all that can come from other ranks."""
+        """The exchange by which rows `to` receive rows `was`. In a dry run for ANY pivots, other ranks send all rows they can."""
         if extra_deviations.get() == ANY:
             mine, theirs = to[rows.find_owners(to) == rows.rank], np.flatnonzero(rows.find_owners(np.arange(rows.n)) != rows.rank)
             pairs = [*zip(mine, theirs, strict=False)]

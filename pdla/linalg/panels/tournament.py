@@ -1,8 +1,8 @@
 """Tournament pivoting: w pivot rows of a panel that is cut over a grid column, in a few rounds of messages.
 
-Each rank picks w of its rows, by LU with partial pivoting; of the rows of up to FAN ranks one of
-them picks w again, and so on, up to the rank that has the panel's diagonal block. Grigori, Demmel,
-Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
+Each rank picks w of its rows, by LU with partial pivoting. In each round one rank of FAN picks w of
+the rows that all of them have picked. The last to pick is the owner of the panel's diagonal block.
+Grigori, Demmel, Xiang, CALU: SIAM J. Matrix Anal. Appl. 32 (2011), 1317-1350.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension
 from pdla.linalg.panels.rows import Permutation
 
-FAN = 4  # ranks whose rows meet in one round: more make a round longer, fewer make more rounds
+FAN = 4  # ranks whose rows are compared in one round: more make a round longer, fewer make more rounds
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Of some rows those that partial pivoting takes, in its order.
+    """The rows that partial pivoting picks, in its order.
 
-    offer     a row each: its number, and what it holds
-    factors   L and U of all these rows, in that order
-    numbers   the rows' numbers
-    fault     of the pivots, the first: see lapack.find_fault
+    offer     the picked rows: in each its number, then its elements
+    factors   L and U of all rows, the picked ones first
+    numbers   the numbers of the picked rows
+    fault     the first faulty pivot: see lapack.find_fault
     """
 
     offer: Any
@@ -39,12 +39,14 @@ class Picked:
 
 
 def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> tuple[Any, Any]:
-    """Collective along the grid column: the pivot rows of a panel, of which this rank has the rows x, and their L and U.
+    """Collective along the grid column: choose the pivot rows of a panel, and factor them to L and U.
 
-    numbers  of the rows x in the matrix;  heights: how many rows each rank has
+    x        this rank's rows of the panel
+    numbers  their numbers in the matrix
+    heights  how many rows each rank has
     root     the last to pick
 
-    Gives 1 + w numbers: of the first fault (see lapack.find_fault), and of the rows. Then w x w elements.
+    Returns 1 + w numbers, the first fault (see lapack.find_fault) and the rows, then w x w elements of L and U.
     """
     w = x.shape[1]
     told = buffer(xp, (1 + w + w * w,), x.dtype)
@@ -53,17 +55,16 @@ def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarr
         fine = xp.is_finite(won.offer)
         xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
         xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
-        if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+        if not fine:  # OpenBLAS may choose a row with NaN as a pivot, and not move it
             xp.scale(told[1 + w :], np.nan)
     rows.bcast(told, root).wait()
     return told[: 1 + w], told[1 + w :].reshape(w, w)
 
 
 def solve_l(xp: Any, factors: Any, x: Any) -> None:
-    """Local: turn the rows x of a panel into rows of L, by U of the pivot rows' L and U.
+    """Local: overwrite the rows x of a panel with rows of L, by U in `factors`.
 
-    Each zero pivot counts as 1: below it there is nothing but rounding errors, which L is not to
-    magnify.
+    A zero pivot counts as 1: only rounding errors are below it, and L must not magnify them.
     """
     at = np.arange(len(factors))
     zeros = at[xp.host_or(xp.pick(factors, at, at), at + 1) == 0]
@@ -73,9 +74,10 @@ def solve_l(xp: Any, factors: Any, x: Any) -> None:
 
 
 def plan_rounds(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
-    """Local: in a tree with `root` on top, by round the ranks that come to this one, and how many rows each brings.
+    """Local: plan the rounds of a tree with `root` on top.
 
-    Then the rank to which this one goes after them; None: it is the root. Some ranks bring their rows, `most` at most.
+    Returns for each round the ranks that send rows to this one, and how many, `most` at most. Then the rank to which this one
+    sends after its rounds; None on the root.
     """
     parts, place, span = rows.parts, (rows.rank - root) % rows.parts, 1
     rounds = []
@@ -89,7 +91,7 @@ def plan_rounds(rows: Dimension, root: int, most: int, heights: Sequence[int]) -
 
 
 def run_tournament(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
-    """Collective along the grid column: the rows of all ranks that win, on the last to pick; None on the others."""
+    """Collective along the grid column: run all rounds. Returns the final rows on the last to pick, else None."""
     assert rows.comm is not None
     rounds, winner = plan_rounds(rows, root, x.shape[1], heights)
     picked = _pick(xp, x, numbers)
@@ -103,7 +105,7 @@ def run_tournament(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndar
 
 
 def _pick_among(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
-    """Pick among the rows that this rank has picked and those that come, so many from each rank."""
+    """Receive rows that other ranks have picked, so many from each, and pick among these and this rank's."""
     ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
     stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)
     parts = [stack[lo:hi] for lo, hi in pairwise(ends)]
