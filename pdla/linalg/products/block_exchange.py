@@ -1,8 +1,8 @@
-"""Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
+"""Send blocks, or their parts on or below the diagonal, from source ranks to target ranks.
 
-There is one message to each peer; on one node ranks read what others have put into memory that all
-share, some of it in each round. It does what redistribution cannot: a rank may hold several blocks,
-may want one that no layout has, and of a block half may travel.
+Each peer receives one message. Ranks of one node write to shared memory instead, and read there, in
+rounds. Redistribution is less general. Here a rank may have several source blocks, and a target block
+of no layout. Half a block can be sent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ WORD = 16  # bytes, at most
 Sends = dict[int, list[tuple[int, Trapezoid]]]
 Recvs = dict[int, list[Trapezoid]]
 Round = tuple[Sends, Recvs]
-Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # where what came goes, and that, in one dimension
-Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
+Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # the places of received elements, and these in one dimension
+Near = Callable[[Block], Iterable[int]]  # candidates: all ranks that have, or receive, some of a block are among these
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Who has which blocks.
+    """The ranks' source blocks.
 
-    gives  (sender, receiver) -> the numbered blocks that the one has for the other
-    of     rank -> blocks in which all lies that it gives to anyone
+    list_blocks  (sender, receiver) -> the numbered blocks that the sender has for the receiver
+    list_all     rank -> blocks that contain all that the rank sends
     """
 
     list_blocks: Callable[[int, int], Sequence[tuple[int, Block]]]
@@ -47,14 +47,17 @@ class Sources:
 
 @dataclass(frozen=True)
 class Targets:
-    """Who wants which block. block: of a rank; None: nothing."""
+    """The ranks' target blocks.
+
+    block  rank -> its target block; None: it receives nothing
+    """
 
     block: Callable[[int], Block | None]
     near: Near
 
 
 def find_sources(layout: Layout, shape: Shape, grid: ProcessGrid) -> Sources:
-    """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the receiver in number gives it."""
+    """The blocks of a matrix as sources; of copies, the rank nearest to the receiver by number sends its own."""
     block = partial(_find_block, layout, shape, grid)
 
     def list_blocks(sender: int, receiver: int) -> Sequence[tuple[int, Block]]:
@@ -74,7 +77,7 @@ def find_sources(layout: Layout, shape: Shape, grid: ProcessGrid) -> Sources:
 
 
 def find_targets(layout: Layout, shape: Shape, grid: ProcessGrid) -> Targets:
-    """The blocks of a matrix; each rank that holds a copy wants it."""
+    """The blocks of a matrix as targets; every rank that holds a copy receives it."""
     return Targets(partial(_find_block, layout, shape, grid), partial(_find_near, layout, shape, grid))
 
 
@@ -93,15 +96,14 @@ def _find_near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) ->
 
 @dataclass(frozen=True)
 class BlockExchange:
-    """What a rank sends, keeps and receives, as trapezoids: positions in its own blocks, or in the block that it wants.
+    """The elements that a rank sends, keeps and receives, as trapezoids: positions in its source blocks or its target block.
 
-    sends   by peer: the numbers of own blocks, and what of each is sent
-    own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
-    recvs   by peer: where what is received goes in the block that it wants
-    rounds  what it sends and receives in each round on the shared buffer, where one node's ranks
-            share memory; otherwise empty
-    starts  (sender, receiver), one of them this rank -> the first word of what goes between them there
-    size    words there, of all ranks
+    sends   by peer: the numbers of source blocks, and the part of each that is sent
+    own     parts that the rank keeps: the number of the source block, the part, its place in the target block
+    recvs   by peer: the places of received parts in the target block
+    rounds  the sends and recvs of each round on the shared buffer; empty if ranks do not share memory
+    starts  (sender, receiver), one of them this rank -> the first word of their part of the shared buffer
+    size    words of all ranks on the shared buffer
     """
 
     sends: Sends
@@ -113,7 +115,7 @@ class BlockExchange:
 
     @staticmethod
     def of(comm: Communicator, sources: Sources, targets: Targets, below: int | None = None) -> BlockExchange:
-        """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
+        """Collective: find the parts. below: send only elements (i, j) of the matrix with i - j >= below; None: all."""
         me, mine = comm.rank, targets.block(comm.rank)
         receivers = sorted({peer for block in sources.list_all(me) for peer in targets.near(block)} - {me})
         senders = sorted(set(() if mine is None else sources.near(mine)) - {me})
@@ -138,15 +140,15 @@ class BlockExchange:
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
         own: bool = True,
     ) -> None:
-        """Collective: target = beta target + what comes, where something comes.
+        """Collective: target = beta target + received elements, at their places alone.
 
-        With beta != 0 elements travel in the dtype in which they are added: so copies of the
-        target, one of which may be on the rank that gives, are rounded alike.
+        With beta != 0 elements are sent in the dtype of the sum. All copies of the target, also the
+        sender's own, are thus rounded equally.
 
-        arrays     this rank's blocks, by number
-        target     the array of the block that it wants
-        conjugate  whether what comes is conjugated
-        own        whether what the rank itself has of the block is written to target, too
+        arrays     this rank's source blocks, by number
+        target     the array of the target block
+        conjugate  whether received elements are conjugated
+        own        whether this rank's own part of the target block is written, too
         """
         dtype = np.dtype(target.dtype if beta == 0 else sum_dtype(target.dtype))
         shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
@@ -160,7 +162,7 @@ class BlockExchange:
                 rest = unpack(xp, rest, target, trapezoid, beta)
 
     def _exchange_messages(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
-        """By messages, in order of arrival."""
+        """Collective: exchange by messages; yields parts in order of arrival."""
         sends = _pack(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_count_words(coming),) for coming in self.recvs.values()], dtype)
         landing = dict(zip(self.recvs, flats, strict=True))
@@ -168,7 +170,7 @@ class BlockExchange:
         return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
 
     def _exchange_in_memory(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
-        """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
+        """Collective: the same without messages: each rank writes its sends to the shared buffer, and others read there."""
         shared_buffer = comm.shared_buffer()
         assert shared_buffer is not None
         with held(self.size * dtype.itemsize // comm.size):
@@ -196,7 +198,7 @@ def _plan_rounds(
 ) -> tuple[list[Round], dict[tuple[int, int], int], int]:
     """Collective: rounds, starts and size of a BlockExchange.
 
-    There are so many rounds that the memory for one is kept for the next call.
+    A round is small enough that its memory is kept for the next call.
     """
     me, told = comm.rank, comm.share({peer: _count_send_words(going) for peer, going in sends.items()})
     count = max(1, ceil(sum(sum(words.values()) for words in told) * WORD / (ROUND * comm.size)))
@@ -210,7 +212,7 @@ def _plan_rounds(
                 starts[sender, receiver] = size
             size += most
     for sender in recvs:
-        starts.setdefault((sender, me), 0)  # a dry rank hears of its own words alone
+        starts.setdefault((sender, me), 0)  # a dry rank knows of its own words alone
     return rounds, starts, size
 
 
@@ -224,7 +226,7 @@ def _cut_round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
 def _pack(
     xp: Any, arrays: Sequence[Any], sends: Sends, buffer_of: Callable[[int, int], Any]
 ) -> dict[int, Any]:
-    """What goes to each peer, packed into the memory that buffer_of(peer, words) gives."""
+    """Pack each peer's part into the memory buffer_of(peer, words)."""
     packed = {}
     for peer, going in sends.items():
         packed[peer] = buffer_of(peer, _count_send_words(going))
@@ -243,7 +245,7 @@ def _count_send_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
 def _intersect(
     blocks: Sequence[tuple[int, Block]], target: Block | None, below: int | None
 ) -> list[tuple[int, Trapezoid, Trapezoid]]:
-    """What numbered blocks have of a wanted one: each block's number, positions in it, and positions in the wanted one."""
+    """Intersect numbered blocks with a target: each block's number, positions in it, and positions in the target."""
     if target is None:
         return []
     common = ((number, intersect(block, target, below)) for number, block in blocks)

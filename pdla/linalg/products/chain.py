@@ -1,7 +1,7 @@
 """Products of several matrices: distributed products of two at a time, in the order of fewest multiplications.
 
-opt_einsum finds the order, from the shapes; transposes are views. In Einstein's notation a chain of
-stacks is one, too, and a letter that one matrix has twice is its diagonal.
+opt_einsum finds the order from the shapes; transposes are views. `einsum` also takes chains of
+stacks, and a letter that one matrix has twice: its diagonal.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     matrices : sequence of DistMatrix
         On one grid, each with as many rows as the one before has columns.
     layout : Layout or "native", optional
-        Of the last product, as for `matmul`.
+        The last product's, as for `matmul`.
     algorithm : str, optional
         As for `matmul`.
 
     Returns
     -------
     DistMatrix
-        A B C ...; of one matrix alone a copy.
+        A B C ...; for a single matrix a copy.
 
     Raises
     ------
@@ -54,8 +54,8 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
 
     Notes
     -----
-    All products are in the dtype of all matrices together: in the narrower one of a pair they could
-    overflow, or have no dtype.
+    All products have the dtype of all matrices together. The dtype of a pair alone may be narrower,
+    and overflow, or not exist.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def _check(chain: Sequence[DistMatrix]) -> None:
 
 
 def find_order(sizes: Sequence[int]) -> list[int]:
-    """By step, the number of the matrix to be multiplied by its right neighbour, in the list as it is then.
+    """Find the order: each step multiplies the matrix with this number in the current list by the next one.
 
     The matrices are sizes[0] x sizes[1], sizes[1] x sizes[2], ...
     """
@@ -120,7 +120,7 @@ def find_order(sizes: Sequence[int]) -> list[int]:
     letters = [opt_einsum.get_symbol(i) for i in range(count + 1)]
     expression = ",".join(map("".join, pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
     path, _ = opt_einsum.contract_path(expression, *pairwise(sizes), shapes=True, optimize="dp")
-    firsts, steps = list(range(count)), []  # by matrix in opt_einsum's list, where products go to the end: the first of its factors
+    firsts, steps = list(range(count)), []  # the first factor of each matrix in opt_einsum's list; products go to its end
     for pair in path:
         left = min(firsts[i] for i in pair)
         steps.append(sorted(firsts).index(left))
@@ -130,7 +130,7 @@ def find_order(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """The numbers of the operands in the order of the product, and by place in it whether the operand is transposed."""
+    """The numbers of the operands in the order of the product, and whether each is transposed there."""
 
     order: tuple[int, ...]
     transposed: tuple[bool, ...]
@@ -154,24 +154,23 @@ def einsum(
     Parameters
     ----------
     subscripts : str
-        Two letters for each matrix and for the result, which without ``->`` are those that occur
-        once, in alphabetical order. Each letter is either in two matrices, and
-        summed over, or in one matrix and the result: so the matrices, in any order and transposed
-        (as views) where needed, make one chain. Of stacks each has a third letter before these, the
-        same in all and in the result: "bij,bjk->bik". Of one matrix "ii" is the trace, "ii->i" the
-        diagonal.
+        Two letters for each matrix and for the result. Without ``->`` the result has the letters
+        that occur once, in alphabetical order. A letter that is in two matrices is summed over; any
+        other is in one matrix and the result. The matrices must make one chain, in any order, some
+        of them transposed (as views). Stacks have a third letter first, the same in all and in the
+        result: "bij,bjk->bik". For one matrix "ii" is the trace, "ii->i" the diagonal.
     *matrices : DistMatrix or Stack
         On one grid.
     layout : Layout or "native", optional
-        Of the result, as for `matmul`; of the last product of stacks.
+        The result's, as for `matmul`; for stacks the last product's.
     algorithm : str, optional
         As for `matmul`.
 
     Returns
     -------
     DistMatrix, Stack, number or array
-        The product, as by `multi_dot`, in the dtype of all, or by `batched_matmul`; a trace, or a
-        diagonal, as by ``A.trace()`` and ``A.diagonal()``, but of partial sums, too, on every rank.
+        The product, as by `multi_dot`, in the dtype of all, or by `batched_matmul`. A trace or a
+        diagonal is on every rank, as by ``A.trace()`` and ``A.diagonal()``; A may have partial sums.
 
     Raises
     ------
@@ -215,19 +214,19 @@ def einsum(
 
 
 def _split(subscripts: Any) -> tuple[str, str, str]:
-    """The operands' letters, the arrow and the result's letters, without blanks, of which an arrow has none, as in NumPy."""
+    """The operands' letters, the arrow and the result's letters, without blanks; an arrow has none inside, as in NumPy."""
     inputs, arrow, result = str(subscripts).partition("->")
     return inputs.replace(" ", ""), arrow, result.replace(" ", "")
 
 
 def _parse_diagonal(subscripts: Any) -> str | None:
-    """The result of "ii->i", or of "ii", which is empty; None for other subscripts."""
+    """The letters of the result of "ii->i" or "ii" (none); None for other subscripts."""
     inputs, _, result = _split(subscripts)
     return result if len(inputs) == 2 and inputs[0] == inputs[1] and inputs.isalpha() and result in ("", inputs[0]) else None
 
 
 def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
-    """Collective: a chain of stacks, multiplied from its beginning."""
+    """Collective: multiply a chain of stacks from left to right."""
     comm = communicator(stacks)
     said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in stacks)
     with agreed(comm, f"einsum({to_text(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
@@ -247,7 +246,7 @@ def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algori
 
 
 def _drop_batch(subscripts: Any) -> str:
-    """The subscripts of each matrix of the stacks; ShapeError where these are not multiplied matrix by matrix."""
+    """Drop the batch's letter from subscripts; ShapeError if stacks are not multiplied matrix by matrix."""
     inputs, arrow, result = _split(subscripts)
     words = [*inputs.split(","), result]
     alike = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
@@ -257,12 +256,12 @@ def _drop_batch(subscripts: Any) -> str:
 
 
 def parse(subscripts: str, count: int) -> Chain:
-    """The subscripts of `count` operands as the chain that leads from the result's first letter to its second; or ShapeError."""
+    """Parse subscripts of `count` operands to the chain from the result's first letter to its second; or ShapeError."""
     if not isinstance(subscripts, str):
         raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
     inputs, arrow, result = _split(subscripts)
     operands = inputs.split(",")
-    if not arrow:  # the letters that are not summed over, in alphabetical order
+    if not arrow:  # in alphabetical order, as in NumPy
         result = "".join(sorted(letter for letter in set(inputs) - {","} if inputs.count(letter) == 1))
     letters = "".join(operands) + result
     if not all(len(word) == 2 and word.isalpha() for word in (*operands, result)):

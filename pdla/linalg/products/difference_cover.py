@@ -1,14 +1,14 @@
-"""Who computes which tile of a triangle: any number of ranks, all with the same work and the same few rows.
+"""Distribute the tiles of a triangle to any number of ranks, with equal work and equally few rows of A.
 
-P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. The v blocks are put in a
-circle, and a ruler with w marks, two of which lie at every distance from 1 to v/2, is laid round
-it, its zero at block r: rank (r, l) gets the row blocks under the marks, and part l of k. For each
-distance it multiplies the two blocks under one pair of marks at that distance: so every pair of
-blocks meets once in each part of k. A rank multiplies about v/2 of the v (v + 1) / 2 tiles, and
-needs only w of the v row blocks for them, w about sqrt(1.5 v).
+P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. The blocks form a circle. A
+ruler has w marks, with two marks at every distance from 1 to v/2. The ruler of rank (r, l) starts
+at block r. The rank receives the row blocks under the marks, and part l of k. For each distance the rank
+multiplies the two blocks under one pair of marks. Thus every pair of blocks is multiplied once in
+each part of k. A rank multiplies about v/2 of the v (v + 1) / 2 tiles. It needs only w of the v row
+blocks, about sqrt(1.5 v).
 
-v = 1 cuts k alone (every rank has addends of the whole triangle), c = 1 the triangle alone. Rulers:
-Wichmann, J. London Math. Soc. 38 (1963). The least that must be moved: Al Daas, Ballard, Grigori,
+v = 1 cuts k alone: every rank has addends of the whole triangle. c = 1 cuts the triangle alone.
+Rulers: Wichmann, J. London Math. Soc. 38 (1963). Lower bound of words: Al Daas, Ballard, Grigori,
 Kumar, Rouse, SPAA 2023.
 """
 
@@ -27,14 +27,14 @@ from pdla.linalg.products.trapezoid import Block
 
 
 def make_wichmann(r: int, s: int) -> tuple[int, ...]:
-    """The 4 r + s + 3 marks of a ruler of length 4 r (r + s + 2) + 3 (s + 1); at every distance up to that there are two marks."""
+    """Make a ruler of 4 r + s + 3 marks and length 4 r (r + s + 2) + 3 (s + 1), with two marks at every distance."""
     gaps = [1] * r + [r + 1] + [2 * r + 1] * r + [4 * r + 3] * s + [2 * r + 2] * (r + 1) + [1] * r
     return tuple(accumulate(gaps, initial=0))
 
 
 @lru_cache(maxsize=1024)
 def find_ruler(length: int) -> tuple[int, ...]:
-    """A few marks, among which there are two at every distance from 1 to `length`."""
+    """Few marks, two of them at every distance from 1 to `length`."""
     if length < 2:
         return (0, 1)[: length + 1]
     sizes = ((r, s) for marks in count(3) for r in range((marks - 3) // 4 + 1) for s in [marks - 3 - 4 * r])
@@ -43,24 +43,24 @@ def find_ruler(length: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def find_mark_pairs(v: int) -> dict[int, tuple[int, int]]:
-    """For each distance round a circle of v blocks, a pair of marks at that distance."""
+    """A pair of marks for each distance on a circle of v blocks."""
     return {b - a: (a, b) for a, b in combinations(find_ruler(v // 2), 2) if b - a <= v // 2}
 
 
 @dataclass(frozen=True)
 class DifferenceCover:
-    """v row blocks and c parts of k, dealt out to v c places; place r c + l is (r, l). A place is a rank's number in the grid."""
+    """v row blocks and c parts of k on v c places. Place r c + l is (r, l); a place is a rank's number in the grid."""
 
     v: int
     c: int
 
     def list_row_blocks(self, place: int) -> list[int]:
-        """The row blocks that a place gets, ascending."""
+        """The row blocks that a place receives, ascending."""
         r = place // self.c
         return sorted({(r + mark) % self.v for mark in find_ruler(self.v // 2)})
 
     def rows(self, n: int, place: int) -> IndexSet:
-        """The rows of A that a place gets."""
+        """The rows of A that a place receives."""
         bounds = np.array([block_bounds(n, self.v, block) for block in self.list_row_blocks(place)])
         starts, stops = bounds[bounds[:, 0] < bounds[:, 1]].T
         return IndexSet(starts, stops).merge()
@@ -74,7 +74,7 @@ class DifferenceCover:
         v = self.v
         here, there = (place // self.c + a) % v, (place // self.c + b) % v
         rows, cols = _cut_block(n, v, max(here, there)), _cut_block(n, v, min(here, there))
-        if 2 * (b - a) == v:  # two places have this pair: each takes half of the tile's rows
+        if 2 * (b - a) == v:  # two places have this pair: each multiplies half of the tile's rows
             rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
         return Block(rows, cols)
 
@@ -86,9 +86,9 @@ class DifferenceCover:
         return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
 
     def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
-        """What a sender has of C at the end, as its numbers in `sums` and the blocks.
+        """The blocks of C that a sender has at the end, with their numbers in `sums`.
 
-        Only those that may meet the block that the receiver wants, since of many ranks' tiles few do.
+        Only those that may overlap the receiver's target: of many ranks' tiles few do.
         """
         marks, ends = _list_mark_pairs(self.v), _list_bounds(n, self.v)
         here, there = (sender // self.c + marks) % self.v
@@ -98,22 +98,22 @@ class DifferenceCover:
         return [(i, self._cut_sum(self._cut_tile(n, sender, *marks[:, i].tolist()), sender)) for i in chosen]
 
     def find_receivers(self, n: int, rows: IndexSet) -> list[int]:
-        """The places, of each the one with the first part of k, that get some of these rows of A."""
+        """The places that receive some of these rows of A, each for the first part of k."""
         blocks = np.flatnonzero(_intersect(_list_bounds(n, self.v), np.arange(self.v), rows))
         first = (blocks[:, None] - np.array(find_ruler(self.v // 2))) % self.v
         return (unique(first) * self.c).tolist()
 
     def find_senders(self, n: int, wanted: Block) -> list[int]:
-        """The places, of each the one with the first part of k, of whose tiles one may meet a wanted block."""
+        """The places whose tiles may overlap a target block, each for the first part of k."""
         every, ends = np.arange(self.v), _list_bounds(n, self.v)
         high, low = (np.flatnonzero(_intersect(ends, every, held)) for held in (wanted.rows, wanted.cols))
         first = np.concatenate([self._find_zeros(high[:, None], low), self._find_zeros(low, high[:, None])])
         return (unique(first) * self.c).tolist()
 
     def _find_zeros(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first.
+        """The zeros of the rulers that have a pair of marks over two row blocks, the first mark over the first.
 
-        Of all pairs of blocks, those that have the second within half a circle behind the first.
+        Only pairs whose second block is at most half a circle after the first.
         """
         apart = (second - first) % self.v
         near = 2 * apart <= self.v
@@ -124,9 +124,9 @@ class DifferenceCover:
         return n * (n + 1) * k / self.v / self.c
 
     def words(self, n: int, k: int) -> float:
-        """Words that a rank receives: its row blocks of A, as if it held none, and the addends of what it sums.
+        """Words that a rank receives: its row blocks of A, as if it held none, and the addends of its sums.
 
-        Exact where v c divides n and c divides k; for c > 1 those of the rank that sums the longest
+        Exact if v c divides n and c divides k; for c > 1 the words of the rank that sums the longest
         rows.
         """
         b, rows = n / self.v, n / self.v / self.c
@@ -149,14 +149,14 @@ def _list_first_marks(v: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _list_bounds(n: int, v: int) -> np.ndarray:
-    """The row at which each row block begins, and the one at which the last ends."""
+    """The first row of each row block, then the end of the last."""
     return np.array([0, *(block_bounds(n, v, block)[1] for block in range(v))])
 
 
 def _intersect(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
-    """Whether each of these row blocks has any of the indices held.
+    """Whether each of these row blocks overlaps the indices held.
 
-    That is: whether a run of them ends behind the block's beginning and begins before its end.
+    A run overlaps a block if it ends after the block's start, and starts before the block's end.
     """
     return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
 
@@ -167,12 +167,12 @@ def _cut_block(n: int, v: int, block: int) -> IndexSet:
 
 @lru_cache(maxsize=1024)
 def list_covers(ranks: int) -> tuple[DifferenceCover, ...]:
-    """Every way to write the number of ranks as v c, fewest row blocks first."""
+    """Every factorization of the number of ranks as v c, fewest row blocks first."""
     return tuple(DifferenceCover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
 
 
 def syrk_words(n: int, k: int, P: int) -> float:
-    """Words that a rank of P receives for one triangle of A A^T, where fewest move.
+    """Words that a rank of P receives for one triangle of A A^T, at least.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def syrk_words(n: int, k: int, P: int) -> float:
     Returns
     -------
     float
-        As if a rank held nothing of A, and C stayed where it is summed.
+        For ranks that hold nothing of A, and a C that is not redistributed.
 
     Raises
     ------
@@ -193,8 +193,8 @@ def syrk_words(n: int, k: int, P: int) -> float:
 
     Notes
     -----
-    Subtract what a rank already holds of its row blocks of A, and add its part of the triangle,
-    which goes to C's layout.
+    Subtract the words of its row blocks of A that a rank already holds. Add those of its part of
+    the triangle, which is sent to C's layout.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """C = alpha A B^T + alpha B A^T + beta C and its Hermitian form, one triangle.
 
-The second addend is the first one transposed: so one product W = alpha A B^T, by matmul's
-algorithms, takes as many operations as the two triangles. The other triangle of W, transposed, is
-added to this one, which moves n^2 / 2 P words a rank.
+The second addend is the first one transposed. One product W = alpha A B^T, by matmul's algorithms,
+thus takes as many operations as the two triangles. The other triangle of W, transposed, is added to
+this one: n^2 / 2 P words a rank.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ def syr2k(
     alpha : number, optional
         Factor of the products.
     beta : number, optional
-        Factor of what `out` holds, which is never read where this is 0.
+        Factor of `out`, whose elements are not read if beta is 0.
     out : DistMatrix, optional
-        The matrix C to fill: n x n, of the product's dtype, sharing no memory with A and B. Its
-        other triangle is left as it is.
+        The matrix C to fill: n x n, of the product's dtype, sharing no memory with A and B. The
+        other triangle is not written.
     lower : bool, optional
-        Whether the lower triangle is computed, read and written, with the diagonal; else the upper
-        one.
+        Whether the lower triangle is read and written, with the diagonal; else the upper one.
     layout : Layout, optional
-        Of a new C; by default that of ``A @ B.T``.
+        A new C's; by default that of ``A @ B.T``.
     mirror : bool, optional
         Whether to fill the other triangle too, from this one: one more round, n^2 / 2 P words a
         rank in balanced layouts.
@@ -55,17 +54,17 @@ def syr2k(
     Returns
     -------
     DistMatrix
-        C; `out` itself, where it is given, else zero in the other triangle, without `mirror`.
+        `out`, or a new C, whose other triangle is zero without `mirror`.
 
     Raises
     ------
     ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
+        For arguments that do not fit each other, on every rank.
 
     Notes
     -----
-    One product W = alpha A B^T in C's layout, whose other triangle is added, transposed: 2 n^2 k
-    operations, the words of that product, and n^2 / 2 P words a rank.
+    One product W = alpha A B^T in C's layout: 2 n^2 k operations. Its other triangle is added,
+    transposed: n^2 / 2 P words a rank more than the product's.
 
     Examples
     --------
@@ -95,20 +94,20 @@ def her2k(
     alpha : number, optional
         Factor of the first product.
     beta : float, optional
-        Factor of what `out` holds, real.
+        Factor of `out`, real.
     out : DistMatrix, optional
         The matrix C to fill.
     lower : bool, optional
         Whether the lower triangle is computed; else the upper one.
     layout : Layout, optional
-        Of a new C.
+        A new C's.
     mirror : bool, optional
         Whether to fill the other triangle too.
 
     Returns
     -------
     DistMatrix
-        C. Its diagonal is real, exactly; imaginary parts that it had are not read.
+        C. Its diagonal is real, exactly; imaginary parts in `out` are not read.
 
     Raises
     ------
@@ -157,7 +156,7 @@ def _update(
 
 
 def _add(W: DistMatrix, C: DistMatrix, beta: complex, hermitian: bool) -> None:
-    """Collective: the lower triangle of C = W + W^T + beta C, or with W^H; W is written to."""
+    """Collective: compute the lower triangle of C = W + W^T + beta C, or with W^H; W is overwritten."""
     symmetrize(W.T, hermitian, 1)
     diagonal = C.indices[0].find_common(C.indices[1])
     xp, doubled = C.xp, C.xp.pick(W.stored, *diagonal)

@@ -1,11 +1,15 @@
 """C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
 
-1. Each rank fetches its row blocks of A (its part of k), which difference_cover.py deals out. Ranks of one node read A in place
-   instead, and each multiplies one strip of the triangle (strips.py). Where C's layout spreads the
-   work well, C is stationary;
-2. it multiplies its tiles: one on the diagonal, halved again and again (`below`), and its share of those below the diagonal;
-3. the c parts of k are added up: each of the c ranks that have the same tiles gets the sums of every c-th row of them;
-4. the triangle, without the other half of the matrix, goes to C's layout.
+1. Each rank fetches its row blocks of A, in its part of k, as difference_cover.py says. Ranks of one
+   node read A in place instead, and each multiplies one strip of the triangle (strips.py). If C's
+   layout balances the work well, C is stationary.
+
+2. Each rank multiplies its tiles: one on the diagonal, halved repeatedly (`multiply_below`), and its
+   share of those below the diagonal.
+
+3. The c ranks with the same tiles sum their parts of k: each receives the sums of every c-th row.
+
+4. The triangle alone is redistributed to C's layout.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, sum_partials
 
-LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
+LEAF = 128  # rows of a square on the diagonal that is not halved: its upper triangle costs less than more products
 ALL = slice(None)
 
 
@@ -56,15 +60,14 @@ def syrk(
     alpha : number, optional
         Factor of the product.
     beta : number, optional
-        Factor of what `out` holds, which is never read where this is 0.
+        Factor of `out`, whose elements are not read if beta is 0.
     out : DistMatrix, optional
-        The matrix C to fill: n x n, of A's dtype in native byte order, sharing no memory with A.
-        Its other triangle is left as it is.
+        The matrix C to fill: n x n, of A's dtype in native byte order. It shares no memory with A,
+        and its other triangle is not written.
     lower : bool, optional
-        Whether the lower triangle is computed, read and written, with the diagonal; else the upper
-        one.
+        Whether the lower triangle is read and written, with the diagonal; else the upper one.
     layout : Layout, optional
-        Of a new C; by default that of ``A @ A.T``. Copies of C are equal bit by bit.
+        A new C's; by default that of ``A @ A.T``. Copies of C are equal bit by bit.
     mirror : bool, optional
         Whether to fill the other triangle too, from this one: one more round, n^2 / 2 P words a
         rank in balanced layouts.
@@ -72,12 +75,12 @@ def syrk(
     Returns
     -------
     DistMatrix
-        C; `out` itself, where it is given, else zero in the other triangle, without `mirror`.
+        `out`, or a new C, whose other triangle is zero without `mirror`.
 
     Raises
     ------
     ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
+        For arguments that do not fit each other, on every rank.
 
     See Also
     --------
@@ -85,10 +88,10 @@ def syrk(
 
     Notes
     -----
-    Workspace: its row blocks of A and the messages that bring them, about twice their size; then
-    its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for
-    copies of C, too. On one node, where A is read in place, n k / P words instead of the row
-    blocks; none if A is in common memory (``A.shared()``).
+    Workspace of a rank: its row blocks of A and their messages, about twice the blocks' size. Then
+    its tiles, n^2 / 2 v words or, if k alone is cut, n^2, and their messages, for copies of C, too.
+    Ranks of one node read A in place, with n k / P words instead of the row blocks. If A is in
+    common memory (``A.shared()``), these need no words.
 
     Algorithm: pdla.linalg.products.difference_cover.
 
@@ -120,20 +123,20 @@ def herk(
     alpha : float, optional
         Factor of the product, real.
     beta : float, optional
-        Factor of what `out` holds, real.
+        Factor of `out`, real.
     out : DistMatrix, optional
         The matrix C to fill.
     lower : bool, optional
         Whether the lower triangle is computed; else the upper one.
     layout : Layout, optional
-        Of a new C.
+        A new C's.
     mirror : bool, optional
         Whether to fill the other triangle too.
 
     Returns
     -------
     DistMatrix
-        C. Its diagonal is real, exactly; imaginary parts that it had are not read.
+        C. Its diagonal is real, exactly; imaginary parts in `out` are not read.
 
     Raises
     ------
@@ -178,14 +181,14 @@ def _update(
 
 
 def make_zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
-    """A new matrix with A's kind of arrays, on its grid, by default of its dtype."""
+    """Local: a zero matrix with A's kind of arrays, on A's grid, by default of A's dtype."""
     made = _allocate(A, shape, layout, dtype)
     A.xp.scale(made.stored, 0)
     return made
 
 
 def _allocate(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
-    """The same, whose elements are still to be written."""
+    """Local: the same, with elements not yet set."""
     return DistMatrix(A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype), shape, A.grid, layout)
 
 
@@ -195,10 +198,10 @@ def _allocate(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.d
 def compute_triangle(
     A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool, mirror: bool = False, new: bool = False
 ) -> None:
-    """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums.
+    """Collective: compute the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A has no partial sums.
 
-    mirror: the upper triangle, too; new: else zeros there. Else what was in C cannot be told again, for a
-    triangle that is found wrong.
+    mirror  whether to fill the upper triangle, too
+    new     whether C is new: then a wrong triangle can be computed again, and without `mirror` the upper one is zero
     """
     comm, (n, k) = A.grid.comm, A.shape
 
@@ -226,7 +229,7 @@ def compute_triangle(
 
 
 def _compute(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
-    """Collective: the same, not checked."""
+    """Collective: compute the lower triangle, unchecked."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _reads_in_place(A)
@@ -236,14 +239,14 @@ def _compute(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermit
 
 
 def _reads_in_place(A: DistMatrix) -> bool:
-    """Whether all ranks read A in place: they run on one node, and A fits the memory that they may share."""
+    """Whether all ranks read A in place: they are on one node, and A fits their shared memory."""
     comm = A.grid.comm
     fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
     return fits and comm.size > 1 and comm.shared_buffer() is not None
 
 
 def _compute_tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
-    """Collective: this rank's tiles, before parts of k are added up. What was fetched of A is freed."""
+    """Collective: compute this rank's tiles, for its part of k. Frees the fetched rows of A."""
     if not plan.together:
         return _multiply_tiles(A, plan, _fetch(A, plan), alpha, hermitian)
     with _share_all(A) as everything:
@@ -254,7 +257,7 @@ def _compute_tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bo
 
 @contextmanager
 def _share_all(A: DistMatrix) -> Iterator[Any]:
-    """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the shared buffer."""
+    """Collective: share all of A, as stored (not conjugated): in A's common memory, or in a copy on the shared buffer."""
     comm, shared_buffer, xp = A.grid.comm, A.grid.comm.shared_buffer(), A.xp
     assert shared_buffer is not None
     shape = A.shape[::-1] if A.transposed else A.shape
@@ -277,10 +280,10 @@ def _share_all(A: DistMatrix) -> Iterator[Any]:
 
 
 def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
-    """Collective: this rank's row blocks of A, as stored. If it holds them all they are used in place.
+    """Collective: fetch this rank's row blocks of A, as stored. A rank that holds all of them uses these in place.
 
-    Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed
-    by its own rank, would differ in rounding otherwise.
+    A stationary C needs contiguous blocks, as fetched ones are: otherwise copies of C, each computed
+    by its own rank, would differ by rounding.
     """
     own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
     in_place = own is not None and (not plan.stationary or A.xp.is_contiguous(own))
@@ -290,7 +293,7 @@ def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
 
 
 def _multiply_tiles(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
-    """Make this rank's tiles from `a`: the rows of A that it has, as stored (not conjugated)."""
+    """Local: multiply this rank's tiles. a: its rows of A, as stored (not conjugated)."""
     xp, made = A.xp, []
     for tile in plan.tiles:
         x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), sum_dtype(a.dtype))
@@ -319,8 +322,8 @@ def multiply_below(
 ) -> None:
     """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
 
-    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by
-    itself, down to `leaf` rows.
+    First the columns that all rows have are multiplied, then the rest for each half of the rows
+    separately, down to `leaf` rows.
     """
     if not len(counts) or counts[-1] <= done:
         return
@@ -337,7 +340,7 @@ def multiply_below(
 
 
 def _sum_tiles(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
-    """Collective: the tiles summed over the c parts of k; this rank gets every c-th row of each tile."""
+    """Collective: sum the tiles over the c parts of k; this rank receives every c-th row of each tile."""
     layers = plan.layers["col"] if plan.layers else None
     if not layers or not plan.turns:
         return tiles

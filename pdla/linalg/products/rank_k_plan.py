@@ -1,7 +1,4 @@
-"""Which rank computes which tiles of C = alpha A A^T, what it needs of A for them, and where they go.
-
-This is what depends on layouts alone.
-"""
+"""Plan C = alpha A A^T from layouts alone: each rank's tiles, the parts of A that they need, and their redistribution."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ from pdla.linalg.products.strips import Strips
 from pdla.linalg.products.trapezoid import Block, Trapezoid, find_triangle
 from pdla.matrix.core import DistMatrix
 
-FLOPS = 200  # operations of a core in the time in which a word arrives: 25 GFLOP/s against 1 GB/s
+FLOPS = 200  # operations of a core while one word arrives: 25 GFLOP/s against 1 GB/s
 Distribution = DifferenceCover | Stationary | Strips
 
 
 @lru_cache(maxsize=1024)
 def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
-    """The cheapest way to deal out the work.
+    """Choose the cheapest distribution of the work.
 
-    Its price is in words: those that a rank receives, C's on their way to its layout included, and
-    the time of its operations, in words that could arrive meanwhile.
+    The price is in words: all that a rank receives, of A and of C's redistribution, plus the words
+    that could arrive during its operations.
     """
     stay = Stationary(layout, sizes)
     way = stay.part(n)
@@ -44,16 +41,16 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
 
 @lru_cache(maxsize=1024)
 def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
-    """The same where all ranks read A in place, so that nothing of A moves."""
+    """The same if all ranks read A in place, so that no words of A are sent."""
     stay, strips = Stationary(layout, sizes), Strips(prod(size for _, size in sizes))
     return strips if stay.part(n) + strips.flops(n, k) / FLOPS < stay.flops(n, k) / FLOPS else stay
 
 
 class Tile(NamedTuple):
-    """A block of C that a rank multiplies, of which row i keeps its first counts[i] columns: those on or below the diagonal.
+    """A block of C that a rank multiplies; row i keeps its first counts[i] columns, those on or below the diagonal.
 
-    rows, cols  where A's rows for the block's rows and columns are, among those that the rank has
-    diagonal    the column of the block at which its square on the diagonal begins, as wide as the block has rows; None: it has none
+    rows, cols  the places of A's rows for the block's rows and columns, among this rank's rows of A
+    diagonal    the first column of the block's square on the diagonal, which has all its rows; None: there is none
     """
 
     block: Block
@@ -65,16 +62,17 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class RankKPlan:
-    """What a rank will do.
+    """One rank's plan.
 
-    together  whether all ranks read A in place
-    shape     of the part of A that it needs
-    own       where that part is in its block of A, if it holds all of it; else None
-    fetch     how that part comes from the ranks that hold it
-    stationary  whether each rank computes what it holds of C, copies each by itself
-    layers    the grid of v x c ranks, along whose axis "col" the parts of k are; None: k is not cut
-    turns     for each part of k, what its rank sums: the trapezoids of its tiles; empty: k is not cut
-    home      how the triangle goes to C's layout
+    together    whether all ranks read A in place
+    shape       of the part of A that this rank needs
+    own         the place of that part in this rank's block of A; None unless it holds all of the part
+    fetch       the exchange by which that part is fetched
+    stationary  whether each rank computes its own block of C, also of copies
+    tiles       this rank's tiles
+    layers      the grid of v x c ranks, with the parts of k along its axis "col"; None: k is not cut
+    turns       for each part of k the trapezoids of tiles that its rank sums; empty: k is not cut
+    home        the exchange by which the triangle is redistributed to C's layout
     """
 
     together: bool
@@ -148,11 +146,7 @@ def _find_sums(
 
 
 def _cut_k(A: DistMatrix, c: int) -> list[IndexSet]:
-    """Cut k in c parts.
-
-    These are the parts in which A's columns lie already, if they are cut into c along the last axes
-    of the grid; else blocks.
-    """
+    """Cut k in c parts: as A's columns are, if the last axes of the grid cut them into c parts; else in blocks."""
     cuts = effective(A.layout.cols, A.grid.sizes)
     axes = axes_of(cuts)
     last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]

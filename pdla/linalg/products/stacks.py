@@ -1,9 +1,8 @@
 """A stack of matrices, and its products.
 
 The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one
-part of the batch are a layer, which is a grid of the other axes, and each matrix is cut over its
-layer as a layout says. A product is one plan, run for each matrix; in it no messages go between
-layers.
+part of the batch are a layer, a grid of the other axes. A layout cuts each matrix over its layer. A
+product runs one plan for each matrix, and sends no messages between layers.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ class Stack:
     Parameters
     ----------
     blocks : sequence of array
-        This rank's blocks of its layer's matrices, as stored: their transposes where `transposed`.
+        Blocks on this rank of its layer's matrices, as stored: transposes if `transposed`.
     shape : tuple of three int
         (batch, m, n).
     grid : ProcessGrid
-        What the stack is cut over.
+        The stack's grid.
     layout : Layout
-        Of each matrix, over the other axes than `axis`.
+        Each matrix's, over the axes other than `axis`.
     axis : str or None
-        Of the grid, along which the batch is cut; None: it is not cut.
+        The grid's axis that cuts the batch; None: the batch is not cut.
     dtype : dtype
         Of the elements.
     transposed : bool, optional
         Whether blocks are stored by columns.
     conjugated : bool, optional
-        Whether it is a conjugate view.
+        Whether the stack is a conjugate view.
 
     Examples
     --------
@@ -71,13 +70,13 @@ class Stack:
     transposed: bool
     conjugated: bool
 
-    __array_ufunc__ = None  # NumPy's arrays leave the operators to us
+    __array_ufunc__ = None  # NumPy's arrays leave operators to this class
 
     def __init__(
         self, blocks: Sequence[Any], shape: tuple[int, int, int], grid: ProcessGrid, layout: Layout, axis: str | None,
         dtype: np.dtype, transposed: bool = False, conjugated: bool = False,
     ) -> None:
-        self.blocks: tuple[Any, ...] = tuple(blocks)  # as stored: transposed where `transposed`
+        self.blocks: tuple[Any, ...] = tuple(blocks)  # as stored: transposes if `transposed`
         self.shape, self.grid, self.layout, self.axis, self.dtype = shape, grid, layout, axis, dtype
         self.transposed, self.conjugated = transposed, conjugated
 
@@ -109,8 +108,8 @@ class Stack:
     def indices(self) -> range:
         """The numbers in the batch of the matrices of this rank's layer.
 
-        On an idle rank: all, of which it has empty blocks, if the batch is not cut; else none, as
-        it is in no layer.
+        An idle rank is in no layer, and has none; but all, with empty blocks, if the batch is not
+        cut.
         """
         if self.axis is None:
             return range(self.shape[0])
@@ -119,7 +118,7 @@ class Stack:
         return range(*block_bounds(self.shape[0], self.grid.sizes[self.axis], self.grid.coords[self.axis]))
 
     def _cast(self, dtype: np.dtype) -> Stack:
-        """Local: in this dtype."""
+        """Local: convert to this dtype."""
         blocks = [x.astype(dtype, copy=False) for x in self.blocks]
         return Stack(blocks, self.shape, self.grid, self.layout, self.axis, dtype, self.transposed, self.conjugated)
 
@@ -149,15 +148,14 @@ class Stack:
         return self._like(conjugated=not self.conjugated)
 
     def matrices(self) -> list[DistMatrix]:
-        """Give the matrices of this rank's layer. Collective over the grid's communicator.
+        """Return the matrices of this rank's layer. Collective over the grid's communicator.
 
-        Call it anew wherever they are used: the layer's communicator is one of the grid's kept
-        ones, ``grid[axes]``, which may be dropped.
+        Call it again for each use: the grid may close the layer's communicator, ``grid[axes]``.
 
         Returns
         -------
         list of DistMatrix
-            On the layer's grid, over its own communicator; none on a rank in no layer.
+            On the layer's grid and communicator; none on a rank in no layer.
         """
         layer = find_layer(self.grid, self.axis)
         if layer is None:
@@ -193,17 +191,17 @@ class Stack:
         return whole
 
     def redistribute(self, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:
-        """Cut the stack otherwise, as over another grid. Collective, idle ranks included.
+        """Redistribute the stack, also to another grid. Collective, idle ranks included.
 
         Parameters
         ----------
         grid : ProcessGrid, optional
             Over the same communicator; by default the stack's.
         layout : Layout, optional
-            Of each matrix, over the other axes than `axis`; by default the stack's where it fits,
-            else the grid's `default_layout`.
+            Each matrix's, over the axes other than `axis`; by default the stack's if it fits, else
+            the grid's `default_layout`.
         axis : str, optional
-            Of the grid, along which the batch is cut; by default it is not.
+            The grid's axis that cuts the batch; by default none.
 
         Returns
         -------
@@ -213,7 +211,7 @@ class Stack:
         Raises
         ------
         LayoutError, GridError, AgreementError
-            For arguments that do not go together, on every rank.
+            For arguments that do not fit each other, on every rank.
 
         Examples
         --------
@@ -236,14 +234,14 @@ class Stack:
         return self._move(grid, layout, axis)
 
     def _move(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
-        """Collective, unchecked: the same."""
+        """Collective, unchecked: redistribute the stack."""
         xp, batch, places = self.grid.comm.xp, self.shape[0], ((self.grid, self.axis), (grid, axis))
         before, after = (_find_layers(*place, batch) for place in places)
         share = -(-batch // max(one.sizes[along] if along else 1 for one, along in places))
         blocks: dict[int, Any] = {}
         under_way: deque[Callable[[], None]] = deque()
         with collective_section(self.grid.comm, "a redistribution"):
-            # one of each layer, and then the next ones: so that all layers send, or receive, at once
+            # one matrix of each layer in turn, so that all layers send, or receive, at once
             for number in (number for first in range(share) for number in range(first, batch, share)):
                 here = number in self.indices
                 block = self.blocks[number - self.indices.start] if here else xp.empty((0, 0), self.dtype)
@@ -259,7 +257,7 @@ class Stack:
         return made
 
     def _share(self, whole: Any) -> None:
-        """Collective: each layer's matrices, which its ranks have put into `whole`, go into `whole` of all other ranks."""
+        """Collective: send each layer's matrices, which are in its ranks' `whole`, to `whole` of all other ranks."""
         comm = self.grid.comm
         parts = {lead: whole[lo:hi] for lead, lo, hi in self._list_layers() if whole[lo:hi].size}
         mine = self._find_members(comm.rank)
@@ -269,7 +267,7 @@ class Stack:
         comm.alltoall(sends, recvs).wait()
 
     def _list_layers(self) -> list[tuple[int, int, int]]:
-        """Of each layer: (its first rank, the number of its first matrix, that of its last plus one)."""
+        """For each layer: its first rank, the number of its first matrix, the number after its last."""
         origin = dict.fromkeys(self.grid.axes, 0)
         if self.axis is None:
             return [(self.grid.rank_of(origin), 0, self.shape[0])]
@@ -285,9 +283,9 @@ class Stack:
 
 
 def find_layer(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
-    """Collective: this rank's layer: a grid of all axes but `axis`, over the ranks of one coordinate along it; None on idle ranks.
+    """Collective: find this rank's layer, the grid of all axes but `axis`, at one coordinate along it; None on idle ranks.
 
-    axis = None: the grid itself, with its idle ranks, as the batch is not cut.
+    If `axis` is None, the batch is not cut: the grid itself, with its idle ranks.
     """
     if axis is None:
         return grid
@@ -300,7 +298,7 @@ def find_layer(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
 
 
 def _find_layers(grid: ProcessGrid, axis: str | None, batch: int) -> list[ProcessGrid]:
-    """Local: for each matrix its layer as a grid over the whole communicator, of which the other ranks are idle."""
+    """Local: each matrix's layer, as a grid over the whole communicator, with all other ranks idle."""
     if axis is None:
         return [grid] * batch
     axes, at = tuple(name for name in grid.axes if name != axis), grid.axes.index(axis)
@@ -311,20 +309,19 @@ def _find_layers(grid: ProcessGrid, axis: str | None, batch: int) -> list[Proces
 
 
 def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:
-    """Cut a whole three-dimensional array, equal on every rank. Collective, idle ranks included.
+    """Distribute a three-dimensional array, equal on every rank. Collective, idle ranks included.
 
     Parameters
     ----------
     array : array
         (batch, m, n).
     grid : ProcessGrid, optional
-        What it is cut over; by default `ProcessGrid.default`.
+        The stack's grid; by default `ProcessGrid.default`.
     layout : Layout, optional
-        Of each matrix, over the other axes than `axis`; by default the grid's
-        `default_layout`.
+        Each matrix's, over the axes other than `axis`; by default the grid's `default_layout`.
     axis : str, optional
-        Of the grid, along which the batch is cut; where it does not divide evenly, the first layers
-        hold one matrix more. By default every rank holds its block of every matrix.
+        The grid's axis that cuts the batch; the first layers may hold one matrix more. By default
+        every rank holds its block of every matrix.
 
     Returns
     -------
@@ -334,7 +331,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
     Raises
     ------
     ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
+        For arguments that do not fit each other, on every rank.
 
     Examples
     --------
@@ -388,14 +385,14 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     A, B : Stack
         batch x m x k and batch x k x n, on one grid and cut along the same axis.
     layout : Layout, optional
-        Of each product; by default as for `matmul`.
+        Each product's; by default as for `matmul`.
     algorithm : str, optional
         As for `matmul`; one plan for all matrices of a layer.
 
     Returns
     -------
     Stack
-        Of all A[i] B[i].
+        The products A[i] B[i].
 
     Raises
     ------
@@ -427,7 +424,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 
 
 def _check_stack(S: Any, name: str) -> Stack:
-    """S, or ShapeError where it is no Stack."""
+    """Return S; ShapeError if S is no Stack."""
     if not isinstance(S, Stack):
         raise _make_error(S, name)
     return S

@@ -1,8 +1,8 @@
-"""C stays: each rank computes what it holds of C's triangle, and fetches the rows of A for its rows and for its columns of C.
+"""C-stationary: each rank computes its own block of C's triangle, and fetches the rows of A for its rows and columns.
 
-Nothing of C moves, as in ScaLAPACK. The work is as even as the layout: in a Cyclic layout with
-short blocks about half of each rank's block is in the triangle; in 2-D blocks all or nothing of
-most ranks' blocks is.
+C is not redistributed, as in ScaLAPACK. The layout determines the balance of work. In a Cyclic
+layout with short blocks, about half of each rank's block is in the triangle. In 2-D blocks, most
+ranks' blocks are all in the triangle, or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pdla.linalg.products.trapezoid import Block, find_triangle
 
 @dataclass(frozen=True)
 class Stationary:
-    """C's layout, on a grid of these (axis, size). A place is a rank's number in the grid: its coordinates in C order."""
+    """C's layout on a grid of these (axis, size). A place is a rank's number in the grid, in C order of coordinates."""
 
     layout: Layout
     sizes: tuple[tuple[str, int], ...]
@@ -36,7 +36,7 @@ class Stationary:
         return IndexSet(indices, indices + 1).merge()
 
     def tiles(self, n: int, place: int) -> list[Block]:
-        """The one tile of a place: its block of C, without rows and columns that lie wholly above the diagonal."""
+        """The one tile of a place: its block of C, without rows and columns that are all above the diagonal."""
         block = self._find_block(n, place)
         counts = find_triangle(block).counts
         rows = IndexSet.interval(int(np.searchsorted(counts, 0, "right")), len(counts))
@@ -52,7 +52,7 @@ class Stationary:
         return self._list_places()
 
     def find_senders(self, n: int, wanted: Block) -> range:
-        """The places that may give a tile to another one: none."""
+        """The places that may send a tile to another place: none."""
         return range(0)
 
     def _list_places(self) -> range:
@@ -67,5 +67,5 @@ class Stationary:
         return 2 * self.part(n) * k
 
     def words(self, n: int, k: int) -> float:
-        """The most words that any rank receives, if it holds nothing of the rows of A that it needs."""
+        """The most words that any rank receives, if it holds none of the rows of A that it needs."""
         return max(len(self.rows(n, place)) for place in self._list_places()) * k

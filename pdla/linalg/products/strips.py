@@ -1,7 +1,7 @@
 """Strips: each rank computes some rows of the triangle, fewer the longer they are, so that all ranks have the same work.
 
-A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that
-moves nothing, and a strip is multiplied in larger products than the tiles of difference_cover.py.
+A strip needs all rows of A up to its own last one. Ranks of one node read A in place, so that no
+words are sent. A strip's products are larger than those of the tiles of difference_cover.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Strips:
     c = 1  # parts of k
 
     def _find_ends(self, n: int, place: int) -> tuple[int, int]:
-        """The strip's first row, and the row behind its last: the first i rows have i (i + 1) / 2 elements."""
+        """The strip's first row, and the row after its last: the first i rows have i (i + 1) / 2 elements."""
         first, last = (round(n * sqrt(i / self.v)) for i in (place, place + 1))
         return first, last
 
@@ -30,7 +30,7 @@ class Strips:
         return self.tiles(n, place)[0].cols
 
     def tiles(self, n: int, place: int) -> list[Block]:
-        """The one tile of a place: its strip, as wide as its last row is up to the diagonal."""
+        """The one tile of a place: its strip, as wide as its last row up to the diagonal."""
         first, last = self._find_ends(n, place)
         return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
 
@@ -43,7 +43,7 @@ class Strips:
         return range(self.v)
 
     def find_senders(self, n: int, wanted: Block) -> range:
-        """The places of whose tiles one may meet a wanted block."""
+        """The places whose tiles may overlap a target block."""
         return range(self.v)
 
     def flops(self, n: int, k: int) -> float:

@@ -1,8 +1,7 @@
 """Products with a matrix of which one triangle is stored.
 
-The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks are
-balanced; what follows is a product like any other, by matmul's algorithms, which moves about
-sqrt(P) times as much.
+First the other triangle is filled in a copy: n^2 / 2 P words a rank if blocks are balanced. Then
+the copy is multiplied by matmul's algorithms, which send about sqrt(P) times as many words.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def symm(
     out : DistMatrix, optional
         The matrix C to fill, as for `matmul`.
     layout : Layout or "native", optional
-        Of C, as for `matmul`.
+        C's, as for `matmul`.
     algorithm : str, optional
         As for `matmul`.
 
     Returns
     -------
     DistMatrix
-        C; `out` itself, where it is given.
+        `out`, or a new C.
 
     Raises
     ------
@@ -56,8 +55,8 @@ def symm(
 
     Notes
     -----
-    The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks
-    are balanced; what follows is a product like any other.
+    First the other triangle is filled in a copy: n^2 / 2 P words a rank if blocks are balanced. Then
+    `matmul` multiplies the copy.
 
     Examples
     --------
@@ -90,18 +89,18 @@ def hemm(
     lower : bool, optional
         Whether the lower triangle of A is read; else the upper one.
     alpha, beta : number, optional
-        Factors of the product and of what `out` holds.
+        Factors of the product and of `out`.
     out : DistMatrix, optional
         The matrix C to fill.
     layout : Layout or "native", optional
-        Of C.
+        C's.
     algorithm : str, optional
-        How to multiply.
+        As for `matmul`.
 
     Returns
     -------
     DistMatrix
-        C; `out` itself, where it is given.
+        `out`, or a new C.
 
     Raises
     ------
@@ -142,7 +141,7 @@ def _product(
 
 
 def copy_mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
-    """Collective: a new matrix with both triangles, from one triangle of A."""
+    """Collective: copy A, with both triangles from one."""
     with collective_section(A.grid.comm, "a triangle's reflection"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
         made = A.copy()

@@ -1,4 +1,4 @@
-"""Fills one triangle of an n x n matrix from the other one, transposed: n^2 / 2 P words a rank."""
+"""Fill one triangle of an n x n matrix from the other one, transposed: n^2 / 2 P words a rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pdla.matrix.core import DistMatrix
 
 
 def reflect(X: DistMatrix, lower: bool, hermitian: bool) -> None:
-    """Collective: fill one triangle of X from the other one, which is the lower one or not; the diagonal of a Hermitian X is real.
+    """Collective: fill one triangle of X from the other; the diagonal of a Hermitian X becomes real.
+
+    lower  whether the lower triangle is read
 
     X must not be a conjugate view.
     """
@@ -23,9 +25,9 @@ def reflect(X: DistMatrix, lower: bool, hermitian: bool) -> None:
 
 
 def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
-    """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view.
+    """Collective: set the elements above C's diagonal to beta times these plus those below, conjugated if `hermitian`.
 
-    It is added to beta times what is there.
+    C must not be a conjugate view.
     """
     way: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _plan_exchange(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
@@ -43,8 +45,8 @@ def _plan_exchange(C: DistMatrix) -> BlockExchange:
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
-    """Set the imaginary part of the diagonal to 0, NaN too, in a block x of these rows and columns.
+    """Local: set the imaginary part of the diagonal to 0, even NaN, in a block x of these rows and columns.
 
-    BLAS does so in its Hermitian matrices.
+    BLAS does the same in Hermitian matrices.
     """
     namespace(x).place(x.imag, *rows.find_common(cols), 0)

@@ -1,9 +1,9 @@
-"""Packed trapezoids: the elements of a block on or below the matrix's diagonal, and where they are in an array.
+"""Trapezoids: the elements of a block on or below the matrix's diagonal, and their places in an array.
 
-Of two blocks' common elements, each row keeps its columns up to the diagonal. They are copied in
-pieces. Rows that keep equally many columns are one rectangle: so a trapezoid all below the diagonal
-is one piece. Where the diagonal crosses it, BAND rows at a time are two pieces: the rectangle of
-the columns that all of them keep, and the single elements right of it.
+Each row of a trapezoid keeps its columns up to the diagonal. Trapezoids are copied in pieces. Rows
+that keep equally many columns form one rectangle, so a trapezoid below the diagonal is one piece.
+If the diagonal crosses it, each BAND rows form two pieces. One is the rectangle of the columns that
+all of them keep, the other the single elements to its right.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ class Block:
 
 
 class Piece(NamedTuple):
-    """Elements of an array: all in its `rows` and `cols`, or, of those, the single elements `kept` = (their rows, their columns).
+    """Elements of an array.
 
-    shape  of the elements: a matrix, or one-dimensional where they are single ones
+    rows, cols  their rows and columns
+    shape       two-dimensional for a rectangle, one-dimensional for single elements
+    kept        the rows and columns of single elements within the rectangle; None: all of it
     """
 
     rows: Selection
@@ -44,7 +46,7 @@ class Piece(NamedTuple):
     kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def read(self, xp: Any, x: Any) -> Any:
-        """These elements of x: a view where slices allow it, else a copy."""
+        """The elements of x: a view if rows and columns are slices, else a copy."""
         part = xp.take(x, self.rows, self.cols)
         return part if self.kept is None else xp.pick(part, *self.kept)
 
@@ -72,13 +74,13 @@ class Trapezoid:
         return int(self.counts.sum())
 
     def share(self, i: int, count: int) -> Trapezoid:
-        """The i-th of so many shares of its rows, about equal ones; it may be empty."""
+        """The i-th of `count` shares of the rows, about equal in size; it may be empty."""
         ends = np.cumsum(self.counts)
         lo, hi = (int(np.searchsorted(ends, self.size * k // count, "right")) if k else 0 for k in (i, i + 1))
         return Trapezoid(slice_selection(self.rows, lo, hi), self.cols, self.counts[lo:hi])
 
     def pieces(self) -> Iterator[Piece]:
-        """The pieces that it is made of, top down."""
+        """Yield the trapezoid's pieces, from the top down."""
         lo = 0
         while lo < len(self.counts):
             alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
@@ -94,9 +96,9 @@ class Trapezoid:
 
 
 def intersect(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
-    """The elements (i, j) that two blocks have in common, with i - j >= below, as positions in each block's array.
+    """The common elements (i, j) of two blocks with i - j >= below, as positions in each block's array.
 
-    below=None: all of them. None: there are no such elements.
+    below = None takes all common elements. Returns None if there are none.
     """
     if _are_apart(here.rows, there.rows) or _are_apart(here.cols, there.cols):
         return None
@@ -112,7 +114,7 @@ def intersect(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, 
 
 
 def _are_apart(one: IndexSet, other: IndexSet) -> bool:
-    """Whether one ends before the other begins, or one is empty: a quick test, true of most pairs of many ranks' blocks."""
+    """Whether one ends before the other starts, or one is empty: a quick test, true for most pairs of many ranks' blocks."""
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
@@ -131,7 +133,7 @@ def pack(xp: Any, parts: Sequence[tuple[Any, Trapezoid]], flat: Any) -> None:
 
 
 def unpack(xp: Any, flat: Any, x: Any, trapezoid: Trapezoid, beta: complex = 0) -> Any:
-    """The reverse for one array: x = beta x + the first elements of flat, on the trapezoid; gives the rest of flat."""
+    """The reverse for one array: x = beta x + the first elements of flat, on the trapezoid; returns the rest of flat."""
     for piece in trapezoid.pieces():
         front, flat = _take_front(flat, piece.shape)
         piece.write(xp, x, beta, front)

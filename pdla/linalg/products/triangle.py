@@ -1,6 +1,6 @@
-"""A triangle as a matrix of its own, with zeros in place of the other one; and products with it.
+"""Products with a triangle: copy it to a matrix with zeros in the other one, and multiply by matmul's algorithms.
 
-The copy moves nothing; what follows is a product like any other, by matmul's algorithms.
+The copy sends no messages.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def trmm(
     Parameters
     ----------
     A : DistMatrix
-        n x n, in any layout and dtype; only one triangle is read. For A^T or A^H give A.T or A.H,
-        views, whose other triangle it is.
+        n x n, in any layout and dtype; only one triangle is read. For A^T or A^H give A.T or A.H:
+        views, with the triangles exchanged.
     B : DistMatrix
         n x m (left) or m x n (right), on A's grid, never written to.
     lower : bool
-        Whether it is A's lower triangle; else the upper one.
+        Whether A's lower triangle is read; else the upper one.
     side : "left" or "right", optional
         "left": alpha A B; "right": alpha B A.
     unit_diagonal : bool, optional
-        Whether to take the diagonal to be ones; it is not read then.
+        Whether the diagonal counts as ones, and is not read.
     alpha : number, optional
         Factor of the product.
     layout : Layout, optional
-        Of the product; by default as for `matmul`.
+        The product's; by default as for `matmul`.
 
     Returns
     -------
@@ -59,8 +59,8 @@ def trmm(
 
     Notes
     -----
-    A copy of the triangle, with zeros beside it, is multiplied as any matrix is: 2 n^2 m
-    operations, twice as many as BLAS's trmm, and the words of that product.
+    `matmul` multiplies a copy of the triangle with zeros beside it. These are 2 n^2 m operations,
+    twice as many as BLAS's trmm, and the words of that product.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def trmm(
 
 
 def triangle(A: DistMatrix, lower: bool, unit: bool = False) -> DistMatrix:
-    """Collective: a new matrix of A's elements on and below the diagonal, or above it, m x n; unit: with ones on the diagonal."""
+    """Collective: copy a triangle of A with the diagonal, m x n. unit: set the diagonal to ones."""
     with collective_section(A.grid.comm, "a triangle's copy"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     made = tril(A) if lower else triu(A)

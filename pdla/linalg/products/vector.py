@@ -1,4 +1,4 @@
-"""y = A x: A stays, x is brought to where A's columns are, and addends of y are summed along the axes that cut A's columns."""
+"""y = A x: x is redistributed as A's columns are, and addends of y are summed along the axes that cut A's columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pdla.matrix.redistribute import convert, sum_partials
 def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) -> MatrixOrVector:
     """Multiply a vector: y = A x. Collective over A's grid, idle ranks included.
 
-    A.T and A.H are views, and move as little as A, which is not moved.
+    A.T and A.H are views; A is never redistributed.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
     x : DistMatrix or array
         k x 1 on A's grid; or a vector of k numbers, equal on all ranks.
     layout : Layout, optional
-        Of a distributed y; by default A's row cuts, copies along the other axes.
+        A distributed y's; by default A's row cuts, with copies along the other axes.
 
     Returns
     -------
     DistMatrix or array
-        y, m x 1; or, as x is, a vector of m numbers on every rank. Dtypes promote as NumPy's do.
+        y, m x 1; or, for a vector x, a vector of m numbers on every rank. Dtypes promote as NumPy's.
 
     Raises
     ------
     ShapeError, LayoutError, GridError
-        For arguments that do not go together.
+        For arguments that do not fit each other.
     AgreementError
-        Where ranks bring different vectors. All of these are raised on every rank.
+        For vectors that differ between ranks. All of these are raised on every rank.
 
     See Also
     --------
@@ -76,7 +76,7 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
 
 
 def _agree(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
-    """Collective: check the call on each rank and compare the calls, vectors by a digest; gives x, a vector as an array."""
+    """Collective: check and compare the ranks' calls, vectors by a digest; returns x, a vector as an array."""
     call, error = "", None
     try:
         matrix(A)
@@ -103,14 +103,14 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
 
 
 def _align(A: DistMatrix, x: DistMatrix) -> DistMatrix:
-    """Collective: x in a layout whose rows are cut as A's columns are."""
+    """Collective: redistribute x to a layout whose rows are cut as A's columns are."""
     wanted = Layout(rows=A.layout.cols)
     x = sum_partials(x, wanted) if x.layout.partial else x
     return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else convert(x, wanted, A.grid)
 
 
 def _multiply_local(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
-    """Give y as addends: partial along the axes that cut A's columns, and where A is.
+    """Local: multiply blocks; y is partial along the axes that cut A's columns, and those along which A is.
 
     A conjugate A is not copied: conj(A) x is conj(A conj(x)).
     """
@@ -139,7 +139,7 @@ def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
     Returns
     -------
     float
-        Exact where sizes divide evenly.
+        Exact if sizes divide evenly.
 
     Raises
     ------
@@ -148,9 +148,9 @@ def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
 
     Notes
     -----
-    x is cut along col, then row, and y left as `matvec` leaves it, cut along row with copies along
-    col: x is gathered along the grid columns; addends of y are summed by a reduce-scatter and an
-    all-gather along the grid rows.
+    x is cut along col, then row. y has the default layout of `matvec`, cut along row with copies
+    along col. The grid columns gather x. A reduce-scatter and an all-gather along the grid rows sum
+    the addends of y.
 
     Examples
     --------
