@@ -1,4 +1,4 @@
-"""Checks of arguments, of this package and those above. They run inside `agreed`, so that an error is the same on every rank."""
+"""Checks of arguments, for this package and those above. Inside `agreed`, an error is the same on every rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_square(name: str, A: Any) -> None:
 
 
 def find_working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
-    """The dtype in which matrices of these dtypes are factored: integers as float64. ShapeError where LAPACK has none."""
+    """Find the dtype in which matrices are factored: float64 for integers. ShapeError for a dtype that LAPACK lacks."""
     kind = promote(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
     if kind.char not in PREFIXES:
         raise ShapeError(
@@ -37,13 +37,13 @@ def find_working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
 
 
 def check_row_count(name: str, A: DistMatrix, dtype: np.dtype) -> None:
-    """ShapeError unless this dtype has the numbers of A's rows, which travel with their elements."""
+    """ShapeError unless this dtype represents A's row numbers, which are sent as elements."""
     if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):
         raise ShapeError(f"{name}: A has {A.shape[0]} rows, {dtype} counts to {most}: cast it to double precision by astype first")
 
 
 def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
-    """ShapeError unless these are the pivots of LU factors in X: a number of a row for each row."""
+    """ShapeError unless these are the pivots of LU factors in X: one row number for each row."""
     n = X.shape[0]
     alike = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.shape == (n,)
     if not alike or not 0 <= given.min(initial=0) <= given.max(initial=0) < max(1, n):
@@ -51,7 +51,7 @@ def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
 
 
 def check_formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
-    """ShapeError unless a formula of words has sizes from 0 on, a grid of so many dimensions, and a block, from 1 on."""
+    """ShapeError unless sizes are at least 0, grid and block at least 1, and the grid has one of these dimensions."""
     if len(grid) not in dimensions or min(*grid, block) < 1 or min(sizes.values()) < 0:
         said = ", ".join(f"{name}={value}" for name, value in sizes.items())
         raise ShapeError(
@@ -67,7 +67,7 @@ def check_assumption(name: str, assume_a: Any) -> None:
 
 
 def find_part(assume_a: str, lower: bool) -> Part | None:
-    """What is read of a matrix of which so much is known; None: all of it."""
+    """Find the part of A that an assumption lets be read; None: all of A."""
     parts = {
         "gen": None, "sym": Part(lower), "her": Part(lower, "real"), "pos": Part(lower, "real"),
         "lower triangular": Part(True), "upper triangular": Part(False), "diagonal": Part(True, "alone"),
@@ -76,7 +76,7 @@ def find_part(assume_a: str, lower: bool) -> Part | None:
 
 
 def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
-    """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
+    """ShapeError unless X is writeable and shares no memory with the other operands."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
     blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
     if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
@@ -84,7 +84,7 @@ def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
 
 
 def check_finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:
-    """LinAlgError where this rank has an element that is infinite or NaN, in this part of A, or in B, a matrix or a vector."""
+    """LinAlgError for an infinite or NaN element on this rank, in this part of A or in B, a matrix or a vector."""
     _check_block("A", A.stored, A.indices, part)
     if isinstance(B, DistMatrix):
         _check_block("B", B.stored, B.indices)
@@ -98,9 +98,9 @@ def _check_block(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part 
 
 
 def check_result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
-    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can lie in `layout`, and goes with `out`.
+    """LayoutError, GridError or ShapeError unless a result of this shape and dtype fits `layout` and `out`.
 
-    layout=None is the default one, out=None a new matrix.
+    layout=None: the default one; out=None: a new matrix.
     """
     if layout is not None:
         if not isinstance(layout, Layout):

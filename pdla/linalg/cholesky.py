@@ -31,19 +31,19 @@ def cholesky(
         n x n, Hermitian and positive definite, in any layout. Only one triangle is read; the other
         may hold anything, NaN too, and so may the imaginary parts of the diagonal.
     lower : bool, optional
-        Whether it is the lower one, for L; else the upper one, for U of A = U^H U.
+        Whether the lower triangle is read, for L; else the upper one, for U of A = U^H U.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in the triangle that is read.
     layout : Layout, optional
-        Of the factor; by default A's.
+        The factor's layout; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare L (L^H x) with A x for two vectors of 1 and -1, and compute a wrong factor once
-        more, with a warning; what was in an A that is overwritten is lost: then it is an error, or
-        "keep" works on a copy. The other triangle must be zeros. By default as PDLA_VERIFY says.
+        Compare L (L^H x) with A x for two vectors of 1 and -1, and look for nonzeros in the other
+        triangle. A wrong factor is computed once more, with a warning. If A was overwritten, a
+        wrong factor is an error; "keep" works on a copy instead. By default as PDLA_VERIFY says.
 
     Returns
     -------
@@ -68,19 +68,19 @@ def cholesky(
 
     Notes
     -----
-    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
-    of these) where it lies so, or else it is brought to the grid and blocks that `plan_cholesky`
-    finds cheapest, and back.
+    The algorithm works on square blocks: `Cyclic` along one axis for rows, one for columns, or only
+    one of these. An A in another layout is redistributed to the grid and blocks that
+    `plan_cholesky` finds cheapest, and L to its own layout.
 
     Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
-    panels by the diagonal block's inverse, or by substitution where that is ill-conditioned. So it
-    is backward stable: L L^H differs from A by n eps abs(L) abs(L^H) or less (Higham, Accuracy and
-    Stability of Numerical Algorithms (2002), theorem 10.3).
+    panels by the diagonal block's inverse, or by substitution where that is ill-conditioned. The
+    factorization is backward stable: L L^H differs from A by n eps abs(L) abs(L^H) or less (Higham,
+    Accuracy and Stability of Numerical Algorithms (2002), theorem 10.3).
 
-    It is 2.5-D where A lies so: rows in blocks of c b, columns in the same ones, and each of these
-    along a third axis of c ranks in blocks of b, `Layout(Cyclic("row", c * b), (Cyclic("col", c *
-    b), Cyclic("depth", b)))`. Each of the c layers works on every c-th panel. A rank has room for c
-    times as many words then, and with c = 4 receives about half as many.
+    The 2.5-D form takes an A in `Layout(Cyclic("row", c * b), (Cyclic("col", c * b),
+    Cyclic("depth", b)))`. Rows and columns are in blocks of c b, and a third axis of c ranks cuts
+    these columns into blocks of b. Each of the c layers works on every c-th panel. A rank stores c
+    times as many words and, with c = 4, receives about half as many.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def plan_cholesky(
     A : DistMatrix
         As for `cholesky`, as all arguments are. Its elements do not matter.
     lower : bool, optional
-        Which triangle is read.
+        Whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
         Whether A may be written to.
     check_finite : bool, optional
@@ -121,7 +121,7 @@ def plan_cholesky(
     Returns
     -------
     FactorPlan
-        It says what it will cost, and factors matrices like A.
+        The plan predicts its cost, and factors matrices like A.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def predict_cholesky(
 ) -> FactorPrediction:
     """Find the best grid and blocks for a Cholesky factorization, and what it costs.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -248,13 +248,14 @@ def cho_solve(
     B : DistMatrix or array
         n x m, or a vector of n numbers; see `solve_triangular`.
     overwrite_b : bool, optional
-        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+        Whether a matrix B may be written to. No copy is made then, if B is stored as the algorithm
+        needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in the triangle that is read.
     layout : Layout, optional
-        Of X; by default B's.
+        X's layout; by default B's.
     out : DistMatrix or array, optional
-        What X is written to; see `solve`.
+        X is written here; see `solve`.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of the factors and of B that are worked on
         included.
@@ -291,7 +292,7 @@ def _reads(options: Options) -> Part:
 
 
 def _factor_into_layout(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
-    """Collective, unchecked: L, or U, in the layout asked for."""
+    """Collective, unchecked: L, or U, in the requested layout."""
     lower, layout = plan.options.lower, plan.options.layout or A.layout.summed
     if lower:
         return CHOLESKY(A, plan.place, plan.dtype, plan.overwrites("a"), layout=layout)[0]
@@ -299,7 +300,7 @@ def _factor_into_layout(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
 
 
 def _factor_in_blocks(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
-    """Collective, unchecked: L, or U, where A is worked on."""
+    """Collective, unchecked: L, or U, in the layout of the algorithm."""
     L = factor(plan, A).X
     return L if plan.options.lower else L.H
 

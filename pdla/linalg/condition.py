@@ -1,4 +1,4 @@
-"""Norms, and condition numbers, for which the norm of the inverse is estimated from a few solutions."""
+"""Norms and condition numbers. A few solutions estimate the norm of the inverse."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import frobenius, reduce_columns
 
-FAR = 2.0**-32, 2.0**32  # norms from which on A is scaled, lest its inverse, of the same condition, leave the range
+FAR = 2.0**-32, 2.0**32  # norms beyond which A is scaled, lest its inverse leave the range
 MOST = 5  # steps of an estimate, as in LAPACK: most take two
 POWERS = 4  # steps of the power method
-SUSPECT = 100  # times sqrt(n) eps: of matrices singular to working precision nearly all have pivots whose quotient is below that
-Way = Callable[[np.ndarray], np.ndarray]  # from a vector, whole on every rank, to another one
+SUSPECT = 100  # times sqrt(n) eps: nearly all matrices singular to working precision have a smaller quotient of pivots
+Way = Callable[[np.ndarray], np.ndarray]  # a vector, whole on every rank, to another one
 
 
 def check_order(name: str, argument: str, given: Any, known: tuple[Any, ...]) -> None:
@@ -60,7 +60,7 @@ def check_not_empty(A: DistMatrix) -> None:
 
 
 def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
-    """Collective: the condition number, from A's norm and that of the inverse by A's factors."""
+    """Collective: the condition number, from A's norm and the inverse's, which A's factors estimate."""
     A, p = A.redistribute(A.layout.summed) if A.layout.partial else A, plan.options.p
     size = measure(A, p)
     if size != 0 and not FAR[0] < size < FAR[1]:
@@ -75,7 +75,7 @@ def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
 
 
 def _estimate_by_factors(plan: FactorPlan, factors: Factors) -> float:
-    """Collective: the same, by factors that are there."""
+    """Collective: the condition number, from given factors alone."""
     return 1 / estimate_reciprocal_condition(factors if plan.options.p == 1 else factors.adjoint)
 
 
@@ -83,15 +83,15 @@ CONDITION = FactorsCall(Call("cond", (LU,), _estimate, check=_check), _estimate_
 
 
 def _move_to_square_blocks(factors: Factors, dtype: np.dtype) -> Factors:
-    """Collective: the factors in square blocks, to solve by them several times."""
+    """Collective: the factors in square blocks, for several solutions."""
     return replace(factors, X=to_square_blocks(factors.X, dtype), pivots=None, scale=1)
 
 
 def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
-    """Collective: warn, on every rank, of factors of a matrix that is singular to this dtype's precision.
+    """Collective: warn, on every rank, if the factored matrix is singular to this dtype's precision.
 
-    LinAlgError where a triangle has a zero on its diagonal. The condition is estimated only where the least and the largest pivot
-    make it suspect.
+    LinAlgError if a triangle has a zero on its diagonal. The condition is estimated only if the least and the largest pivot make it
+    suspect.
     """
     eps = float(np.finfo(dtype).eps)
     ratio = check_diagonal(factors.X) if factors.ratio is None else factors.ratio
@@ -102,14 +102,14 @@ def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
 def warn_if_below(rcond: float, eps: float) -> None:
     """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, at the user's line."""
     if rcond < eps:
-        from scipy.linalg import LinAlgWarning  # which takes longer to load than all of pdla
+        from scipy.linalg import LinAlgWarning  # this import takes longer than pdla's
 
         said = f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate"
         warn_user(said, LinAlgWarning)
 
 
 def estimate_reciprocal_condition(factors: Factors) -> float:
-    """Collective: the reciprocal of the condition number, estimated by the factors alone: the matrix may be overwritten."""
+    """Collective: estimate the reciprocal condition number from the factors alone, as the matrix may be overwritten."""
     dtype = checks.find_working_dtype("cond", factors.X.dtype)
     factors = _move_to_square_blocks(factors, dtype)
     with np.errstate(all="ignore"):
@@ -117,12 +117,12 @@ def estimate_reciprocal_condition(factors: Factors) -> float:
 
 
 def _estimate_norm(make: Callable[[Factors, np.dtype], Way], factors: Factors, dtype: np.dtype) -> float:
-    """Collective: the 1-norm of the product of the factors, or of its inverse, estimated."""
+    """Collective: estimate the 1-norm of the factors' product, or of its inverse."""
     return estimate_norm(make(factors, dtype), make(factors.adjoint, dtype), np.empty(factors.X.shape[0], dtype))
 
 
 def _make_product(factors: Factors, dtype: np.dtype) -> Way:
-    """The way from x to A x, collective."""
+    """Make the map from x to A x, which is collective."""
     images = Images(dtype, 0)
 
     def apply(x: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ def _make_product(factors: Factors, dtype: np.dtype) -> Way:
 
 
 def _make_solver(factors: Factors, dtype: np.dtype) -> Way:
-    """The way from b to x of A x = b, collective."""
+    """Make the map from b to the x of A x = b, which is collective."""
     xp = factors.X.xp
 
     def apply(b: np.ndarray) -> np.ndarray:
@@ -145,9 +145,9 @@ def _make_solver(factors: Factors, dtype: np.dtype) -> Way:
 
 
 def estimate_norm(multiply: Callable[..., Any], multiply_adjoint: Callable[..., Any], like: np.ndarray) -> float:
-    """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given.
+    """Bound the 1-norm of a matrix B from below, by a few products B x and B^H x with vectors like `like`.
 
-    It is infinite where they are not finite.
+    The bound is infinite if a product is not finite.
     """
     n = len(like)
     y = multiply(np.full_like(like, 1 / n))
@@ -167,7 +167,7 @@ def estimate_norm(multiply: Callable[..., Any], multiply_adjoint: Callable[..., 
 
 
 def estimate_extremes(A: DistMatrix) -> tuple[float, float]:
-    """Collective: lower bounds of |A|_2 and, infinite for a singular A, |A^-1|_2; seldom less than 9 tenths of these."""
+    """Collective: bound |A|_2 and |A^-1|_2 (infinite for a singular A) from below, seldom by less than 9 tenths."""
     return _EXTREMES(A)
 
 
@@ -186,13 +186,13 @@ _EXTREMES = Call("polar", (LU,), _estimate_extremes)
 
 
 def _make_matvec(A: DistMatrix) -> Way:
-    """The way from x to A x, collective."""
+    """Make the map from x to A x, which is collective."""
     xp = A.xp
     return lambda x: xp.host(xp.host_or(matvec(A, xp.asarray(x)), x))
 
 
 def _iterate_powers(multiply: Way, multiply_adjoint: Way, like: np.ndarray) -> float:
-    """The 2-norm of a matrix B, from below, by products B x and B^H x: the power method."""
+    """Bound the 2-norm of a matrix B from below, by the power method with products B x and B^H x."""
     x = np.random.default_rng(0).standard_normal(len(like)).astype(like.dtype)
     for _ in range(POWERS):
         y = multiply(x / np.linalg.norm(x))
@@ -201,5 +201,5 @@ def _iterate_powers(multiply: Way, multiply_adjoint: Way, like: np.ndarray) -> f
 
 
 def _sum_absolute(y: np.ndarray) -> float:
-    """The 1-norm of a vector."""
+    """Compute the 1-norm of a vector."""
     return float(np.abs(y).sum(dtype=float))

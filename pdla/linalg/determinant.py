@@ -33,14 +33,14 @@ def det(
     Parameters
     ----------
     A : DistMatrix or tuple
-        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
-        options of a matrix alone mean nothing.
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` returns them. With
+        factors, the options of a matrix are ignored.
     assume_a : str, optional
-        What is known of A, as for `solve`.
+        A's structure, as for `solve`.
     lower : bool, optional
         For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
@@ -52,8 +52,8 @@ def det(
     -------
     number
         NumPy's, of A's dtype (float64 for integers), on every rank: 1 for 0 x 0, 0 for a singular
-        matrix; infinite, or 0, where it is too large, or too small, for the dtype; NaN where NaN
-        and infinity are not looked for, and where U overflows and A was overwritten.
+        matrix. Infinite or 0 if it leaves the dtype's range. NaN if A has NaN or infinity that were
+        not looked for, or if U overflows and A was overwritten.
 
     Raises
     ------
@@ -101,14 +101,14 @@ def slogdet(
     Parameters
     ----------
     A : DistMatrix or tuple
-        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
-        options of a matrix alone mean nothing.
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` returns them. With
+        factors, the options of a matrix are ignored.
     assume_a : str, optional
-        What is known of A, as for `solve`.
+        A's structure, as for `solve`.
     lower : bool, optional
         For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
@@ -119,7 +119,7 @@ def slogdet(
     Returns
     -------
     sign : number
-        Of complex matrices of absolute value 1; 0 for a singular matrix.
+        1 or -1, a complex number of absolute value 1, or 0 for a singular matrix.
     logabsdet : float
         The natural logarithm; -infinity for a singular matrix; NaN as by `det`.
 
@@ -152,7 +152,7 @@ def slogdet(
 
 
 def _multiply_pivots(plan: FactorPlan, factors: Factors) -> tuple[np.dtype, complex, int]:
-    """Collective: the dtype of the determinant, and itself, as a number of about 1 and the exponent of a power of 2."""
+    """Collective: the determinant's dtype, and the determinant as a number of about 1 times 2^exponent."""
     dtype, exponent, pivots = plan.dtype, 0, factors.pivots
     value: complex = 1.0 if factors.fault >= 0 else np.nan
     for T, part in factors.triangles:
@@ -164,7 +164,7 @@ def _multiply_pivots(plan: FactorPlan, factors: Factors) -> tuple[np.dtype, comp
 
 
 def _factor_and_multiply(plan: FactorPlan, A: DistMatrix) -> tuple[np.dtype, complex, int]:
-    """Collective, unchecked: the same, of a matrix."""
+    """Collective, unchecked: factor A; then as `_multiply_pivots`."""
     return _multiply_pivots(plan, factor(plan, A))
 
 
@@ -172,7 +172,7 @@ _DET, _SLOGDET = (FactorsCall(Call(name, BY_STRUCTURE, _factor_and_multiply), _m
 
 
 def _multiply(numbers: list[complex], exponent: int) -> tuple[complex, int]:
-    """Of these numbers and 2^exponent, as a number of about 1 and the exponent of a power of 2."""
+    """Multiply these numbers and 2^exponent; the product is a number of about 1 and an exponent of 2."""
     value: complex = 1.0
     for number in numbers:
         mantissa, power = _split_exponent(number)

@@ -1,4 +1,4 @@
-"""Systems with a diagonal matrix, and its inverse: all ranks learn the diagonal, 2 n words, and divide."""
+"""Systems with a diagonal matrix, and its inverse: all ranks receive the diagonal, 2 n words, and divide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pdla.matrix.redistribute import sum_partials
 
 
 def replicate_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
-    """Collective: the diagonal of a square matrix, on every rank; of arrays without data ones."""
+    """Collective: the diagonal of a square matrix, on every rank; ones for arrays without data."""
     comm, mine = A.grid.comm, np.zeros(A.shape[0], dtype)
     with collective_section(comm, "a diagonal"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
@@ -38,7 +38,7 @@ def replicate_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 
 def replicate_nonzero_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
-    """Collective: the same, warned of where it is ill-conditioned; LinAlgError, on every rank, for a zero in it."""
+    """Collective: the diagonal on every rank, with a warning if it is ill-conditioned; LinAlgError, on every rank, for a zero."""
     found = settle(A.grid.comm, replicate_diagonal(A, dtype))
     if not found.all():
         at = int(np.argmin(found != 0))
@@ -51,7 +51,7 @@ def replicate_nonzero_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
 
 
 def solve_diagonal(A: DistMatrix, side: RightSide) -> Any:
-    """Collective: X of A X = B, as its right-hand side wants it."""
+    """Collective: X of A X = B, in B's form."""
 
     def solve(side: RightSide) -> DistMatrix:
         numbers, matrix = replicate_nonzero_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
@@ -84,7 +84,7 @@ def invert_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatri
 
 
 def _make_claim(A: DistMatrix, images: Images, claim: Claim) -> Claim:
-    """What holds of an X that the diagonal multiplies to what is there before."""
+    """Claim that the diagonal times X is B, or the identity."""
 
     def multiply_by_diagonal(x: Pair) -> Pair:
         numbers, xp = replicate_diagonal(A, images.wide)[:, None], namespace(x[0])

@@ -1,6 +1,6 @@
-"""Factors in files: what lu_factor and cho_factor give, for solutions on another day and on other ranks.
+"""Files of factors from lu_factor and cho_factor, for solutions on another day and on other ranks.
 
-An archive of NumPy's has an array "LU" and its "pivots", or a Cholesky factor named "L" or "U".
+A file is a NumPy archive of "LU" and its "pivots", or of a Cholesky factor named "L" or "U".
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
     Parameters
     ----------
     path : str or os.PathLike
-        It ends with ``.npz``.
+        A name that ends with ``.npz``.
     factors : tuple
-        As `lu_factor` or `cho_factor` gives them, in any layout.
+        As `lu_factor` or `cho_factor` returns them, in any layout.
 
     Raises
     ------
     FileError
-        Where the file cannot be written.
+        If the file cannot be written.
     ShapeError, LayoutError, AgreementError
-        For what are no factors, on every rank, as all of these.
+        If these are no factors; on every rank, as all of these.
 
     See Also
     --------
@@ -97,15 +97,15 @@ def load_factors(
     path : str or os.PathLike
         The file.
     grid : ProcessGrid, optional
-        What the factors are cut over: of any number of ranks; by default as for `load`.
+        A grid of any number of ranks; by default as for `load`.
     layout : Layout, optional
         How they are cut. In square blocks, as ``Layout(Cyclic("row", 64), Cyclic("col", 64))``,
-        they are solved with where they lie; from others each solution moves them.
+        solutions use them in place; each solution redistributes factors in other layouts.
 
     Returns
     -------
     factors : tuple
-        As `lu_factor` or `cho_factor` gave it: for `lu_solve` or `cho_solve`, `det` and `cond`.
+        As `lu_factor` or `cho_factor` returned it: for `lu_solve` or `cho_solve`, `det` and `cond`.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def _check_path(path: Any) -> Path:
 
 
 def _find_name(names: list[str]) -> str:
-    """Of the one array that has factors; ValueError unless there is one, and its pivots."""
+    """Find the name of the one array of factors; ValueError unless there is one, with its pivots."""
     found = [name for name in names if name in NAMES]
     if len(found) != 1 or (found == ["LU"] and "pivots" not in names):
         raise ValueError(f"no factors: the file has {', '.join(names) or 'nothing'}, save_factors writes LU and pivots, L, or U")
@@ -168,7 +168,7 @@ def _find_name(names: list[str]) -> str:
 
 
 def _check_factors(X: Any, which: Any) -> str:
-    """The name under which these factors are saved; ShapeError where they are none."""
+    """Check factors, and return the name under which they are saved; ShapeError if they are none."""
     checks.matrix(X, "factors[0]")
     check_dtype(X.dtype)
     if X.layout.partial:

@@ -1,4 +1,4 @@
-"""Functions of a matrix, or of its factors, as `lu_factor` and `cho_factor` give them."""
+"""Functions of a matrix, or of its factors, as `lu_factor` and `cho_factor` return them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_OF_FACTORS = ("assume_a", "lower", "overwrite_a", "memory_limit")  # options
 
 
 class FactorsCall:
-    """One function: `of_matrix` of a matrix, `work` of factors that are there."""
+    """One function: `of_matrix` takes a matrix, `work` takes its factors."""
 
     def __init__(self, of_matrix: Call, work: Work) -> None:
         name, check = of_matrix.name, of_matrix.check
@@ -43,7 +43,7 @@ class FactorsCall:
         )
 
     def __call__(self, A: Any, **options: Any) -> Any:
-        """Collective: of A, a matrix, or a pair: LU and its pivots, or a Cholesky factor and whether it is the lower one."""
+        """Collective: A is a matrix, or a pair of LU and pivots, or of a Cholesky factor and whether it is lower."""
         if not isinstance(A, (tuple, list)) or len(A) != 2:
             return self.of_matrix(A, **options)
         X, which = A

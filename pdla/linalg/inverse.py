@@ -1,10 +1,10 @@
 """The inverse of a matrix, from its LU or Cholesky factor; and powers.
 
-Column c of L^-1 P has zeros above the row in which column c of P has its 1. So each rank sorts its
-columns by these rows, and works at each block of L on the first of them alone, which spares two
-thirds of the work. The columns lie in turns, as L's do, so that ranks have like shares of that. A
-positive definite matrix has a Hermitian inverse: of L^-H (L^-1) the lower triangle is worked out in
-the same way, and is then made symmetric.
+Column c of L^-1 P has zeros above the row in which column c of P has its 1. Each rank sorts its
+columns by these rows, and multiplies each block of L by the first columns only, a third of the
+work. The columns are cyclic, as L's are, so that ranks have equal shares. A positive definite
+matrix has a Hermitian inverse. Only the lower triangle of L^-H (L^-1) is computed, in the same way,
+and is then mirrored.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def inv(
     A : DistMatrix
         n x n, in any layout.
     assume_a : str, optional
-        What is known of A, as for `solve`; for "pos" the inverse is Hermitian, bit for bit.
+        A's structure, as for `solve`; for "pos" the inverse is Hermitian, bit for bit.
     lower : bool, optional
         For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in what is read of A.
     layout : Layout, optional
-        Of the inverse; by default A's.
+        The inverse's layout; by default A's.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of A and of its inverse that are worked on
-        included. Of a diagonal A there is nothing to choose.
+        included. Ignored for a diagonal A.
     verify : bool or "keep", optional
         Whether to check factors and inverse, as by `solve`.
 
@@ -89,15 +89,15 @@ def inv(
 
     Notes
     -----
-    It warns of an A that is singular to working precision, as `solve` does.
+    A warning tells that A is singular to working precision, as by `solve`.
 
     After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
-    pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
-    its factor, and the inverse back.
+    pr x pc grid, and n block more for the general inverse. Redistribution of A and of the inverse
+    adds to that.
 
-    An inverse of this kind has a small residual on one side, X A - 1 or A X - 1: n eps abs(X)
-    abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3). For
-    "pos" half of X is reflected, and it may be n eps abs(X) abs(L) abs(L^H) abs(X) times norm(A).
+    The residual is small on one side, X A - 1 or A X - 1: n eps abs(X) abs(L) abs(U) or less
+    (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3). For "pos", half of X is
+    mirrored, and the residual may be n eps abs(X) abs(L) abs(L^H) abs(X) times norm(A).
 
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
 
@@ -118,7 +118,7 @@ def inv(
 
 
 def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
-    """Collective, unchecked: the inverse, in the layout that the plan's options ask for."""
+    """Collective, unchecked: the inverse, in the requested layout."""
     layout = plan.options.layout or A.layout.summed
     if not plan.tasks:
         return invert_diagonal(A, plan.dtype, layout)
@@ -134,7 +134,7 @@ _INV = Call("inv", BY_STRUCTURE, _invert)
 
 
 def _invert_by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective: U^-1 (L^-1 P), of factors in square blocks of a power of 2 times A, times this power."""
+    """Collective: U^-1 (L^-1 P) times `factors.scale`, which scaled A; factors in square blocks."""
     X, rows, power = factors.X, factors.rows, factors.scale
 
     def compute() -> DistMatrix:
@@ -158,7 +158,7 @@ def _invert_by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMa
 
 
 def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective: the lower triangle of L^-H L^-1, made symmetric, of a factor in square blocks."""
+    """Collective: the lower triangle of L^-H L^-1, mirrored; L in square blocks."""
     L = factors.X
 
     def compute() -> DistMatrix:
@@ -171,7 +171,7 @@ def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> 
         return to_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
-        """An element that was reflected may err as much as the one that it is of: |Y| |L| |L^H| |Y|, for which |x| is replaced."""
+        """A mirrored element errs as much as its original: sizes are |Y| |L| |L^H| |Y|, in place of |x|."""
 
         def multiply_by_factors(y: Pair) -> Pair:
             return images.multiply(L, images.multiply(L.H, y, Part(False)), Part(True))
@@ -186,13 +186,13 @@ def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> 
 
 
 def _make_claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
-    """What holds of an inverse Y: the factors' product times Y is alpha, its rows in this order."""
+    """Claim that the factors' product times Y is alpha times the identity, its rows in this order."""
     n = A.shape[0]
     return Claim(n, 6 * n, lambda x: scale(x, alpha), steps, rows=lambda Y: rows)
 
 
 def _invert_triangle(A: DistMatrix, plan: FactorPlan, layout: Layout) -> DistMatrix:
-    """Collective: the inverse of a triangle; of an upper one the transpose of that of its transpose."""
+    """Collective: the inverse of a triangle; an upper one is inverted as its transpose."""
     place = plan.place
     if plan.reads is not None and not plan.reads.lower:
         return _invert_lower(A.T, plan.dtype, (place[0].T, place[1]), layout.T).T
@@ -218,8 +218,8 @@ def _invert_lower(A: DistMatrix, dtype: np.dtype, place: Place, layout: Layout) 
 def _substitute_forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
     """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c.
 
-    Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in
-    square blocks and lower triangular.
+    `order` sorts each rank's columns by these rows. T is lower triangular in square blocks, and the
+    result is stored as T is.
     """
     Y = count_workspace(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
     T.xp.scale(Y.stored, 0)
@@ -233,7 +233,7 @@ def _substitute_forward(T: DistMatrix, places: np.ndarray, order: Any, unit: boo
 
 
 def _count_widths(T: DistMatrix, rows: np.ndarray) -> list[int]:
-    """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
+    """Count, for each block of T, this rank's columns whose first row is in or before it. rows: first rows, ascending."""
     ends = find_dimensions(T)[0]
     return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()
 
@@ -246,12 +246,12 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     A : DistMatrix
         Square, in any layout.
     n : int
-        The power; of the inverse, where it is negative.
+        The power; a negative one is of the inverse.
 
     Returns
     -------
     DistMatrix
-        A^n, in A's layout. Integers stay integers, but for a negative n.
+        A^n, in A's layout. Integers remain integers, except for a negative n.
 
     Raises
     ------

@@ -28,7 +28,7 @@ from pdla.model.machine import Machine
 
 
 class LUFactors(NamedTuple):
-    """As of scipy.linalg.lu_factor; it prints the ends of many pivots alone."""
+    """A pair as scipy.linalg.lu_factor's; the repr shows only the ends of many pivots."""
 
     LU: DistMatrix
     pivots: np.ndarray
@@ -40,7 +40,7 @@ class LUFactors(NamedTuple):
 
 
 class PLU(NamedTuple):
-    """As of scipy.linalg.lu with p_indices=True; it prints the ends of a long p alone."""
+    """A triple as scipy.linalg.lu's with p_indices=True; the repr shows only the ends of a long p."""
 
     p: np.ndarray
     L: DistMatrix
@@ -63,24 +63,23 @@ def lu_factor(
     A : DistMatrix
         m x n, in any layout.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare L (U x) with P A x, as `cholesky` does for its factor. An element of L that errs by
-        d is missed with probability 1/4 at most, where d times the largest element of its row of U
-        is more than twice what rounding may change in that row of P A. By default as PDLA_VERIFY
-        says.
+        Compare L (U x) with P A x, as `cholesky` does for its factor. Let d be the error of an
+        element of L, times the largest element of its row of U. If d is more than twice the
+        rounding allowed in that row of P A, the error is missed with probability 1/4 at most. By
+        default as PDLA_VERIFY says.
 
     Returns
     -------
     LU : DistMatrix
         L below the diagonal, whose ones are not stored, and U above it, in square blocks.
     pivots : array
-        For i below min(m, n) the row pivots[i] with which row i was exchanged: NumPy's, on every
-        rank.
+        Row i was exchanged with row pivots[i], for i below min(m, n): a NumPy array, on every rank.
 
     Raises
     ------
@@ -89,8 +88,8 @@ def lu_factor(
     VerificationError
         For factors that `verify` found wrong, and could not compute again.
     ShapeError, PlanError, AgreementError
-        For what is no matrix, or of a dtype that LAPACK has not, and for a memory_limit that cannot
-        be kept, on every rank, as all of these.
+        If A is no matrix, LAPACK lacks its dtype, or memory_limit cannot be kept; on every rank, as
+        all of these.
 
     See Also
     --------
@@ -98,12 +97,12 @@ def lu_factor(
 
     Notes
     -----
-    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
-    of these) where it lies so; else it is brought to the grid and blocks that `plan_lu` finds
-    cheapest. A singular U is warned of, as by SciPy, and one that overflows.
+    The algorithm works on square blocks: `Cyclic` along one axis for rows, one for columns, or only
+    one of these. An A in another layout is redistributed to the grid and blocks that `plan_lu`
+    finds cheapest. A warning tells that U is singular, as by SciPy, or overflows.
 
-    Where one rank has a panel, pivots are those of partial pivoting, LAPACK's; else of a
-    tournament, and depend on the grid.
+    If one rank has a whole panel, pivots are LAPACK's, by partial pivoting. Otherwise a tournament
+    chooses them, and they depend on the grid.
 
     L U differs from P A by n eps abs(L) abs(U) or less (Higham, Accuracy and Stability of Numerical
     Algorithms (2002), theorem 9.3).
@@ -111,9 +110,9 @@ def lu_factor(
     Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl); tournaments:
     Grigori, Demmel, Xiang, SIAM J. Matrix Anal. Appl. 32 (2011).
 
-    It is 2.5-D where A lies in layers, `Layout(Cyclic("row", c * b), (Cyclic("col", c * b),
-    Cyclic("depth", b)))`, as `cholesky` is: by tournaments, with pivot rows that are not exchanged
-    but masked. Kwasniewski et al.: SC 2021.
+    The 2.5-D form takes an A in layers, `Layout(Cyclic("row", c * b), (Cyclic("col", c * b),
+    Cyclic("depth", b)))`, as for `cholesky`. Tournaments choose pivot rows, which are masked
+    instead of exchanged. Kwasniewski et al.: SC 2021.
 
     Examples
     --------
@@ -148,7 +147,7 @@ def plan_lu(
     Returns
     -------
     FactorPlan
-        It says what it will cost, and factors matrices like A.
+        The plan predicts its cost, and factors matrices like A.
 
     Raises
     ------
@@ -176,7 +175,7 @@ def predict_lu(
 ) -> FactorPrediction:
     """Find the best grid and blocks for an LU factorization, and what it costs.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -217,17 +216,18 @@ def lu_solve(
     Parameters
     ----------
     lu_and_piv : tuple of DistMatrix and array
-        As `lu_factor` gives it.
+        As `lu_factor` returns it.
     B : DistMatrix or array
         n x m, or a vector of n numbers; see `solve_triangular`.
     overwrite_b : bool, optional
-        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+        Whether a matrix B may be written to. No copy is made then, if B is stored as the algorithm
+        needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of X; by default B's.
+        X's layout; by default B's.
     out : DistMatrix or array, optional
-        What X is written to; see `solve`.
+        X is written here; see `solve`.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of the factors and of B that are worked on
         included.
@@ -242,7 +242,7 @@ def lu_solve(
     Raises
     ------
     LinAlgError
-        Where U is singular; for NaN and infinity.
+        If U is singular; for NaN and infinity.
     VerificationError, ShapeError, LayoutError, GridError, AgreementError
         As by `solve_triangular`, on every rank, as all of these.
 
@@ -275,12 +275,12 @@ def lu(
     A : DistMatrix
         m x n, in any layout.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of L and U; by default A's, with boundaries (`Cuts`) cut off where L has fewer columns, or U
-        fewer rows.
+        The layout of L and U; by default A's, with boundaries (`Cuts`) clipped to L's columns and
+        U's rows.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -294,7 +294,8 @@ def lu(
     L : DistMatrix
         m x k, k the smaller of m and n: ones on the diagonal, zeros above it.
     U : DistMatrix
-        k x n, zeros below the diagonal. A singular A has a zero on it; no warning tells.
+        k x n, zeros below the diagonal. If A is singular, U has a zero on the diagonal; there is no
+        warning.
 
     Raises
     ------
@@ -321,7 +322,7 @@ def lu(
 
 
 def _read_all(options: Options) -> None:
-    """What is read of A: all of it."""
+    """Read all of A."""
 
 
 def _check_rows(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
@@ -329,7 +330,7 @@ def _check_rows(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 
 
 def _factor(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, np.ndarray]:
-    """Collective, unchecked: the factors where A is worked on, and the pivots."""
+    """Collective, unchecked: the factors in the layout of the algorithm, and the pivots."""
     X, pivots, fault, _ = LU(A, plan.place, plan.dtype, plan.overwrites("a"))
     if fault:
         warn_user(f"lu_factor: {describe_fault(fault)}", RuntimeWarning)
@@ -343,7 +344,7 @@ def _check_pivots(X: DistMatrix, pivots: Any, B: Any) -> None:
 def _solve_by_lu(plan: FactorPlan, X: DistMatrix, pivots: np.ndarray, B: Any, out: Any = None) -> Any:
     """Collective, unchecked: X in B's form."""
     check_diagonal(X)
-    if not isinstance(pivots, np.ndarray):  # without data, in a dry run of a plan: as of random elements
+    if not isinstance(pivots, np.ndarray):  # a dry run: pivots as of random elements
         pivots = to_pivots(np.random.default_rng(len(pivots)).permutation(len(pivots)), 0)
     return solve_by(Factors.of_lu(X, pivots), plan.describe_side(B, out), plan.square_place)
 
@@ -355,18 +356,18 @@ def _check_split(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 
 
 def _find_shapes(A: DistMatrix) -> tuple[Shape, Shape]:
-    """Of L and of U."""
+    """Find the shapes of L and of U."""
     (m, n), k = A.shape, min(A.shape)
     return (m, k), (k, n)
 
 
 def _find_layouts(A: DistMatrix, options: Options) -> list[Layout]:
-    """Of L and of U."""
+    """Find the layouts of L and of U."""
     return [options.layout or cut_layout(A, shape) for shape in _find_shapes(A)]
 
 
 def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-    """Collective, unchecked: the permutation, L and U; checked where results are, as they are given, zeros and ones too."""
+    """Collective, unchecked: the permutation, L and U. `verify` checks these, with their zeros and ones."""
     n, overwrite, layouts = A.shape[1], plan.overwrites("a"), _find_layouts(A, plan.options)
 
     def claim(images: Images) -> Claim:
@@ -386,9 +387,9 @@ def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, Dis
 def _extract_parts(
     A: DistMatrix, X: DistMatrix, pivots: np.ndarray, lower: Layout, upper: Layout
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-    """Collective: from the factors in one matrix, X."""
+    """Collective: the permutation, L and U, from X, which has both factors."""
     k = min(X.shape)
-    L = to_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made: both need not lie twice
+    L = to_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made, lest both be stored twice
     U = to_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
     return PLU(np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U)
 

@@ -30,22 +30,22 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     A : DistMatrix
         m x n, in any layout without partial sums.
     ord : None, "fro", 1, 2, numpy.inf or "max", optional
-        None and "fro": Frobenius, as ``A.norm()``; 1: the largest sum of a column's absolute
-        values, numpy.inf: of a row's; 2: the largest singular value; "max": the largest absolute
-        value, LAPACK's 'M'.
+        None or "fro": Frobenius, as ``A.norm()``. 1: the largest sum of a column's absolute values;
+        numpy.inf: of a row's. 2: the largest singular value. "max": the largest absolute value,
+        LAPACK's 'M'.
 
     Returns
     -------
     float
-        In double precision, the same on every rank; copies count once. NaN gives NaN, a matrix
-        without elements 0.
+        In double precision, the same on every rank; copies count once. NaN for NaN, 0 for a matrix
+        without elements.
 
     Raises
     ------
     PlanError
         For another norm.
     ShapeError, LayoutError, AgreementError
-        For a matrix or layout that does not fit, on every rank, as all of these.
+        If the matrix or its layout does not fit; on every rank, as all of these.
 
     Notes
     -----
@@ -80,12 +80,12 @@ def cond(
     Parameters
     ----------
     A : DistMatrix or tuple
-        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` gives them: then the
-        norm of A is estimated, too.
+        n x n, in any layout; or its factors, as `lu_factor` or `cho_factor` returns them. With
+        factors, the norm of A is estimated, too.
     p : 1, 2 or numpy.inf, optional
-        Which norm; 2 of a Hermitian matrix, not of factors.
+        The norm; 2 only for a Hermitian matrix, not for factors.
     check_finite : bool, optional
-        Whether to look for NaN and infinity first; without, NaN gives NaN.
+        Whether to look for NaN and infinity first; otherwise NaN gives NaN.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
@@ -94,9 +94,9 @@ def cond(
     Returns
     -------
     float
-        Infinite for a singular matrix, the same on every rank. For p = 2 it is the quotient of the
-        largest and the least absolute eigenvalue; else a lower bound, hardly ever less than a third
-        of the condition number.
+        The same on every rank; infinite for a singular matrix. For p = 2 the quotient of the
+        largest and the least absolute eigenvalue. Otherwise a lower bound, hardly ever less than a
+        third of the condition number.
 
     Raises
     ------
@@ -108,8 +108,9 @@ def cond(
 
     Notes
     -----
-    It costs an LU factorization and, as a rule, four or five solutions with a vector; for p = 2,
-    numpy.linalg.cond's default, the eigenvalues. These two differ by a factor of n at most.
+    The cost is an LU factorization and, as a rule, four or five solutions with a vector. For p = 2,
+    numpy.linalg.cond's default, it is that of the eigenvalues. Both condition numbers differ by a
+    factor of n at most.
 
     Hager's method as in Higham, ACM Trans. Math. Softw. 14 (1988), 381-396, algorithm 4.1: LAPACK's
     xLACN2 and xGECON.
@@ -138,7 +139,7 @@ def cond(
 
 
 def _is_hermitian(A: DistMatrix) -> bool:
-    """Collective: whether A is, bit by bit; of NaN no."""
+    """Collective: whether A is Hermitian, bit by bit; not with NaN."""
     return A.shape[0] == A.shape[1] and measure(A - A.H, "max") == 0
 
 
@@ -152,6 +153,6 @@ def _find_two_norm(A: DistMatrix) -> float:
     scale = float(near_one(size, A.dtype))  # lest squares leave the range
     X = A * scale
     wide = A.shape[0] <= A.shape[1]
-    # |A|^2 is the largest eigenvalue of A A^H, of which rounding spoils the least ones alone
+    # |A|^2 is the largest eigenvalue of A A^H; rounding spoils only the least ones
     w = eigvalsh(herk(X if wide else X.H), subset_by_index=(min(A.shape) - 1,) * 2)
     return sqrt(max(0.0, float(w[0]))) / scale

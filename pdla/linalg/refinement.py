@@ -1,16 +1,15 @@
-"""Systems solved by factors of a lower precision, and refined.
+"""Solve systems by factors of a lower precision, and refine the solutions.
 
 The factorization, most of the work, takes half the time and half the words; each step of refinement
 takes a solution and a product.
 
-X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand
-side is computed in the precision of A and B, and each of its columns is scaled by a power of 2,
-lest it underflow. An A whose factors float32 cannot hold is multiplied by a power of 2, as each
-column of B is, before all that. It ends when in each column the largest element of B - A X is at
-most sqrt(n) eps |A| times that of X, which is what a full solution leaves. When a step does not
-halve what is left, GMRES goes on, where its steps take less than factors in full precision: for a
-few columns. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv and dsposv:
-Langou et al., SC 2006.
+X starts as 0. Each step solves A D = B - A X for a correction, by the low factors. The right-hand
+side is computed in the precision of A and B, and a power of 2 scales each column, lest it
+underflow. If float32 cannot hold A's factors, powers of 2 scale A and each column of B first.
+Refinement ends when max |B - A X| <= sqrt(n) eps |A| max |X| in each column, the residual of a full
+solution. If a step does not halve the residual, GMRES continues, for so few columns that its steps
+cost less than full factors. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's
+dsgesv and dsposv: Langou et al., SC 2006.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ from pdla.matrix.reductions import reduce_columns
 
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
 MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
-FAR = 2.0**-64, 2.0**64  # row sums of which float32 can hold the factors
-LIVE = 5  # matrices like X at a time, besides B: X, what is left, two corrections, and one in the making
+FAR = 2.0**-64, 2.0**64  # row sums for which float32 can hold the factors
+LIVE = 5  # matrices like X at a time, besides B: X, the residual, two corrections, and one being computed
 
 
 def find_lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
-    """The dtype of the factors, None for refine=None; PlanError where there is none below that of the matrices, or no factor."""
+    """Find the dtype of the factors, None for refine=None; PlanError if there is no lower one, or no factor."""
     refine, assumed = options.refine, options.assume_a
     if refine is None:
         return None
@@ -70,7 +69,7 @@ def find_lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
 
 def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> Any:
     """Collective: X of A X = B; None, with a warning, where it does not converge."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: no factor, or no residual
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow in float32 becomes infinity: no factor, or no residual
         found = _solve_refined(plan, A, side, low)
     said = f"A has no factor in {low}"
     if found is not None:
@@ -88,10 +87,10 @@ def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dt
 
 
 def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None) -> str:
-    """Collective: what is wrong with X, where results are checked; "": nothing.
+    """Collective: describe what is wrong with X, if results are checked; "": nothing.
 
-    Its residual may be as large as refinement allows: as |A| times X's columns, in all rows. part: of
-    A, that is read; None: all of it.
+    In all rows the residual may be as large as refinement allows: |A| times X's largest column elements. `part` of A is read; None:
+    all of A.
     """
     if not is_checking():
         return ""
@@ -113,10 +112,9 @@ def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None
 
 
 def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tuple[DistMatrix, int, int, float] | None:
-    """Collective: what `_converged` gives; None where there are no low factors.
+    """Collective: the result of `_iterate`; None if A has no low factors.
 
-    Room for all that steps of GMRES may take is counted from the beginning: a dry run takes none of
-    them.
+    Workspace for GMRES is counted in advance, as a dry run takes none of its steps.
     """
     part = plan.reads
     A = A if part is None else count_workspace(copy_mirrored(A, part.lower, part.hermitian))
@@ -132,23 +130,23 @@ def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dty
         B, solve = side.make_working_copy(layout, grid), partial(_solve_low, plan, factors)
         scales = None if power == 1 else _find_scales(B)
         X, steps, more, left = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
-        if left <= 1:  # else the factors may be of another matrix
+        if left <= 1:  # otherwise the factors may be wrong
             warn_if_ill_conditioned(factors, side.dtype)
         if scales is None:
             return X, steps, more, left
         exponents = np.log2(power) - np.log2(scales)
-        first = np.floor(exponents / 2)  # in two steps, neither of which leaves the range
+        first = np.floor(exponents / 2)  # in two steps, lest one leave the range
         return scale_columns(scale_columns(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
 
 
 def _find_power(A: DistMatrix) -> float:
-    """Collective: a power of 2 by which A is multiplied lest its factors leave the range of float32; mostly 1."""
+    """Collective: the power of 2 that keeps A's factors in the range of float32; mostly 1."""
     size = _find_largest_row_sum(A)
     return 1 if size == 0 or FAR[0] < size < FAR[1] else float(near_one(size, A.dtype))
 
 
 def _factor_low(plan: FactorPlan, A: DistMatrix, low: np.dtype) -> Factors | None:
-    """Collective: the factors of A, whole, in a lower precision; None where there are none."""
+    """Collective: the factors of A, all of which is read, in a lower precision; None if there are none."""
     try:
         factors = factor(replace(plan, reads=None, options=replace(plan.options, lower=True)), A, low)
     except LinAlgError:
@@ -157,26 +155,26 @@ def _factor_low(plan: FactorPlan, A: DistMatrix, low: np.dtype) -> Factors | Non
 
 
 def _solve_low(plan: FactorPlan, factors: Factors, R: DistMatrix) -> DistMatrix:
-    """Collective: by low factors, in R's dtype."""
+    """Collective: a solution by low factors, in R's dtype."""
     return solve_by(factors, RightSide(R, None, factors.X.dtype), plan.square_place).astype(R.dtype)
 
 
 def _is_gmres_worthwhile(B: DistMatrix | RightSide) -> bool:
-    """Whether steps of GMRES for so many columns take less than factors in full precision."""
+    """Whether GMRES for so many columns costs less than factors in full precision."""
     return B.shape[0] >= WORTH * B.shape[1]
 
 
 def _find_largest_row_sum(A: DistMatrix) -> float:
-    """Collective: the largest of a row's absolute values."""
+    """Collective: the largest sum of a row's absolute values."""
     return float(reduce_columns(A.T, "add").max(initial=0))
 
 
 def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
-    """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over what is allowed.
+    """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over the allowed one.
 
-    The last is 1 or less, or as far as it has come.
+    The quotient is 1 or less after convergence.
     """
-    looks = 1 + is_checking()  # at what ends the refinement: a message may err
+    looks = 1 + is_checking()  # the numbers that end refinement are computed twice: a message may err
     allowed = min(_find_largest_row_sum(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def compute_residual() -> DistMatrix:
@@ -209,10 +207,10 @@ def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMat
 
 
 def _find_scales(R: DistMatrix) -> np.ndarray:
-    """Powers of 2 that bring the largest element of each column near 1."""
+    """Find the powers of 2 that scale the largest element of each column to about 1."""
     return near_one(reduce_columns(R, "maximum"), R.dtype)
 
 
 def _find_worst(tops: np.ndarray, allowed: np.ndarray) -> float:
-    """The largest quotient; NaN where there is one; 0 / 0 is 0."""
+    """Find the largest quotient, with 0 / 0 as 0; NaN if one is NaN."""
     return float(np.divide(tops, allowed, out=np.where(tops == 0, 0, inf) * 1.0, where=allowed != 0).max(initial=0))

@@ -1,4 +1,4 @@
-"""X of A X = B by the factors of A: B's rows in order, and a substitution for each triangle."""
+"""Solve A X = B by A's factors: permute B's rows, and substitute for each triangle."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pdla.linalg.verify import run_and_check
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
-STRIPS = 8  # of right-hand sides, whose rows are exchanged one strip after another
+STRIPS = 8  # strips of right-hand sides, whose rows are exchanged one strip at a time
 
 
 def factor(plan: FactorPlan, A: DistMatrix, dtype: np.dtype | None = None) -> Factors:
-    """Collective: the factors of A by the plan's first routine; without one A itself. dtype: by default the plan's."""
+    """Collective: factor A by the plan's first routine; without one, A is its own factor. dtype: by default the plan's."""
     if not plan.tasks:
         assert plan.reads is not None
         return Factors(A, ((False, plan.reads),))
@@ -34,9 +34,9 @@ def factor(plan: FactorPlan, A: DistMatrix, dtype: np.dtype | None = None) -> Fa
 
 
 def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> Any:
-    """Collective: X in B's form, by factors without a zero on their diagonals.
+    """Collective: X in B's form, by factors without zeros on their diagonals.
 
-    place: where triangles are worked on that do not lie in square blocks; None: in the cheapest
+    place: the blocks for triangles that are not in square blocks; None: the cheapest
     """
     again = partial(_solve, replace(factors, scale=1), place)
     claim = side.make_claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
@@ -44,7 +44,7 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
 
 
 def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix:
-    """Collective, unchecked: X where it is asked for."""
+    """Collective, unchecked: X in the requested layout."""
     few, vector = side.shape[1] <= FEW, not isinstance(side.B, DistMatrix)
     with collective_section(factors.X.grid.comm, "a solution by factors"), within(find_workspace() or Workspace()):
         factors = replace(factors, X=to_square_blocks(factors.X, side.dtype, place))
@@ -61,7 +61,7 @@ def _solve(factors: Factors, place: Place | None, side: RightSide) -> DistMatrix
 
 
 def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatrix:
-    """Local: the factors' scale times a vector, its rows in order, on the owners of T's diagonal blocks."""
+    """Local: permute a vector's rows, scale it, and place it on the owners of T's diagonal blocks."""
     x = T.xp.take(side.B.reshape(-1, 1), factors.rows, ALL)
     X = place_on_diagonal(T, x, side.dtype)
     _scale(X, factors.scale)
@@ -69,9 +69,9 @@ def _order_vector(T: DistMatrix, factors: Factors, side: RightSide) -> DistMatri
 
 
 def _order_matrix(T: DistMatrix, factors: Factors, side: RightSide, few: bool) -> DistMatrix:
-    """Collective: the same of a matrix, as it is worked on.
+    """Collective: permute and scale a matrix, in the layout of the substitution.
 
-    Some columns at a time: all rows may go, and what is on its way takes memory.
+    Rows are exchanged for some columns at a time, as messages take memory.
     """
     X = side.make_working_copy(lay_out(T, few), T.grid)
     if X.grid.active and factors.pivots is not None:

@@ -1,4 +1,4 @@
-"""A X = B, by what is known of A."""
+"""Solve A X = B, by the structure of A."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def solve(
     overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None,
     refine: str | None = None, memory_limit: int | None = None, verify: bool | str | None = None,
 ) -> MatrixOrVector:
-    """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
+    """Solve A X = B, by the structure of A. Collective over A's grid, idle ranks included.
 
     Parameters
     ----------
@@ -34,36 +34,36 @@ def solve(
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
     assume_a : str, optional
-        "gen": by LU with row pivoting; "sym" and "her", symmetric and Hermitian: by LU, too, of
-        one triangle and its reflection; "pos", Hermitian and positive definite: by Cholesky;
-        "lower triangular", "upper triangular": by substitution; "diagonal": by a division.
+        A's structure. "gen": LU with row pivoting. "sym", "her", symmetric or Hermitian: LU of one
+        triangle and its mirror image. "pos", Hermitian and positive definite: Cholesky.
+        "lower triangular", "upper triangular": substitution. "diagonal": division.
     lower : bool, optional
-        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one. Of the
-        diagonal of a Hermitian A the imaginary parts are not read.
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one. The
+        imaginary parts of a Hermitian A's diagonal are not read.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     overwrite_b : bool, optional
-        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
+        Whether a matrix B may be written to. No copy is made then, if B is stored as the algorithm
+        needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
-        Of X; by default B's.
+        X's layout; by default B's.
     out : DistMatrix or array, optional
-        What X is written to, on B's grid, of X's shape and dtype; of a vector an array on every
-        rank. It shares no memory with A and B.
+        X is written here: a matrix on B's grid, of X's shape and dtype, or an array on every rank
+        for a vector. `out` shares no memory with A and B.
     refine : None or "float32", optional
-        "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
-        half the words, and refinement to the residual of a full solution; see the notes.
+        "float32": factor a float64 A in float32, a complex128 one in complex64, and refine X to the
+        residual of a full solution. Factors take half the time and half the words; see the notes.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copies of A and B that are worked on included; with
-        `refine` those of the full solution, and of GMRES's vectors, too. Of a diagonal A there is
-        nothing to choose.
+        Bytes of workspace a rank, at most, the copies of A and B that are worked on included. With
+        `refine`, the full solution and GMRES's vectors count, too. Ignored for a diagonal A.
     verify : bool or "keep", optional
-        Check the factors, as `cholesky` and `lu_factor` do, and compare A (X x), by them, with B x
-        for two vectors of 1 and -1; compute what is wrong once more, with a warning. What was in an
-        A or B that is overwritten is lost: then it is an error, or "keep" works on copies. By
-        default as PDLA_VERIFY says. The guide on checked results says what is found, and how
-        probably.
+        Check the factors, as `cholesky` and `lu_factor` do. Compare A (X x), computed from the
+        factors, with B x for two vectors of 1 and -1. A wrong result is computed once more, with a
+        warning. If A or B was overwritten, a wrong result is an error; "keep" works on copies
+        instead. By default as PDLA_VERIFY says. The guide on checked results lists what is found,
+        and how probably.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def solve(
     Raises
     ------
     LinAlgError
-        For a matrix that is singular, or not positive definite; for NaN and infinity; where LU
-        overflows, of an A that was overwritten.
+        For a matrix that is singular, or not positive definite; for NaN and infinity; if LU
+        overflows and A was overwritten.
     VerificationError
         For factors or an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
@@ -82,24 +82,22 @@ def solve(
 
     Notes
     -----
-    Where elements of U overflow, A and B are multiplied by 2^-32, and A is factored again.
+    If elements of U overflow, A and B are multiplied by 2^-32, and A is factored again.
 
-    Of an A that is singular to working precision it warns on every rank, by SciPy's LinAlgWarning,
-    where the least and the largest pivot raise a suspicion that an estimate of the condition
-    confirms. Both pivots come with the search for zeros among them. Of matrices like Kahan's none
-    is small: `cond` tells.
+    If A is singular to working precision, SciPy's LinAlgWarning appears on every rank. The
+    condition is estimated only if the least pivot is small against the largest, which costs no
+    message. Matrices like Kahan's have no small pivot: use `cond`.
 
-    To reflect a triangle of A takes n^2 / 2 P words a rank. Where both triangles are there, "gen"
-    spares that.
+    Mirroring a triangle of A takes n^2 / 2 P words a rank. If both triangles are stored, "gen"
+    avoids that.
 
-    A step of refinement takes a solution and a product A X; there must be memory for both
-    precisions. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they stall, as
+    A step of refinement takes a solution and a product A X; memory must hold both precisions. The
+    logger "pdla" of rank 0 reports the number of steps, at level INFO. If refinement stalls, as
     from condition numbers of about 1e7, at most 30 steps of GMRES follow, for one column of 4096
-    rows, two of 8192, and so on; and where these do not converge, the full solution, with a
-    RuntimeWarning. An A whose row sums are beyond 2^64, or below 2^-64, is scaled first, as B is.
-    Dry runs count no step. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's
-    dsgesv and dsposv: Langou et al., SC 2006; GMRES: Carson, Higham, SIAM J. Sci. Comput. 40
-    (2018).
+    rows, two of 8192, and so on. If GMRES does not converge, the full solution follows, with a
+    RuntimeWarning. If A's row sums are above 2^64 or below 2^-64, A and B are scaled first. Dry
+    runs count no step. Wilkinson, Rounding Errors in Algebraic Processes (1963); LAPACK's dsgesv
+    and dsposv: Langou et al., SC 2006; GMRES: Carson, Higham, SIAM J. Sci. Comput. 40 (2018).
 
     Examples
     --------
@@ -117,7 +115,7 @@ def solve(
 
 
 def _solve(plan: FactorPlan, A: DistMatrix, B: Any, out: Any = None) -> Any:
-    """Collective, unchecked: X in B's form, refined where that is asked for, else in full precision."""
+    """Collective, unchecked: X in B's form, by refinement if requested, else in full precision."""
     side = plan.describe_side(B, out)
     low = find_lower_dtype(plan.options, plan.dtype)
     X = None if low is None else refine_solution(plan, A, side, low)
@@ -150,9 +148,9 @@ def plan_solve(
     A, B : DistMatrix
         As for `solve`, as all arguments are; B may be a vector. Their elements do not matter.
     assume_a : str, optional
-        What is known of A; not "diagonal".
+        A's structure; not "diagonal".
     lower : bool, optional
-        For "sym", "her" and "pos": which triangle is read.
+        For "sym", "her" and "pos": whether the lower triangle is read; else the upper one.
     overwrite_a, overwrite_b : bool, optional
         Whether they may be written to.
     check_finite : bool, optional
@@ -165,7 +163,7 @@ def plan_solve(
     Returns
     -------
     FactorPlan
-        It says what it will cost, and solves systems like this one.
+        The plan predicts its cost, and solves systems like this one.
 
     Raises
     ------

@@ -34,23 +34,22 @@ def solve_triangular(
     ----------
     A : DistMatrix
         n x n, in any layout; only one triangle is read, the other may hold anything, NaN too. For
-        A^T or A^H give A.T or A.H, views, whose other triangle it is.
+        A^T or A^H pass A.T or A.H: views, whose other triangle is meant.
     B : DistMatrix or array
         n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
         ranks.
     lower : bool
-        Whether it is the lower triangle; else the upper one.
+        Whether A is the lower triangle; else the upper one.
     unit_diagonal : bool, optional
-        Whether to take the diagonal to be ones; it is not read then.
+        Whether the diagonal is ones, and not read.
     overwrite_b : bool, optional
-        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on:
-        its rows cut as A's are.
+        Whether a matrix B may be written to. No copy is made then, if B's rows are cut as A's are.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in B and in what is read of A.
     layout : Layout, optional
-        Of X; by default B's.
+        X's layout; by default B's.
     out : DistMatrix or array, optional
-        What X is written to; see `solve`.
+        X is written here; see `solve`.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copies of the factors and of B that are worked on
         included.
@@ -73,14 +72,13 @@ def solve_triangular(
 
     Notes
     -----
-    In square blocks (`Cyclic` along one axis for rows, one for columns, or only one of these) A is
-    worked on where it lies, else it is brought to such a layout. On a pr x pc grid a rank receives
-    about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, n m (1 + 1/pc) for up
-    to 32.
+    An A in square blocks (`Cyclic` along one axis for rows, one for columns, or only one of these)
+    is used in place; others are redistributed. On a pr x pc grid a rank receives about n^2 / 2 pr
+    (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, and n m (1 + 1/pc) for up to 32.
 
-    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3. X is the solution of
-    a system whose A differs by n eps abs(A) or less, element by element (Higham, Accuracy and
-    Stability of Numerical Algorithms (2002), theorem 8.5).
+    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3. The solution is
+    backward stable: X solves a system whose A differs by n eps abs(A) or less in each element. See
+    Higham, Accuracy and Stability of Numerical Algorithms (2002), theorem 8.5.
 
     Examples
     --------
@@ -109,7 +107,7 @@ def plan_solve_triangular(
         As for `solve_triangular`, as all arguments are; B may be a vector. Their elements do not
         matter.
     lower : bool
-        Which triangle it is.
+        Whether A is the lower triangle; else the upper one.
     unit_diagonal : bool, optional
         Whether to take the diagonal to be ones.
     overwrite_b : bool, optional
@@ -124,7 +122,7 @@ def plan_solve_triangular(
     Returns
     -------
     FactorPlan
-        It says what it will cost, and solves systems like this one.
+        The plan predicts its cost, and solves systems like this one.
 
     Raises
     ------
@@ -154,7 +152,7 @@ def predict_solve_triangular(
 ) -> FactorPrediction:
     """Find the best grid and blocks for a triangular system, and what it costs.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -210,7 +208,7 @@ def trsm(
     overwrite_b : bool, optional
         Whether B may be written to; see `solve_triangular`.
     layout : Layout, optional
-        Of X; by default B's.
+        X's layout; by default B's.
     verify : bool or "keep", optional
         Whether to check X, as by `solve`.
 

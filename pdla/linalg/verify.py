@@ -1,13 +1,13 @@
-"""Factors, solutions and triangles that are checked after they were computed, as products are.
+"""Check factors, solutions and triangles after they were computed, as products are checked.
 
-Each has a claim: that two ways to the image of a vector x lead to the same. For factors A x and
-L (U x), for solutions B x and A (X x), by A's factors. How far rounding may take a right result
-from it is, for each row, at most the number of terms times |L| (|U| |x|): Higham, Accuracy and
-Stability of Numerical Algorithms (2002), theorems 8.5, 9.3, 9.4 and 10.3. What the claim takes of
-A is computed before A is overwritten.
+Each result has a claim: two ways to compute the image of a vector x agree. For factors these are A
+x and L (U x), for solutions B x and A (X x), by A's factors. Rounding may change row i by eps times
+the number of terms times row i of |L| (|U| |x|). See Higham, Accuracy and Stability of Numerical
+Algorithms (2002), theorems 8.5, 9.3, 9.4, 10.3. The claim's image by A is computed before A is
+overwritten.
 
-Ranks act together on what messages tell them: pivots, or that a minor fails. So where results are
-checked they compare that first (`alike`), and what they find, or raise, before it is checked.
+Ranks act together on received numbers: pivots, or the info of a minor. If results are checked,
+ranks compare these numbers first (`settle`), and results and errors before the check.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _asked: ContextVar[bool | str | None] = ContextVar("pdla_linalg_verify", default
 
 
 class verifying:
-    """Check what is computed in a with-block, or not; None: as PDLA_VERIFY says."""
+    """Check results within a with-block, or not; None: as PDLA_VERIFY says."""
 
     __slots__ = ("token",)
 
@@ -53,7 +53,7 @@ def is_checking() -> bool:
 
 
 def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
-    """Collective, where results are checked: what these ranks have been told, and act on together; the root's, if they differ."""
+    """Collective, if results are checked: the numbers on which these ranks act together; the root's, if they differ."""
     if comm is None or comm.xp.name == "meta" or not is_checking() or comm.same(f"{numbers.tolist()}"):
         return numbers
     return comm.share(numbers)[root]
@@ -61,17 +61,17 @@ def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.
 
 @dataclass(frozen=True)
 class Claim:
-    """What holds of a right result: the images of n vectors by `given` are those by the steps that `steps` makes of the result.
+    """A right result satisfies: for random x of n elements, given(x) equals steps(result) applied in turn.
 
-    terms     how many roundings lead to each row
-    given     the image by what is there before; a row of it is that of `rows` of the result
-    steps     of the result: its parts' images, the first applied first
-    matrices  of the result: whose blocks are named
+    terms     the number of roundings in each row
+    given     the image by the operands, whose row rows(result)[i] is compared with row i of the result's
+    steps     of the result: the images by its factors, the first applied first
+    matrices  of the result: matrices whose wrong blocks an error names
     zeros     of the result: parts of matrices that must be 0
-    control   of the result: what all ranks must have alike
-    operands  that must be finite, in these parts, besides those of `given`
-    lost      why it cannot be computed again; "": it can
-    again     what is lost, computed for images of vectors instead; None: a right result is about as large as these
+    control   of the result: values that must be the same on all ranks
+    operands  matrices that must be finite, in these parts, besides those of `given`
+    lost      why the result cannot be computed again; "": it can
+    again     computes the lost result for images of vectors; None: a right result is about as large as these
     """
 
     n: int
@@ -88,10 +88,10 @@ class Claim:
 
 
 def run_and_check(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
-    """Collective: what is computed; where that is wanted, checked, and computed again as `twice` says.
+    """Collective: compute a result and, if results are checked, check it, and compute a wrong one again.
 
-    Not in dry runs, and of LAPACK's dtypes alone. An error of the matrix is believed where it comes
-    twice.
+    Dry runs check nothing; nor are dtypes checked that LAPACK lacks. A LinAlgError is believed if
+    it is raised twice.
     """
     if comm.xp.name == "meta" or not is_checking() or dtype.char not in "fdFD":
         return compute()
@@ -110,10 +110,10 @@ def run_and_check(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any
 
 
 def _compute_together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> tuple[Any, PdlaError | None]:
-    """Collective: what is computed, and the error that all ranks have: theirs or, where they differ, VerificationError."""
+    """Collective: the result, and the error of all ranks: VerificationError if theirs differ."""
     made, error = None, None
     try:
-        with np.errstate(invalid="ignore"):  # a wrong number of a row may be NaN
+        with np.errstate(invalid="ignore"):  # a wrong row number may be NaN
             made = compute()
     except LinAlgError as raised:
         error = raised
@@ -125,7 +125,7 @@ def _compute_together(comm: Communicator, compute: Callable[[], Any], claim: Cla
 
 
 def _recompute(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
-    """Collective: what is computed, or the error that all ranks have."""
+    """Collective: the result, or the error of all ranks."""
     made, error = _compute_together(comm, compute, claim)
     if error is not None:
         raise error
@@ -133,12 +133,12 @@ def _recompute(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> 
 
 
 def explain_loss(matrix: str, overwrite: bool) -> str:
-    """Why a result cannot be computed again: a matrix may have been overwritten; "": it can."""
+    """Explain why a result cannot be computed again: a matrix was overwritten; "": it can."""
     return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
 
 
 def _has_copies(X: DistMatrix) -> bool:
-    """Whether several ranks have the same part of X: each multiplies its own copy by its part of the next matrix alone."""
+    """Whether several ranks have copies of the same part of X. Each multiplies its own copy by its part of the next matrix only."""
     return prod(X.grid.sizes[axis] for axis in axes_of(effective((*X.layout.rows, *X.layout.cols), X.grid.sizes))) < X.grid.size
 
 
@@ -150,15 +150,15 @@ class Check:
     claim: Claim
 
     def __init__(self, comm: Communicator, images: Images, claim: Claim) -> None:
-        """Collective: before the result is computed."""
+        """Collective, before the result is computed."""
         self.comm, self.images, self.claim = comm, images, claim
         self.x: Pair = images.vectors(claim.n)
         self.expected: Pair = self._compute_expected(self.x)
 
     def find_faults(self, made: Any) -> str:
-        """Collective: what is wrong, in words that are the same on every rank; "": nothing.
+        """Collective: describe what is wrong, in the same words on every rank; "": nothing.
 
-        Then what was expected, which a message may have spoilt, is computed again, if it can be.
+        Afterwards recompute the expected image, if possible: a message may have spoilt it.
         """
         with collective_section(self.comm, "the check of a result"), np.errstate(all="ignore"):
             rows, known = self._find_wrong_rows(made, self.x, self.expected)
@@ -177,16 +177,16 @@ class Check:
         return self.comm.xp.host(pair[0]), self.comm.xp.host(pair[1])
 
     def _find_wrong_rows(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
-        """Collective: the rows in which the images are too far apart, and whether all sizes are small enough to tell."""
+        """Collective: the rows whose images differ by more than rounding, and whether no size is near overflow."""
         kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
-        underflow = float(kind.tiny) / self.images.eps  # in a size so much may be lost, which the next step multiplies
+        underflow = float(kind.tiny) / self.images.eps  # a size may lose so much, which the next step multiplies
         steps, others = self.claim.steps(made), [self._find_nonzeros(made, x)]
         copies = any(map(_has_copies, self.claim.matrices(made)))
         for number, step in enumerate(steps, 1):
             x = step(x)
             x = x[0], np.maximum(x[1], underflow)
             found, size = self._to_host(x)
-            least += float(size[np.isfinite(size)].sum(dtype=float))  # as much as what underflows may be multiplied by
+            least += float(size[np.isfinite(size)].sum(dtype=float))  # the factor by which underflow may grow
             if copies and number < len(steps):
                 others.append(self._compare_copies(found, size))
         rows = self.claim.rows(made)
@@ -197,14 +197,14 @@ class Check:
         return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *others])), bool(known.all())
 
     def _compare_copies(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Collective: the rows in which this rank's image is not the first rank's, as that of another copy; it keeps its own."""
+        """Collective: the rows in which this rank's image differs from the first rank's, computed from another copy."""
         xp, first = self.comm.xp, found.copy()
         first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
         near = (np.abs(found - first) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(found)
         return np.flatnonzero(~(near & (np.isfinite(found) == np.isfinite(first))).all(axis=1))
 
     def _find_nonzeros(self, made: Any, x: Pair) -> np.ndarray:
-        """Local: the rows of this rank's in which something stands where zeros must be, in columns of these vectors."""
+        """Local: this rank's rows that have nonzeros in place of zeros, in columns where x is not 0."""
         found = [np.zeros(0, np.int64)]
         for X, part in self.claim.zeros(made):
             size = self.comm.xp.host(self.images.addends(X, x, part)[1])
@@ -212,7 +212,7 @@ class Check:
         return np.concatenate(found)
 
     def _describe_faults(self, made: Any, rows: np.ndarray, known: bool) -> str:
-        """Collective: what is wrong, in words; nothing, if an operand is infinite or NaN."""
+        """Collective: describe what is wrong; nothing, if an operand is infinite or NaN."""
         comm, matrices = self.comm, self.claim.matrices(made)
         odd = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
         given = bool(np.isfinite(self.expected[1]).all()) and not odd
@@ -231,12 +231,12 @@ class Check:
         return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
 
     def _has_rows_of(self, X: DistMatrix, found: np.ndarray, place: tuple[int, int] | None) -> bool:
-        """Local: whether this rank has the element at this place, or else some of these rows."""
+        """Local: whether this rank has the element at this place; without a place, some of these rows."""
         i, j = (each.indices() for each in X.indices)
         return bool(np.isin(found, i).any() and len(j)) if place is None else place[0] in i and place[1] in j
 
     def _is_near_overflow(self) -> bool:
-        """Collective: whether a right result may be infinite, by what is expected, or by what that leads to."""
+        """Collective: whether a right result may be infinite, judged by the expected image."""
         sizes = self.expected[1]
         if self.claim.again is not None:
             made = self.claim.again(np.hstack(self.expected))
@@ -249,7 +249,7 @@ class Check:
         return any(self.comm.share(near))
 
     def _find_place(self, made: Any) -> tuple[int, int] | None:
-        """Collective: row and column of a wrong element, by halving the columns; None where errors of several cancel."""
+        """Collective: find row and column of a wrong element, by bisection over columns; None if several errors cancel."""
         lo, hi = 0, self.claim.n
         while hi > lo + 1:
             half = (lo + hi) // 2
@@ -258,7 +258,7 @@ class Check:
         return (int(rows[0]), lo) if len(rows) else None
 
     def _find_rows(self, made: Any, lo: int, hi: int) -> np.ndarray:
-        """Collective: the rows that any rank finds wrong for vectors that are 0 but from lo to hi."""
+        """Collective: the rows that any rank finds wrong for vectors that are 0 outside lo to hi."""
         kept = np.zeros((self.claim.n, 1), bool)
         kept[lo:hi] = True
         x = mask(kept, self.x)
@@ -266,6 +266,6 @@ class Check:
 
 
 def _name_holders(said: Sequence[bool], value: bool) -> str:
-    """The ranks that said so, and that they have something: "rank 1 has", "ranks 0, 2 have"."""
+    """Name the ranks that said `value`, with a verb: "rank 1 has", "ranks 0, 2 have"."""
     ranks = [rank for rank, one in enumerate(said) if one == value]
     return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"

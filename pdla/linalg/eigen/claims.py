@@ -1,4 +1,4 @@
-"""What holds of right eigenvalues and eigenvectors, for the checks of results (linalg/verify.py)."""
+"""Claims of right eigenvalues and eigenvectors, for the checks of results (linalg/verify.py)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pdla.matrix.redistribute import sum_partials
 
 
 def claim_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
-    """(A (V x) - V (w x)) / |w| + V^H (V x) = x: for vectors x of n elements, of which V takes the first k."""
+    """Claim: (A (V x) - V (w x)) / |w| + V^H (V x) = x, for vectors x of n elements; V takes the first k."""
     n = A.shape[0]
 
     def steps(made: Any) -> Any:
         w, V = made
         k, size = len(w), float(np.abs(w).max(initial=0)) or 1.0
-        root = 2.0 ** (frexp(size)[1] // 2)  # A y / root / (size / root): A y might leave the range
+        root = 2.0 ** (frexp(size)[1] // 2)  # A y / root / (size / root): as A y might leave the range
         rounding = _find_rounding(w, size)
 
         def image(x: Pair) -> Pair:
@@ -43,7 +43,7 @@ def claim_vectors(A: DistMatrix, part: Part, images: Images) -> Claim:
 
 
 def claim_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
-    """The sum of all eigenvalues is A's trace, that of their squares the sum of squares of its elements; over |A| and |A|^2."""
+    """Claim: the eigenvalues' sum is A's trace, and their squares' sum is |A|^2; both divided, by |A| and |A|^2."""
     n, size = A.shape[0], [1.0]
 
     def given(x: Pair) -> Pair:
@@ -58,18 +58,18 @@ def claim_values(A: DistMatrix, part: Part, images: Images, lost: str) -> Claim:
 
 
 def _find_rounding(w: np.ndarray, size: float) -> float:
-    """By how many eps, over this size, eigenvalues are rounded: subnormal ones have few digits."""
+    """Bound the rounding of eigenvalues in eps, relative to `size`: subnormal ones have few digits."""
     return max(1.0, float(np.finfo(w.dtype).tiny) / size)
 
 
 def _make_images(x: Pair, trace: float, squares: float, images: Images, rounding: float = 1.0) -> Pair:
-    """Local: both as images of any x; as sizes what a right result's rounding is measured by."""
+    """Local: both numbers as images of any x; their sizes bound a right result's rounding."""
     numbers = np.array([[trace], [squares]]).astype(images.wide)
     return numbers * np.ones((1, x[0].shape[1])), np.full((2, 1), rounding * len(x[1]) ** 0.5, images.real)
 
 
 def _compute_trace_and_norm(A: DistMatrix, part: Part) -> tuple[float, float]:
-    """Collective: of A, of which this part is read, in the Frobenius norm; 1 for a norm of 0."""
+    """Collective: A's trace and Frobenius norm, of which `part` is read; norm 1 for 0."""
     A = sum_partials(A, A.layout.summed) if A.layout.partial else A
     rows, cols = A.indices
     a = part.read(A.xp.host(A.local), rows.indices()[:, None], cols.indices()[None])

@@ -1,16 +1,15 @@
-"""Eigenvalues and eigenvectors of a symmetric tridiagonal matrix by divide and conquer; eigenvectors by rows, each rank's its own.
+"""Eigenvalues and eigenvectors of a symmetric tridiagonal matrix, by divide and conquer. Each rank has rows of eigenvectors.
 
       T = diag(T1, T2) + rho v v^T,  T1 = Q1 D1 Q1^T,  T2 = Q2 D2 Q2^T
 
       T = diag(Q1, Q2) (D + rho z z^T) diag(Q1, Q2)^T,  D + rho z z^T = S W S^T,  Q = diag(Q1, Q2) S
 
-Each rank solves its rows of T, by LAPACK. Then groups of ranks are merged, two by two. A rank keeps
-its rows of Q, and multiplies them by columns of S, which it computes from poles and roots where it
-needs them. So only vectors travel: D, z, roots, and what is made of them, of which each rank computes
-a share. At the end rows of Q are exchanged for columns.
+Each rank solves its rows of T, by LAPACK. Then groups of ranks are merged, two by two. A rank keeps its rows of Q, and multiplies
+them by columns of S. It computes these columns from poles and roots. Only vectors are sent: D, z, roots, and vectors made of these,
+of which each rank computes a share. At the end ranks exchange rows of Q for columns.
 
 Cuppen, Numer. Math. 36 (1981); z is recomputed from the roots, so that columns of S are orthogonal
-however close roots are: Gu and Eisenstat, SIAM J. Matrix Anal. Appl. 16 (1995).
+even for close roots: Gu and Eisenstat, SIAM J. Matrix Anal. Appl. 16 (1995).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import share_numbers
 from pdla.matrix.core import DistMatrix
 
-LEAST = 96  # rows of T on a rank, at least; of a small T some ranks have none
+LEAST = 96  # least rows of T on a rank; some ranks have none of a small T
 
 
 def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np.ndarray:
-    """Collective: the eigenvalues, ascending, the same on every rank; d and e: the diagonal and what is beside it, on every rank.
+    """Collective: the eigenvalues, ascending, the same on every rank. d, e: diagonal and subdiagonal, on every rank.
 
-    The first rank computes them: O(n^2) work, O(n) memory. LinAlgError where they are not finite.
+    The first rank computes them: O(n^2) work, O(n) memory. LinAlgError if they are not finite.
     """
     xp, scale = comm.xp, _find_exponent(d, e)
     with collective_section(comm, "eigenvalues of a tridiagonal matrix"):
@@ -50,13 +49,13 @@ def eigvalsh_tridiagonal(d: np.ndarray, e: np.ndarray, comm: Communicator) -> np
 def eigh_tridiagonal(
     d: np.ndarray, e: np.ndarray, grid: ProcessGrid, block: int, selected: range | None = None
 ) -> tuple[np.ndarray, DistMatrix]:
-    """Collective: all eigenvalues, ascending, the same on every rank; and eigenvectors, those of the wanted eigenvalues.
+    """Collective: all eigenvalues, ascending, the same on every rank; and eigenvectors of the selected ones.
 
-    d, e    the diagonal and what is beside it, the same on every rank, of one real dtype
-    grid    one row of ranks, over whose columns eigenvectors are dealt out, `block` at a time
-    wanted  numbers of eigenvalues, from 0 on, without gaps; None: all
+    d, e      diagonal and subdiagonal, the same on every rank, of one real dtype
+    grid      one row of ranks, whose columns have cyclic blocks of `block` eigenvectors
+    selected  indices of eigenvalues; None: all
 
-    LinAlgError where eigenvalues are not finite.
+    LinAlgError if eigenvalues are not finite.
     """
     n, comm, xp, scale = len(d), grid["col"], grid.comm.xp, _find_exponent(d, e)
     selected = range(n) if selected is None else selected
@@ -74,7 +73,7 @@ def eigh_tridiagonal(
 
 
 def _find_exponent(d: np.ndarray, e: np.ndarray) -> int:
-    """By which power of 2 the largest element is divided to have a size of about 1."""
+    """Find the exponent of 2 that scales the largest element to about 1."""
     return int(np.frexp(max(np.abs(d).max(initial=0), np.abs(e).max(initial=0)))[1])
 
 
@@ -87,7 +86,7 @@ def _unscale(w: np.ndarray, scale: int) -> np.ndarray:
 class Tree:
     """One rank's work: its rows of the eigenvectors of ever larger parts of T.
 
-    rows  of T that each rank has, as many as have some
+    rows  each rank's rows of T, of ranks that have some
     d     the diagonal, less the ends of all rho v v^T
     """
 
@@ -99,7 +98,7 @@ class Tree:
             self.d[cut - 1 : cut + 1] -= abs(e[cut - 1])
 
     def solve(self) -> Vectors | None:
-        """Collective: all eigenvalues, and this rank's rows of eigenvectors, if it has any."""
+        """Collective: solve for all eigenvalues, and this rank's rows of eigenvectors, if it has any."""
         if self.comm.rank >= len(self.rows):
             return None
         rows = self.rows[self.comm.rank]
@@ -109,7 +108,7 @@ class Tree:
         return made
 
     def merge(self, half: Vectors, begin: int, mid: int, end: int) -> Vectors:
-        """Collective over the ranks from begin to end, of which those from mid on have T2's rows."""
+        """Collective over ranks begin to end - 1; ranks from mid on have T2's rows."""
         xp, dtype, team, rank = self.xp, self.d.dtype, Team(self.comm, range(begin, end)), self.comm.rank
         low, cut, high = self.rows[begin].start, self.rows[mid].start, self.rows[end - 1].stop
         ends, last = ((mid - 1, slice(0, cut - low)), (mid, slice(cut - low, high - low))), -1
@@ -127,7 +126,7 @@ class Tree:
         return Merged(xp, team, np.ascontiguousarray(d), z, 2 * abs(beta), Q, columns)
 
     def share_values(self, made: Vectors | None) -> np.ndarray:
-        """Collective: the eigenvalues, to ranks without rows, too."""
+        """Collective: send the eigenvalues to ranks without rows."""
         idle = range(len(self.rows), self.comm.size)
         if idle and self.comm.rank in (0, *idle):
             x = self.xp.empty(self.d.shape, self.d.dtype) if made is None else self.xp.asarray(made.w)
@@ -137,7 +136,7 @@ class Tree:
         return made.w
 
     def redistribute(self, made: Vectors | None, block: int, selected: range) -> Any:
-        """Collective: this rank's columns of the wanted eigenvectors, in exchange for its rows of the others'."""
+        """Collective: exchange rows of the selected eigenvectors for this rank's columns."""
         comm, xp, dtype = self.comm, self.xp, self.d.dtype
         owner = np.arange(len(selected)) // block % comm.size
         numbers = [selected.start + np.flatnonzero(owner == r) for r in range(comm.size)]
@@ -157,9 +156,9 @@ class Tree:
 
 
 def list_groups(rank: int, ranks: int) -> list[tuple[int, int, int]]:
-    """Local: of a tree that halves so many ranks again and again the groups to which this one belongs, the smallest first.
+    """Local: list this rank's groups in the binary tree of ranks, the smallest first.
 
-    Of each: where it begins, where its second half does, and where it ends.
+    A group is its first rank, the first of its second half, and its end.
     """
     found, begin, end = [], 0, ranks
     while end - begin > 1:
@@ -170,7 +169,7 @@ def list_groups(rank: int, ranks: int) -> list[tuple[int, int, int]]:
 
 
 def divide_words(n: int, k: int, ranks: int, block: int) -> float:
-    """Words that a rank receives, in the mean, for k of n eigenvectors, where nothing is deflated."""
+    """Words that a rank receives, in the mean, for k of n eigenvectors, without deflation."""
     rows = [part.stop - part.start for part in find_shares(n, max(1, min(ranks, n // LEAST)))]
     total = (ranks - len(rows)) * n
     for group in {group for rank in range(len(rows)) for group in list_groups(rank, len(rows))}:

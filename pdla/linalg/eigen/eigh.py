@@ -1,7 +1,7 @@
 """Eigenvalues and eigenvectors of Hermitian matrices: what users call.
 
-A = Q T Q^H (routines/tridiagonal.py), T = Z diag(w) Z^H, V = Q Z. Of A v = w B v, with B = L L^H, the eigenvalues are those of
-L^-1 A L^-H, and V = L^-H Z.
+A = Q T Q^H (routines/tridiagonal.py), T = Z diag(w) Z^H, V = Q Z. A v = w B v with B = L L^H has the eigenvalues of L^-1 A L^-H,
+and V = L^-H Z.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 from pdla.model.machine import Machine
 
-LARGE = 2**15 - 2  # columns up to which LAPACK's workspace, 2 n^2 and a little, is counted by its 32-bit integers
+LARGE = 2**15 - 2  # columns up to which LAPACK's 32-bit integers count its workspace, about 2 n^2
 Factor = DistMatrix | tuple[DistMatrix, bool]
 
 
@@ -59,25 +59,25 @@ def eigh(
         n x n, Hermitian or real symmetric, in any layout. Only one triangle is read; the other may
         hold anything, NaN too, and so may the imaginary parts of the diagonal.
     b : DistMatrix or tuple, optional
-        B of A v = w B v: n x n, Hermitian and positive definite, of which the same triangle is
-        read; or its factor, as `cho_factor` gives it. By default the identity.
+        B of A v = w B v: n x n, Hermitian and positive definite. The same triangle is read. Or B's
+        factor, as `cho_factor` returns it. By default the identity.
     lower : bool, optional
         Whether the lower triangle is read; else the upper one.
     subset_by_index : pair of int, optional
-        The numbers of the first and the last eigenvalue that are wanted, from 0 on, ascending.
+        Indices of the first and the last selected eigenvalue, from 0 on, ascending.
     subset_by_value : pair of float, optional
-        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are wanted.
+        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are selected.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in the triangle that is read.
     layout : Layout, optional
-        Of V; by default A's, with boundaries (`Cuts`) cut off where V has fewer columns.
+        V's layout; by default A's, with boundaries (`Cuts`) clipped to V's columns.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare A (V x) with V (w x), and V^H (V x) with x, for two vectors of 1 and -1. By default
-        as PDLA_VERIFY says.
+        Compare A (V x) with V (w x), and V^H (V x) with x, for two vectors of 1 and -1. The default
+        is PDLA_VERIFY's.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def eigh(
     Raises
     ------
     LinAlgError
-        For NaN and infinity; for a B that is not positive definite; where the iteration for an
+        For NaN and infinity; for a B that is not positive definite; if the iteration for an
         eigenvalue does not converge.
     VerificationError
         For a result that `verify` found wrong, and could not compute again.
@@ -104,18 +104,18 @@ def eigh(
 
     Notes
     -----
-    One-stage reduction to tridiagonal form by Householder's reflections (LAPACK Working Note 30),
-    divide and conquer (Cuppen 1981), and the reflections applied to the wanted vectors, in blocks.
-    A is brought to block-cyclic columns (a grid of one row) over all ranks, or as many as a node
-    has cores, and, near the ends of the range of its dtype, multiplied by a power of 2. One rank
-    alone finds all vectors by LAPACK's syevd.
+    The steps are a one-stage reduction to tridiagonal form by Householder's reflections (LAPACK
+    Working Note 30), divide and conquer (Cuppen 1981), and a product of the reflections and the
+    selected vectors, in blocks. A is redistributed to block-cyclic columns (a grid of one row),
+    over all ranks or as many as a node has cores. Near the ends of its dtype's range, a power of 2
+    scales A. A single rank computes all vectors by LAPACK's syevd.
 
-    Of each vector the first component of at least 0.6 of the largest one's absolute value is real
-    and positive. So signs do not depend on the number of ranks, unless rounding moves a component
-    across that limit.
+    Signs do not depend on the number of ranks: in each vector the first component of at least 0.6
+    times the largest absolute value is real and positive. Rounding may move a component across that
+    limit.
 
-    The eigenvalues of A v = w B v are found by those of L^-1 A L^-H, B = L L^H. Their errors are
-    about the condition of B times those without B.
+    The eigenvalues of A v = w B v are those of L^-1 A L^-H, B = L L^H. Their errors are larger by
+    about the condition of B.
 
     Examples
     --------
@@ -158,11 +158,11 @@ def eigvalsh(
     lower : bool, optional
         Whether the lower triangle is read; else the upper one.
     subset_by_index : pair of int, optional
-        The numbers of the first and the last eigenvalue that are wanted, from 0 on, ascending.
+        Indices of the first and the last selected eigenvalue, from 0 on, ascending.
     subset_by_value : pair of float, optional
-        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are wanted.
+        lo and hi, which may be infinite: eigenvalues w, lo < w <= hi, are selected.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in the triangle that is read.
     memory_limit : int, optional
@@ -220,7 +220,7 @@ def plan_eigh(
     A : DistMatrix
         As for `eigh`, as all arguments are. Its elements do not matter.
     lower : bool, optional
-        Which triangle is read.
+        Whether the lower triangle is read; else the upper one.
     subset_by_index : pair of int, optional
         The first and the last eigenvalue.
     subset_by_value : pair of float, optional
@@ -237,7 +237,7 @@ def plan_eigh(
     Returns
     -------
     FactorPlan
-        It says what it will cost, and decomposes matrices like A.
+        The plan predicts its cost, and decomposes matrices like A.
 
     Raises
     ------
@@ -268,7 +268,7 @@ def predict_eigh(
 ) -> FactorPrediction:
     """Find the best number of ranks for all eigenvalues and eigenvectors, and what they cost.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -312,14 +312,14 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
     block : int, optional
         Columns that a rank has at a time.
     vectors : int, optional
-        How many eigenvectors are wanted; 0: eigenvalues alone. By default all.
+        The number of eigenvectors; 0: eigenvalues alone. By default all.
 
     Returns
     -------
     float
-        Of the reduction, the eigenvalues, the exchange of rows of T's eigenvectors for columns, and
-        the reflections. Not among them are some vectors of n numbers for each level of divide and
-        conquer, and the ways of A to block-cyclic columns, and of V to its layout.
+        The sum for the reduction, the eigenvalues, the exchange of rows of T's eigenvectors for
+        columns, and the reflections. Vectors of n numbers for each level of divide and conquer are
+        not counted, nor is redistribution of A and V.
 
     Raises
     ------
@@ -328,8 +328,8 @@ def eigh_words(n: int, P: int, block: int = BLOCK, vectors: int | None = None) -
 
     Notes
     -----
-    About n^2 (1 - 1/P) for sums of A v, half as many for panels of A, and half as many for the
-    reflections.
+    Sums of A v take about n^2 (1 - 1/P) words, panels of A half as many, and reflections half as
+    many.
 
     Examples
     --------
@@ -353,7 +353,7 @@ OF_STANDARD = {"lower": True, "overwrite_a": True, "check_finite": True}  # opti
 
 
 def _reduce_to_standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any]) -> tuple[DistMatrix, DistMatrix]:
-    """Collective: L of B = L L^H, and C = L^-1 A L^-H."""
+    """Collective: reduce A v = w B v to a standard problem; return L of B = L L^H, and C = L^-1 A L^-H."""
     kept = isinstance(b, (tuple, list)) and len(b) == 2
     B, low = b if kept else (b, options["lower"])
     with agreed(communicator((A, B)), describe_call(name, A, B, factored=kept, low=low, **options)):
@@ -379,7 +379,7 @@ def _reduce_to_standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any
 
 
 def check_subset(name: str, options: Options, n: int) -> None:
-    """PlanError unless these are numbers of eigenvalues of an n x n matrix, or limits, or None; and one is None."""
+    """PlanError unless the subset is by index, by value, or None, and fits an n x n matrix."""
     index, value = options.subset_by_index, options.subset_by_value
     if index is not None and value is not None:
         raise PlanError(f"{name}: subset_by_index={index!r}, subset_by_value={value!r}: give one of them")
@@ -396,7 +396,7 @@ def _is_pair(given: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def find_selected(options: Options, w: np.ndarray) -> range:
-    """Local: the numbers of the eigenvalues, of all of them, ascending, that are asked for."""
+    """Local: find the indices of the selected eigenvalues, among all, ascending."""
     if options.subset_by_index is not None:
         first, last = options.subset_by_index
         return range(int(first), int(last) + 1)
@@ -420,17 +420,17 @@ def _check_vectors(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 
 
 def _view_columns(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
-    """Local: A, whose columns are worked on, as their transposes: rows of the transpose, or of the conjugate."""
+    """Local: view A's columns as rows, of its transpose or its conjugate."""
     return A.T if plan.options.lower else A.conj()
 
 
 def _may_overwrite(plan: FactorPlan) -> bool:
-    """Local: whether A may be written to, which a check of V reads once more."""
+    """Local: whether A may be written to: a check of V reads A once more."""
     return plan.overwrites("a") and not is_checking()
 
 
 def _eigh(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
-    """Collective, unchecked: w and V; checked where results are."""
+    """Collective, unchecked: w and V, which `verify` checks."""
     claim = partial(claim_vectors, A, _reads(plan.options))
     w, V = run_and_check(A.grid.comm, plan.dtype, lambda: _compute_vectors(plan, A), claim)
     if A.xp.name != "meta":  # without data nobody knows how many are wanted by value
@@ -451,7 +451,7 @@ def _compute_vectors(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistM
 
 
 def _decompose_locally(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix]:
-    """Collective: all of them, by LAPACK on one rank."""
+    """Collective: all eigenvalues and eigenvectors, by LAPACK on one rank."""
     with collective_section(A.grid.comm, "eigenvectors"), within(find_workspace() or Workspace()):
         V = make_working_copy(_view_columns(plan, A), *plan.place, plan.dtype, _may_overwrite(plan)).T
         w = kernels.syevd(V.xp, V.stored) if V.grid.active else np.zeros(A.shape[0], np.finfo(plan.dtype).dtype)
@@ -462,7 +462,7 @@ def _decompose_locally(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, Dis
 
 
 def _eigvalsh(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
-    """Collective, unchecked: w; checked where results are."""
+    """Collective, unchecked: w, which `verify` checks."""
     claim = partial(claim_values, A, _reads(plan.options), lost=explain_loss("A", plan.overwrites("a")))
     w = run_and_check(A.grid.comm, plan.dtype, lambda: _compute_values(plan, A), claim)
     some = find_selected(plan.options, w)
@@ -475,7 +475,7 @@ def _compute_values(plan: FactorPlan, A: DistMatrix) -> np.ndarray:
 
 
 def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) -> tuple[np.ndarray, DistMatrix]:
-    """Collective: the wanted eigenvalues, of A, and eigenvectors, of T, each whole on one of the ranks that have reflections."""
+    """Collective: the selected eigenvalues of A, and eigenvectors of T, columns cyclic over the ranks that have reflections."""
     d, e, scale, ranks = reduced.d, reduced.e, reduced.d.dtype.type(reduced.scale), reduced.reflections.grid.size
     w = d if options.subset_by_value is None else eigvalsh_tridiagonal(d, e, comm) / scale
     some = find_selected(options, w)

@@ -1,13 +1,13 @@
-"""Two halves of a tridiagonal eigenproblem become one: a rank's rows of Q = diag(Q1, Q2) S.
+"""Merge two halves of a tridiagonal eigenproblem: a rank's rows of Q = diag(Q1, Q2) S.
 
       D + rho z z^T = S diag(w) S^T,  S_ij = z_i / (D_i - w_j) / |z / (D - w_j)|
 
-A rank has rows of Q1 or of Q2, where the other half's columns are 0. It computes columns of S where it
-multiplies by them. What needs O(n^2) work for n numbers is computed by shares.
+A rank has rows of Q1 or of Q2; the other half's columns are 0 there. Each rank computes columns of S as it multiplies by them.
+Vectors that take O(n^2) work are computed by shares.
 
-z is that of which the computed w are the exact roots: so columns of S are orthogonal however close
-roots are (Gu and Eisenstat, SIAM J. Matrix Anal. Appl. 16 (1995)). Differences to w have all their
-digits, as w is known by its difference to the nearer D.
+z is recomputed so that the computed w are its exact roots. Columns of S are then orthogonal even
+for close roots (Gu and Eisenstat, SIAM J. Matrix Anal. Appl. 16 (1995)). Differences to w have all
+their digits, as w is stored as its difference to the nearer D.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pdla.comm.ledger import buffer, take
 from pdla.linalg.eigen.secular import Wave, deflate, find_roots
 from pdla.matmul.schedules.streams import multiply
 
-WIDTH = 256  # columns that are computed at a time, at least
+WIDTH = 256  # least columns that are computed at a time
 
 
 class Team:
@@ -33,7 +33,7 @@ class Team:
         self.comm, self.ranks = comm, ranks
 
     def broadcast(self, parts: Iterable[tuple[int, Any]]) -> None:
-        """Collective: arrays that one rank has, to all of them. parts: pairs of that rank and the array."""
+        """Collective: broadcast arrays to the team. parts: pairs of an owner and its array."""
         rank, parts = self.comm.rank, [(owner, x) for owner, x in parts if x.size]
         coming = [self.comm.recv(x, owner) for owner, x in parts if owner != rank]
         leaving = [self.comm.send(x, to) for owner, x in parts if owner == rank for to in self.ranks if to != rank]
@@ -41,27 +41,27 @@ class Team:
             pending.wait()
 
     def find_share(self, n: int) -> slice:
-        """Local: which of n numbers this rank computes."""
+        """Local: find this rank's share of n numbers."""
         return find_shares(n, len(self.ranks))[self.ranks.index(self.comm.rank)]
 
     def gather_shares(self, x: Any) -> Any:
-        """Collective: x, of which each rank has computed its share."""
+        """Collective: gather x, of which each rank has computed its share."""
         self.broadcast((rank, x[part]) for rank, part in zip(self.ranks, find_shares(len(x), len(self.ranks)), strict=True))
         return x
 
 
 def find_shares(n: int, ranks: int) -> list[slice]:
-    """Shares of n things, which ranks have one after another."""
+    """Divide n things into one share for each rank, in order."""
     return [slice(*ends) for ends in pairwise(n * r // ranks for r in range(ranks + 1))]
 
 
 def cut_strips(numbers: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """The numbers, so many at a time."""
+    """Cut numbers into strips of this width."""
     return (numbers[begin : begin + width] for begin in range(0, len(numbers), width))
 
 
 class Factor:
-    """S, of which nothing is stored but vectors: the poles D, w = near + tau, z, and the lengths of columns."""
+    """S, stored as vectors: the poles D, w = near + tau, z, and the lengths of columns."""
 
     def __init__(self, xp: Any, team: Team, D: np.ndarray, z: np.ndarray, rho: float) -> None:
         """Collective over the team. D is ascending, and z of length 1."""
@@ -94,7 +94,7 @@ class Factor:
         return self.near + self.tau
 
     def compute_gaps(self, i: Any, j: Any) -> Any:
-        """Local: D_i - w_j, a row for each of some i, and a column for each of some j."""
+        """Local: compute D_i - w_j, a row for each of some i, and a column for each of some j."""
         xp, near = self.xp, self.near[j]
         x = buffer(xp, (len(self.D[i]), len(near)), near.dtype)
         np.subtract(xp.asarray(self.D[i])[:, None], xp.asarray(near), out=x)
@@ -109,19 +109,20 @@ class Vectors:
         self.xp, self.w, self.Q = xp, w, Q
 
     def form_all(self) -> Any:
-        """Local: these rows of all eigenvectors; nothing else is asked for after that."""
+        """Local: form these rows of all eigenvectors; only as the last call."""
         return self.Q
 
     def form(self, numbers: np.ndarray, out: Any) -> None:
-        """Local: these rows of some eigenvectors, which become the columns of `out`."""
+        """Local: write these rows of some eigenvectors to the columns of `out`."""
         for at in cut_strips(np.arange(len(numbers)), WIDTH):
             self.xp.put(out, slice(None), at, take(self.xp, self.Q, slice(None), numbers[at]))
 
 
 class Merged(Vectors):
-    """The same of D + rho z z^T, times diag(Q1, Q2); columns are computed where they are asked for.
+    """Rows of the merged problem's eigenvectors, diag(Q1, Q2) S; columns are computed on request.
 
-    Q  this rank's rows of Q1 or of Q2;  columns: theirs in diag(Q1, Q2)
+    Q        this rank's rows of Q1 or of Q2
+    columns  Q's columns in diag(Q1, Q2)
     """
 
     def __init__(self, xp: Any, team: Team, d: np.ndarray, z: np.ndarray, rho: float, Q: Any, columns: slice) -> None:
@@ -134,7 +135,7 @@ class Merged(Vectors):
         self.order = np.argsort(w, kind="stable")
         Q, place = _rotate(xp, Q, columns, len(d), left.waves)
         super().__init__(xp, np.ldexp(w[self.order], scale), Q)
-        # X = diag(Q1, Q2) diag(z), without columns that are 0 here
+        # X = diag(Q1, Q2) diag(z), without columns that are 0 on this rank
         self.dropped, self.here = place[left.dropped], np.flatnonzero(place[left.kept] >= 0)
         self.X = take(xp, Q, slice(None), place[left.kept[self.here]])
         self.X *= xp.asarray(S.z[self.here])
@@ -158,7 +159,7 @@ class Merged(Vectors):
             self.xp.put(out, slice(None), at[part], take(self.xp, self.Q, slice(None), place[part]))
 
     def _multiply(self, j: np.ndarray, at: np.ndarray, out: Any) -> None:
-        """Local: X S, of columns j, which become columns `at` of `out`."""
+        """Local: write columns j of X S to columns `at` of `out`."""
         S = self.S.compute_gaps(self.here, j)
         np.divide(1, S, out=S)
         together = at[-1] - at[0] + 1 == len(at)
@@ -170,7 +171,7 @@ class Merged(Vectors):
 
 
 def _rotate(xp: Any, Q: Any, columns: slice, n: int, waves: Sequence[Wave]) -> tuple[Any, np.ndarray]:
-    """Local: Q, rotated, in place unless columns are filled that were 0; and where it has each of n columns, < 0: they are 0."""
+    """Local: rotate Q, in place unless zero columns fill; return Q, and each of n columns' index in Q, < 0 for a zero column."""
     own = np.arange(n)[columns]
     filled = np.zeros(n, bool)
     filled[own] = True

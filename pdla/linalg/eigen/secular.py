@@ -1,11 +1,10 @@
-"""The eigenproblem of D + rho z z^T, D diagonal: its size, and its eigenvalues.
+"""The eigenproblem of D + rho z z^T, D diagonal: deflation and eigenvalues.
 
-What hardly couples to the rest is deflated (LAPACK's laed2; Cuppen, Numer. Math. 36 (1981)): a small
-element of z, and one of two close elements of D, after a rotation that makes its element of z 0. What
-is left has as many different eigenvalues, the roots of the secular equation.
+A column is deflated if its element of z is small (LAPACK's laed2; Cuppen, Numer. Math. 36 (1981)). For two close elements of D, a
+rotation makes one element of z 0. The remaining columns have distinct eigenvalues, the roots of the secular equation.
 
-Deflation is the host's work on numbers that all ranks have. All decide alike, as IEEE rounds each of
-its operations: there are no sums, whose order would be a processor's own.
+Deflation runs on the host, on numbers that all ranks have. All ranks decide the same, as IEEE arithmetic rounds each operation;
+there are no sums, whose order might differ.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy as np
 
 from pdla.linalg.panels import kernels
 
-DEFLATED = 8  # times eps and the problem's norm: what a deflation may change
+DEFLATED = 8  # times eps and the problem's norm: the change that a deflation may make
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Deflated:
 
 
 def deflate(d: np.ndarray, z: np.ndarray, rho: float) -> Deflated:
-    """Local: z is of length 1, and rho not below 0. NaN leaves nothing."""
+    """Local: deflate; z is of length 1, and rho at least 0. With NaN, no column remains."""
     limit = DEFLATED * float(np.finfo(d.dtype).eps) * max(float(np.abs(d).max(initial=0)), rho)
     order = np.argsort(d, kind="stable")
     large = order[(rho * np.abs(z) > limit)[order]]
@@ -59,7 +58,7 @@ def deflate(d: np.ndarray, z: np.ndarray, rho: float) -> Deflated:
     left, waves = [True] * len(columns), defaultdict(list)
     for i in close.tolist():
         wave = 0
-        # x = c x + s y, y = c y - s x: then y, which has both elements of z, meets the next column
+        # x = c x + s y, y = c y - s x: then y has both elements of z, and is compared with the next column
         while left[i] and i + 1 < len(columns) and _is_negligible(D[i], D[i + 1], Z[i], Z[i + 1], limit):
             size = sqrt(Z[i] ** 2 + Z[i + 1] ** 2)
             c, s = Z[i + 1] / size, -Z[i] / size
@@ -74,12 +73,12 @@ def deflate(d: np.ndarray, z: np.ndarray, rho: float) -> Deflated:
 
 
 def _is_negligible(d: Any, e: Any, y: Any, z: Any, limit: float) -> Any:
-    """Whether a rotation of (y, z) to (0, |(y, z)|) leaves no more than the limit beside the diagonal (d, e)."""
+    """Whether a rotation of (y, z) to (0, |(y, z)|) leaves at most the limit off the diagonal (d, e)."""
     return abs((e - d) * y * z) <= limit * (y * y + z * z)
 
 
 def find_roots(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, end: int) -> np.ndarray:
-    """Local: eigenvalues number begin to end of what is left, each less the nearer d beside it: see lapack.laed4."""
+    """Local: find roots number begin to end - 1, each less its nearest d: see lapack.laed4."""
     length = np.sqrt((z * z).sum())
     if len(d) > 2:
         return kernels.laed4(xp, d, z / length, rho * length * length, begin, end)
@@ -87,7 +86,7 @@ def find_roots(xp: Any, d: np.ndarray, z: np.ndarray, rho: float, begin: int, en
 
 
 def _solve_few(d: list[float], w: list[float]) -> list[float]:
-    """All roots for one or two poles, w = rho z^2 (LAPACK's laed5)."""
+    """Find all roots for one or two poles, w = rho z^2 (LAPACK's laed5)."""
     if len(d) < 2:
         return w
     gap, total = d[1] - d[0], w[0] + w[1]

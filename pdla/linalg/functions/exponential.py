@@ -15,7 +15,7 @@ from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 
-# Of the Pade approximant of each degree: the 1-norm up to which it is as near as rounding, and its coefficients.
+# Each degree's Pade approximant: the 1-norm up to which it is exact to rounding, and its coefficients.
 # Higham, SIAM J. Matrix Anal. Appl. 26 (2005), table 2.3 and (2.3).
 DEGREES: dict[int, tuple[float, tuple[float, ...]]] = {
     3: (1.495585217958292e-2, (120, 60, 12, 1)),
@@ -45,9 +45,9 @@ def expm(A: DistMatrix) -> DistMatrix:
     Raises
     ------
     LinAlgError
-        For NaN and infinity, and where the exponential leaves the dtype's range.
+        For NaN and infinity, and if the exponential leaves the dtype's range.
     ShapeError, AgreementError
-        For what is no square matrix, on every rank.
+        If A is no square matrix, on every rank.
 
     Notes
     -----
@@ -72,7 +72,7 @@ def expm(A: DistMatrix) -> DistMatrix:
     U, V = _compute_approximant(A, numbers)
     # (V - U) X = V + U
     X = solve(V - U, V + U, overwrite_a=True, overwrite_b=True, layout=A.layout)
-    with np.errstate(over="ignore", invalid="ignore"):  # the norm tells
+    with np.errstate(over="ignore", invalid="ignore"):  # the norm below shows overflow
         for _ in range(halvings):
             X = matmul(X, X, layout=A.layout)
     if not isfinite(float(norm(X, 1)) if A.shape[0] else 0.0):

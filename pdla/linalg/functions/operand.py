@@ -1,4 +1,4 @@
-"""What functions of a matrix work on."""
+"""Operands of matrix functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pdla.matrix.redistribute import cast
 
 
 def prepare_square(name: str, A: DistMatrix, check: Any = None, part: Part | None = None, **options: Any) -> DistMatrix:
-    """Collective: A, finite in this part, in a dtype of LAPACK's, without partial sums. check(): what must hold of the options."""
+    """Collective: A, square and finite in `part`, in a LAPACK dtype without partial sums. check(): checks options."""
     with agreed(communicator((A,)), describe_call(name, A, **options)):
         dtype = checks.find_working_dtype(name, A.dtype)
         checks.check_square(name, A)
@@ -27,5 +27,5 @@ def prepare_square(name: str, A: DistMatrix, check: Any = None, part: Part | Non
 
 
 def prepare(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: A in this dtype, without partial sums; itself where it is that."""
+    """Collective: A in this dtype, without partial sums; A itself if it is so already."""
     return to_layout(cast(A, dtype), A.layout.summed, A.grid)

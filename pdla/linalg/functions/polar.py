@@ -94,16 +94,16 @@ def polar(
 
     Notes
     -----
-    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). Up to 7 steps, of a Cholesky
-    factorization each, of two in the first ones. How many follows from the largest and the least
-    singular value, estimated by the power method with A's LU factors. Where these are too near,
-    further steps make up for it.
+    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). Up to 7 steps take a
+    Cholesky factorization each, the first ones two. Their number follows from the largest and the
+    least singular value, estimated by the power method with A's LU factors. If the estimates are
+    too near each other, further steps follow.
 
     First steps by QR would be backward stable if it pivoted columns: Nakatsukasa and Higham, SIAM
     J. Matrix Anal. Appl. 33 (2012). Here weights are limited to those for which two Cholesky
-    factorizations do, and an ill-conditioned A (from 1e6 on) is multiplied by a random unitary
-    matrix: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). To an A that is singular to working
-    precision, random numbers of size eps are added first. Its U is not unique.
+    factorizations suffice. An ill-conditioned A (from 1e6 on) is multiplied by a random unitary
+    matrix: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). If A is singular to working precision,
+    random numbers of size eps are added first; U is not unique then.
 
     Examples
     --------
@@ -132,8 +132,8 @@ def plan_polar(
     side : "right" or "left", optional
         On which side of U H is.
     condition : float, optional
-        The condition number of matrices whose cost is told; by default it is infinite, which takes
-        most steps.
+        The condition number of the matrices to predict for; by default infinite, which takes most
+        steps.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
@@ -170,7 +170,7 @@ def predict_polar(
 ) -> FactorPrediction:
     """Find the best grid and blocks for polar factors of a square matrix, and what they cost.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -213,9 +213,9 @@ def newton_schulz(
     A : DistMatrix
         m x n, in any layout.
     coefficients : str or tuple of (a, b, c), optional
-        Of each step: "jordan" (Muon's), "polar_express", "newton_schulz"; or one's own.
+        Coefficients of each step: "jordan" (Muon's), "polar_express", "newton_schulz"; or your own.
     steps : int, optional
-        How many of them are done; by default all.
+        The number of steps; by default all.
 
     Returns
     -------
@@ -230,8 +230,8 @@ def newton_schulz(
     Notes
     -----
     X is A over its Frobenius norm; then X = a X + b S X + c S (S X), S = X X^H on the shorter side.
-    What remains of singular values s of X, 0.01 to 1: "jordan" 0.68 to 1.13, "polar_express" after
-    5 steps 0.87 to 1.12, after 8 1.000.
+    Singular values of X from 0.01 to 1 become 0.68 to 1.13 by "jordan", 0.87 to 1.12 by 5 steps of
+    "polar_express", 1.000 by 8.
 
     Examples
     --------
@@ -281,7 +281,7 @@ def _left(options: Options, A: DistMatrix) -> bool:
 
 
 def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
-    """Those of a square A; of a tall one, whose R is decomposed, those of its QR factorization."""
+    """List the routines of a square A; for a tall one, those of its QR factorization, whose R is decomposed."""
     m, n = A.shape
     if m > n:
         return routines_of("reduced", is_tall(m, n))
@@ -289,12 +289,12 @@ def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
 
 
 def _least(options: Options) -> float:
-    """The least singular value of the matrices that a plan is made for, over the largest."""
+    """Find the least over the largest singular value of the matrices that a plan is for."""
     return 1 / options.condition if options.condition else 0.0
 
 
 def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
-    """What QDWH of an n x n matrix consists of, as far as a price tells."""
+    """List the routines of QDWH of an n x n matrix, for its price."""
     parts: list[Routine] = [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT, LU]  # the last step, and the estimate
     n = max(1, n)
     if least < sqrt(n) * eps:
@@ -309,7 +309,7 @@ def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
 
 
 def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-    """Collective, unchecked: U and H; steps of a square A are in the plan's blocks."""
+    """Collective, unchecked: U and H; a square A's steps use the plan's blocks."""
     X = prepare(A.H if plan.adjoint else A, plan.dtype)
     placed = to_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
     with held(AT_ONCE * placed.stored.nbytes):
@@ -365,16 +365,16 @@ def _iterate(X: DistMatrix, least: float) -> DistMatrix:
 
 
 def _settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
-    """Collective: whether what X has changed by leaves rounding; of arrays without data after the step by products."""
+    """Collective: whether X has changed so little that rounding remains; without data, after the step by products."""
     if X.xp.name == "meta":
         return near
     return bool(norm(X - last) < (5 * float(np.finfo(X.dtype).eps)) ** (1 / 2 if near else 1 / 3))
 
 
 def _compute_weights(least: float, most: float) -> tuple[float, float, float]:
-    """Those of Halley's iteration that bring singular values from `least` to 1 nearest to 1, with c at most `most`, or 3.
+    """Compute the weights of Halley's iteration that bring singular values from `least` to 1 nearest to 1.
 
-    Where c would be more they are those of a larger `least`.
+    c is at most `most`, or 3: if c were larger, the weights are those of a larger `least`.
     """
     a, b, c = _best_weights(least)
     while c > most and least < 1:
@@ -384,7 +384,7 @@ def _compute_weights(least: float, most: float) -> tuple[float, float, float]:
 
 
 def _best_weights(least: float) -> tuple[float, float, float]:
-    """The same, whatever c is."""
+    """Compute the weights for any c."""
     d = (4 * (1 - least**2) / least**4) ** (1 / 3)
     r = sqrt(1 + d)
     a = r + sqrt(8 - 4 * d + 8 * (2 - least**2) / (least**2 * r)) / 2

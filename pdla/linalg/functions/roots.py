@@ -39,7 +39,7 @@ def signm(A: DistMatrix) -> DistMatrix:
     LinAlgError
         For NaN and infinity, and a matrix that has no sign.
     ShapeError, AgreementError
-        For what is no square matrix, on every rank.
+        If A is no square matrix, on every rank.
 
     Notes
     -----

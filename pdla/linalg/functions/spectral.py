@@ -26,8 +26,8 @@ def funm(A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
         n x n, Hermitian or real symmetric, in any layout. The lower triangle is read; the other
         may hold anything, NaN too.
     func : callable
-        Of the array of eigenvalues, real and ascending: an array of as many numbers, real ones for
-        a result of A's dtype. Every rank calls it.
+        Takes the array of eigenvalues, real and ascending; returns an array of as many numbers,
+        real ones for a result of A's dtype. Every rank calls func.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def funm(A: DistMatrix, func: Callable[[np.ndarray], Any]) -> DistMatrix:
     LinAlgError
         For NaN and infinity in A, and in func's values.
     ShapeError, AgreementError
-        For what is no square matrix, and another number of values, on every rank.
+        If A is no square matrix, or func returns another number of values, on every rank.
 
     See Also
     --------
@@ -76,7 +76,7 @@ def logm(A: DistMatrix) -> DistMatrix:
     LinAlgError
         For NaN and infinity, and a matrix that is not positive definite.
     ShapeError, AgreementError
-        For what is no square matrix, on every rank.
+        If A is no square matrix, on every rank.
 
     Examples
     --------
@@ -113,10 +113,10 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     Raises
     ------
     LinAlgError
-        For NaN and infinity, and a matrix that has a negative eigenvalue: of one that is smaller
-        than n eps times the largest the root is 0.
+        For NaN and infinity, and for a negative eigenvalue. Down to -n eps times the largest one,
+        eigenvalues count as 0.
     ShapeError, AgreementError
-        For what is no square matrix, on every rank.
+        If A is no square matrix, on every rank.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Factors of A = Q R as what comes after takes them: R, Q, and Q or Q^H times a matrix."""
+"""Factors of A = Q R, for later steps: R, Q, and Q or Q^H times a matrix."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pdla.matrix.triangles import tril, triu
 
 @dataclass(frozen=True)
 class Tall:
-    """Of a tall matrix: Q = X L^-H, m x n, formed where it is asked for, or X; R, n x n; inverse: L^-1. These are on every rank."""
+    """Factors of a tall matrix: Q = X L^-H, m x n, or X without an inverse; R, n x n, and inverse, L^-1, are on every rank."""
 
     X: DistMatrix
     inverse: DistMatrix | None
     R: DistMatrix
 
     def Q(self) -> DistMatrix:
-        """Local."""
+        """Local: form Q, m x n."""
         X = self.X
         if self.inverse is None:
             return X
@@ -58,7 +58,7 @@ class Tall:
 
 @dataclass(frozen=True)
 class Reflections:
-    """R, k x n, on and above the diagonal of X, reflections below, k the smaller of m and n; tau. They are factors of scale A."""
+    """Factors of scale A: R, k x n, on and above the diagonal of X, reflections below, and tau; k = min(m, n)."""
 
     X: DistMatrix
     tau: np.ndarray
@@ -80,7 +80,7 @@ class Reflections:
         return (self.X if self.scale == 1 else tril(self.X, -1) + triu(self.X) * (1 / self.scale)), self.tau
 
     def Q(self) -> DistMatrix:
-        """Collective: m x k, laid out as X is."""
+        """Collective: form Q, m x k, in X's layout."""
         made = self._make_zeros(self.k, self.X.layout)
         made.xp.place(made.stored, *made.indices[0].find_common(made.indices[1]), 1)
         self._run(made, False, lower=True)
@@ -100,7 +100,7 @@ class Reflections:
         return made if layout is None else made.redistribute(layout)
 
     def _make_zeros(self, columns: int, layout: Layout) -> DistMatrix:
-        """Local: a matrix of m rows, of zeros."""
+        """Local: make a matrix of zeros of m rows."""
         X, shape = self.X, (self.X.shape[0], columns)
         block = X.xp.empty(local_shape(shape, layout, X.grid), X.dtype)
         X.xp.scale(block, 0)
@@ -117,7 +117,7 @@ Factored = Tall | Reflections
 
 
 def factor_qr(plan: FactorPlan, A: DistMatrix, keep: bool = False) -> Factored:
-    """Collective, unchecked: the factors of A by the plan's routine. keep: A is not written to, whatever the plan allows."""
+    """Collective, unchecked: factor A by the plan's routine. keep: A is not written to, whatever the plan allows."""
     if plan.tasks[0].routine is TALL_QR:
         return Tall(*TALL_QR.factor(A, plan.place, plan.dtype))
     overwrite = plan.overwrites("a") and not keep
@@ -130,22 +130,22 @@ def factor_qr(plan: FactorPlan, A: DistMatrix, keep: bool = False) -> Factored:
     size = find_largest(A)
     if size == 0 or least < size < most or not isfinite(size):
         return Reflections(X, tau)
-    del X  # lest A's copies be three
+    del X  # lest there be three copies of A
     power = float(near_one(size, plan.dtype))
     X, tau, _, _ = compute(count_workspace(A * power), overwrite=True)
     return Reflections(X, tau, power)
 
 
 def replicate(x: np.ndarray, like: DistMatrix) -> DistMatrix:
-    """Local: a matrix that every rank has, on the grid of another."""
+    """Local: make a matrix of an array that every rank has, on the grid of `like`."""
     block = like.xp.asarray(np.ascontiguousarray(x if like.grid.active else x[:0, :0]))
     return count_workspace(DistMatrix(block, x.shape, like.grid, Layout()))
 
 
 def run_on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
-    """Collective: what the first rank finds, the same on every rank; or its LinAlgError on every rank."""
+    """Collective: run work() on the first rank; return its result, or raise its LinAlgError, on every rank."""
     found, error = None, ""
-    if comm.rank == 0 or comm.xp.name == "meta":  # a dry rank takes every rank to find what this one does
+    if comm.rank == 0 or comm.xp.name == "meta":  # in a dry run this rank's result stands for the first rank's
         try:
             found = work()
         except np.linalg.LinAlgError as raised:
@@ -157,6 +157,6 @@ def run_on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
 
 
 def find_largest(A: DistMatrix) -> float:
-    """Collective: the largest absolute value of A's elements, NaN if one is NaN; of arrays without data 1."""
+    """Collective: the largest absolute value of A's elements, NaN if one is NaN; 1 for arrays without data."""
     mine = A.xp.host_or(abs(A.stored).max() if A.stored.size else A.xp.asarray(np.zeros(())), np.ones(()))
     return float(np.max(A.grid.comm.share(float(mine))))

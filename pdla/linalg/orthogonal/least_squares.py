@@ -39,7 +39,7 @@ def lstsq(
 ) -> tuple[Any, np.ndarray, int, np.ndarray | None]:
     """Find the X that minimizes the norms of A X - B. Collective, idle ranks included.
 
-    Of several X of one column it is the least.
+    If several X minimize them, the result is the least one.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def lstsq(
     rcond : float, optional
         Singular values below rcond times the largest count as 0; by default max(m, n) eps.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on. It is
-        kept where residuals are computed from it, of m > n.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
+        For m > n, residuals are computed from A, which is not written to.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of a matrix X; by default as B's, where X can be cut so.
+        The layout of a matrix X; by default B's, if it fits X.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included, of an A of
         full rank.
@@ -65,13 +65,13 @@ def lstsq(
     X : DistMatrix or array
         n x c, or n numbers, as B is.
     residuals : array
-        Of each column the square of the norm of A X - B, on every rank; empty where the rank is
-        below n, or m is at most n, as by NumPy.
+        The squared norm of each column of A X - B, on every rank. As by NumPy, empty if the rank is
+        below n, or m is at most n.
     rank : int
         Of A.
     s : array or None
-        A's singular values, on every rank; None where A's condition shows that its rank is full, so
-        that nobody had to find them.
+        A's singular values, on every rank. None if A's condition shows full rank, as they are not
+        computed then.
 
     Raises
     ------
@@ -87,8 +87,9 @@ def lstsq(
 
     Notes
     -----
-    By QR of A, or of A^H where it has fewer rows: X = R^-1 Q^H B, X = Q R^-H B. Where R is
-    ill-conditioned its singular values decide, which each rank finds for itself: R must fit there.
+    By QR of A: X = R^-1 Q^H B; or of A^H if A has fewer rows: X = Q R^-H B. If R is
+    ill-conditioned, its singular values decide; the first rank computes them, and R must fit on
+    each rank.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def predict_lstsq(
 ) -> FactorPrediction:
     """Find the best grid and blocks for least squares of one right-hand side, and what they cost.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -179,8 +180,8 @@ def predict_lstsq(
     Returns
     -------
     FactorPrediction
-        The grid, the block, and what they cost; bytes and the bound are those of the factorization
-        of A, or of A^H where A has fewer rows.
+        The grid, the block, and what they cost. Bytes and the bound are those of the factorization
+        of A, or of A^H if A has fewer rows.
 
     Raises
     ------
@@ -208,7 +209,7 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     rcond : float, optional
         As for `lstsq`.
     layout : Layout, optional
-        Of the result; by default A's transposed.
+        The result's layout; by default A's transposed.
 
     Returns
     -------
@@ -224,8 +225,8 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
 
     Notes
     -----
-    A = Q R, and pinv(A) = pinv(R) Q^H; of an A of fewer rows the adjoint of that of A^H. The
-    pseudo-inverse of R is found on each rank, where R must fit.
+    A = Q R, and pinv(A) = pinv(R) Q^H. For an A of fewer rows, pinv(A) = pinv(A^H)^H. Each rank has
+    the pseudo-inverse of R, where R must fit.
 
     Examples
     --------
@@ -292,7 +293,7 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     rcond : float, optional
         As for `lstsq`.
     layout : Layout, optional
-        Of the basis; by default as A's columns lie, for its rows.
+        The basis's layout; by default its rows are cut as A's columns are.
 
     Returns
     -------
@@ -356,7 +357,7 @@ def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, in
 def _agree(
     name: str, A: DistMatrix, rcond: Any, layout: Any, result: Any, tol: Any = None
 ) -> tuple[tuple[int, int], bool, np.dtype]:
-    """Collective: check the arguments; gives A's shape, whether it has fewer rows than columns, and the dtype."""
+    """Collective: check the arguments; return A's shape, whether A has fewer rows than columns, and the dtype."""
     with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
         matrix(A)
         check_rcond(name, rcond)
@@ -366,14 +367,14 @@ def _agree(
 
 
 def _to_column(b: Any, A: DistMatrix) -> DistMatrix:
-    """Local: a vector that all ranks have as one column, cut as A's rows are."""
+    """Local: make one column, cut as A's rows are, of a vector that all ranks have."""
     layout, shape = Layout.trust(A.layout.summed.rows, ()), (len(b), 1)
     held = layout.indices(shape, A.grid.sizes, A.grid.coords)
     return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
 
 
 def _compute_svd(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
-    """Collective: R's singular values and, with vectors, U and V^H, found on the first rank, the same on every rank."""
+    """Collective: R's singular values and, with vectors, U and V^H. The first rank computes them for all."""
     whole, (k, n) = R.gather(root=0), R.shape
 
     def find() -> Any:
@@ -386,7 +387,7 @@ def _compute_svd(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
 
 
 def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[DistMatrix, int, np.ndarray | None]:
-    """Collective: the least X of R X = C or, wide, R^H X = C; the rank, and the singular values where these were asked for."""
+    """Collective: the least X of R X = C or, wide, of R^H X = C; the rank; and the singular values, if computed."""
     R = made.R
     n = R.shape[0]
     factors = Factors(R, ((wide, Part(wide)),))
@@ -395,19 +396,19 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
     u, s, vh = _compute_svd(R, True)
     kept = s > limit * s.max(initial=0)
     u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
-    # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose as many digits as R's condition has
+    # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose R's condition in digits
     small = matmul(replicate(u[:, kept].conj().T, R), C)
     return matmul(replicate(vh[kept].conj().T / s[kept], R), small), int(kept.sum()), s
 
 
 def _is_regular(R: DistMatrix) -> bool:
-    """Collective: whether no element of R's diagonal is 0, or not finite, as of arrays without data."""
+    """Collective: whether all of R's diagonal is finite and not 0; true for arrays without data."""
     d = R.diagonal()
     return R.xp.name == "meta" or bool(np.isfinite(d).all() and (d != 0).all())
 
 
 def _compute_residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarray:
-    """Collective: the squares of the norms of the columns of A X - B."""
+    """Collective: the squared norms of the columns of A X - B."""
     left = matmul(A, X, layout=B.layout.summed) - B
     return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)
 

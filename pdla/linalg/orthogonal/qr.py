@@ -48,20 +48,20 @@ def qr(
         "reduced": Q and R; "r": R alone; "raw": the reflections and R in one matrix, as LAPACK's
         geqrf leaves them.
     pivoting : bool, optional
-        Whether to permute columns, the largest first, so that R's diagonal tells the rank: A[:, P]
-        = Q R. Not in mode "raw". R must fit on each rank then.
+        Whether to permute columns, the largest first, so that R's diagonal shows the rank: A[:, P]
+        = Q R. Not in mode "raw". R must fit on each rank.
     overwrite_a : bool, optional
-        Whether A may be written to, which spares a copy where it lies as it is worked on.
+        Whether A may be written to. No copy is made then, if A is stored as the algorithm needs it.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of Q and R; by default A's, with boundaries (`Cuts`) cut off where Q has fewer columns, or R
-        fewer rows.
+        The layout of Q and R; by default A's, with boundaries (`Cuts`) clipped to Q's columns and
+        R's rows.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
     verify : bool or "keep", optional
-        Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1; of R alone R^H (R
-        x) with A^H (A x). By default as PDLA_VERIFY says.
+        Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1. For R alone,
+        compare R^H (R x) with A^H (A x). The default is PDLA_VERIFY's.
 
     Returns
     -------
@@ -72,8 +72,9 @@ def qr(
     P : array
         n numbers of columns, on every rank; with `pivoting` alone.
     QR, tau : DistMatrix and array
-        In mode "raw", in place of Q and R: R on and above the diagonal, and below it column j of V,
-        of H_j = I - tau_j v v^H and Q = H_0 H_1 ..., v_j = 1, v_i = 0 for i < j.
+        In mode "raw", in place of Q and R: R on and above the diagonal, the reflections' vectors v
+        below. Q = H_0 H_1 ..., H_j = I - tau_j v v^H with v of column j, v_j = 1, v_i = 0 for i <
+        j.
 
     Raises
     ------
@@ -92,15 +93,14 @@ def qr(
 
     Notes
     -----
-    Householder's reflections, right-looking with lookahead, in square blocks where A lies so, or in
-    those that `plan_qr` finds cheapest. Where a panel is cut over several ranks it is factored by a
-    tree, and its reflections are reconstructed: Ballard et al., IPDPS 2014.
+    Householder's reflections, right-looking with lookahead, in A's square blocks, or in those that
+    `plan_qr` finds cheapest. If several ranks own a panel, a tree factors it, and its reflections
+    are reconstructed: Ballard et al., IPDPS 2014.
 
-    A matrix of 8 rows or more for each column, and of 2048 columns at most, is tall: it is factored
-    by Cholesky factors of A^H A, twice where A is not well-conditioned (CholeskyQR2: Yamamoto et
-    al., ETNA 44 (2015)), and by a tree of Householder factorizations where R says that A^H A has
-    lost digits (Demmel et al., SIAM J. Sci. Comput. 34 (2012)). So it is backward stable for every
-    A.
+    A tall matrix has at least 8 rows for each column, and at most 2048 columns. Cholesky factors of
+    A^H A give R, twice if A is not well-conditioned (CholeskyQR2: Yamamoto et al., ETNA 44 (2015)).
+    If R shows that A^H A has lost digits, a tree of Householder factorizations factors A (Demmel et
+    al., SIAM J. Sci. Comput. 34 (2012)). The result is backward stable for every A.
 
     The diagonal of R may have any signs.
 
@@ -131,7 +131,7 @@ def plan_qr(
     A : DistMatrix
         As for `qr`, as all arguments are. Its elements do not matter.
     mode : str, optional
-        What is asked for.
+        The results: "reduced", "r" or "raw".
     pivoting : bool, optional
         Whether to permute columns.
     overwrite_a : bool, optional
@@ -139,7 +139,7 @@ def plan_qr(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
-        Of Q and R.
+        The layout of Q and R.
     memory_limit : int, optional
         Bytes of workspace a rank, at most.
 
@@ -177,7 +177,7 @@ def predict_qr(
 ) -> FactorPrediction:
     """Find the best grid and blocks for a QR factorization, and what it costs.
 
-    It needs no communicator.
+    No communicator is needed.
 
     Parameters
     ----------
@@ -186,7 +186,8 @@ def predict_qr(
     P : int
         Ranks, at most.
     mode : "reduced", "r" or "raw", optional
-        As for `qr`: of "reduced" Q is formed, too. Of a tall matrix it always is, but not in "raw".
+        As for `qr`: of "reduced" Q is formed, too. For a tall matrix this is so in each mode but
+        "raw".
     dtype : dtype, optional
         Of the matrix.
     machine : Machine or str, optional
@@ -227,9 +228,9 @@ def qr_multiply(
     mode : "right" or "left", optional
         "right": C Q; "left": Q C.
     conjugate : bool, optional
-        Whether Q's conjugate takes its place.
+        Whether to multiply by Q's conjugate.
     layout : Layout, optional
-        Of the product; by default C's.
+        The product's layout; by default C's.
 
     Returns
     -------
@@ -267,7 +268,7 @@ def qr_multiply(
         dtype, shape = checks.find_working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
         checks.check_result(C, shape, dtype, None, layout)
     made = FACTOR(cast(A, dtype), check_finite=True)
-    # C Q is (Q^H C^H)^H, C conj(Q) is (Q^T C^T)^T, and Q C with the conjugate of Q is the conjugate of Q times that of C
+    # C Q = (Q^H C^H)^H, C conj(Q) = (Q^T C^T)^T, conj(Q) C = conj(Q conj(C))
     if right:
         given = (C.conj() if conjugate else C).H
         product = made.multiply(given, True).H
@@ -285,10 +286,10 @@ def orth(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     A : DistMatrix
         m x n, in any layout.
     rcond : float, optional
-        The rank is the number of elements on the diagonal of R, with pivoting, that are larger than
-        rcond times the largest; by default max(m, n) eps.
+        The rank counts diagonal elements of R, with pivoting, above rcond times the largest; by
+        default max(m, n) eps.
     layout : Layout, optional
-        Of the basis; by default A's, where its columns can be cut so.
+        The basis's layout; by default A's, if it fits the basis.
 
     Returns
     -------
@@ -332,12 +333,12 @@ def check_rcond(name: str, rcond: Any) -> None:
 
 
 def find_rank_limit(A: DistMatrix, rcond: float | None, dtype: np.dtype) -> float:
-    """Of the largest singular value: up to how much one counts as 0."""
+    """Find the limit, over the largest singular value, up to which one counts as 0."""
     return max(A.shape) * float(np.finfo(dtype).eps) if rcond is None else rcond
 
 
 def read_all(options: Options) -> None:
-    """What is read of A: all of it."""
+    """Read all of A."""
 
 
 def _choose_routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
@@ -349,7 +350,7 @@ def _choose_factorization(options: Options, A: DistMatrix) -> tuple[Routine, ...
 
 
 def routines_of(mode: str, tall: bool) -> tuple[Routine, ...]:
-    """What a mode takes, one after another."""
+    """List the routines of a mode, in order."""
     if tall and mode != "raw":
         return (TALL_QR,)
     return (QR, FORMING) if mode == "reduced" else (QR,)
@@ -370,13 +371,13 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
 
 
 def _find_shapes(A: DistMatrix) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Of Q and of R."""
+    """Find the shapes of Q and of R."""
     (m, n), k = A.shape, min(A.shape)
     return (m, k), (k, n)
 
 
 def _qr(plan: FactorPlan, A: DistMatrix) -> Any:
-    """Collective, unchecked: what the mode says; checked where results are, as it is given."""
+    """Collective, unchecked: the results of the mode, which `verify` checks."""
     lost = explain_loss("A", plan.overwrites("a"))
     return run_and_check(A.grid.comm, plan.dtype, lambda: _compute_results(plan, A), lambda images: _claim(plan, A, images, lost))
 
@@ -396,14 +397,14 @@ def _compute_results(plan: FactorPlan, A: DistMatrix) -> Any:
 
 
 def _pivot(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
-    """Collective: Q2, R2 and the order of R[:, P] = Q2 R2, worked out on the first rank: A[:, P] = Q Q2 R2."""
+    """Collective: Q2, R2 and P of R[:, P] = Q2 R2, computed on the first rank: A[:, P] = Q Q2 R2."""
     R, xp = made.R, made.R.xp
     small, (k, n) = R.gather(root=0), R.shape
 
     def find() -> Any:
         if xp.name == "meta" or not k:
             return np.zeros((k, k), R.dtype), np.zeros((k, n), R.dtype), np.arange(n)
-        from scipy.linalg import qr as pivoted  # which takes longer to load than all of pdla
+        from scipy.linalg import qr as pivoted  # this import takes longer than pdla's
 
         return pivoted(xp.host(small), mode="economic", pivoting=True, check_finite=False)
 
@@ -413,7 +414,7 @@ def _pivot(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:
 
 
 def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
-    """What holds: Q (R x) + Q^H (Q x) = A x + x, R^H (R x) = A^H (A x), or that of reflections."""
+    """Claim: Q (R x) + Q^H (Q x) = A x + x, R^H (R x) = A^H (A x), or that of reflections."""
     (m, n), k, mode = A.shape, min(A.shape), plan.options.mode
     terms = 8 * (m + n)
     if mode == "raw":
@@ -459,14 +460,14 @@ def _claim(plan: FactorPlan, A: DistMatrix, images: Images, lost: str) -> Claim:
 
 
 def _bound_by_norm(x: Pair) -> Pair:
-    """Local: with the norm of all sizes for each: rows of Q R err by their columns' norms, small rows as others."""
+    """Local: replace all sizes by their norm: the errors of Q R depend on columns' norms, in small rows too."""
     xp = namespace(x[1])
     size = xp.host(x[1])
     return x[0], xp.asarray(np.full_like(size, np.sqrt((size.astype(float) ** 2).sum())))
 
 
 def _add(x: Pair, y: Pair) -> Pair:
-    """Local: x + y, of which y may have fewer rows."""
+    """Local: add x and y; y may have fewer rows."""
     made = x[0].copy(), x[1].copy()
     for total, addend in zip(made, y, strict=True):
         total[: len(addend)] += addend

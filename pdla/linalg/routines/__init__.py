@@ -1,6 +1,6 @@
-"""The routines, one after another in block columns: what is asked of one plan/routine.py says, of a factorization factorization.py.
+"""The registry of routines. plan/routine.py defines a routine's interface, factorization.py a factorization's.
 
-A routine is added by a file and a line below. No other module compares or passes the name of one.
+To add a routine, write a file, and a line below. No other module compares or passes its name.
 """
 
 from pdla.linalg.plan.routine import Routine
@@ -15,6 +15,6 @@ ROUTINES: dict[str, Routine] = {routine.name: routine for routine in (CHOLESKY, 
 BY_STRUCTURE: dict[str, tuple[Routine, ...]] = {
     "gen": (LU,), "sym": (LU,), "her": (LU,), "pos": (CHOLESKY,), "lower triangular": (TRIANGULAR,),
     "upper triangular": (TRIANGULAR,), "diagonal": (),
-}  # what is done first, by what is known of A
+}  # the first routines, by A's structure
 
 __all__ = ["BY_STRUCTURE", "CHOLESKY", "LU", "QR", "ROUTINES", "TRIANGULAR", "TRIDIAGONAL", "Factorization", "Routine"]

@@ -1,8 +1,7 @@
 """Cholesky factors of positive definite matrices, A = L L^H.
 
-A product with an inverse errs by as many eps as the condition of L11. Where that is large, L11
-itself is broadcast in place of its inverse, and the panel is solved by substitution, which takes
-twice as long.
+The error of a product with L11^-1 grows with the condition of L11. If L11 is ill-conditioned, its
+owner broadcasts L11 instead, and the panel is solved by substitution, which takes twice as long.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CholeskyFactorization(HermitianFactorization):
         return Cholesky(X).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, float]:
-        """L, and the least over the largest element of its diagonal."""
+        """Return L, and the quotient of the least and the largest element of its diagonal."""
         info, pivot, least, largest = numbers.tolist()
         if info:
             raise LinAlgError(f"the leading minor of order {info:.0f} is not positive definite (pivot {pivot:.3g})")
@@ -59,7 +58,7 @@ class CholeskyFactorization(HermitianFactorization):
 
 
     def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
-        """Collective: of the triangle that the plan reads."""
+        """Collective: factor the triangle that the plan reads."""
         reads, place = (A, plan.place) if plan.options.lower else (A.H, plan.adjoint_place)
         return Factors.of_cholesky(*self(reads, place, dtype, overwrite))
 
@@ -68,7 +67,7 @@ CHOLESKY = CholeskyFactorization()
 
 
 class Cholesky(RightLooking):
-    """One rank's work: L in place of the lower triangle of A. Behind the info stands LAPACK's pivot there, or 1 for L11 in L1."""
+    """One rank's work: L in place of the lower triangle of A. A header's second number is the failed pivot, or 1 if L1 is L11."""
 
     def factor_block(self, A11: Any, L1: Any) -> list[float]:
         info, number = kernels.potrf(self.xp, A11)
@@ -95,14 +94,14 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     n : int
         Rows and columns.
     grid : tuple of int
-        pr and pc, and c where there are c layers of pr x pc ranks.
+        pr and pc; with c layers of pr x pc ranks also c.
     block : int
-        Columns of a panel: of square blocks the rows, where there is one layer.
+        Columns of a panel; on one layer also the rows of a square block.
 
     Returns
     -------
     float
-        Exact where blocks divide n.
+        Exact if blocks divide n.
 
     Raises
     ------
@@ -111,9 +110,9 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
 
     Notes
     -----
-    With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
-    / P + 4 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of
-    pr x pc = P / c ranks n^2 / 2 P (pr + pc + c - 3): panels, and addends of the other layers.
+    P = pr pc, K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1)) / P + 4
+    K (1 - 1/P). The leading term is n^2 / 2 (1/pr + 1/pc - 2/P). Over c layers of pr x pc = P / c
+    ranks it is n^2 / 2 P (pr + pc + c - 3), for panels and other layers' addends.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a factorization is. To add one, write a file with a subclass, and a line in routines/__init__.py."""
+"""The interface of a factorization. To add one, write a subclass in a file, and a line in routines/__init__.py."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from pdla.matrix.core import DistMatrix
 
 
 class Factorization(Routine):
-    """A routine that puts factors in place of A.
+    """A routine that replaces A by its factors.
 
-    what  the routine with an article, for errors amid messages
+    what the routine with an article, for errors within messages
     """
 
     what: str
 
     @abstractmethod
     def factor(self, X: DistMatrix) -> np.ndarray:
-        """Collective over X's grid: factors in place of X. Gives numbers that are the same on every rank, such as pivots."""
+        """Collective over X's grid: replace X by its factors. Return numbers that are the same on every rank, such as pivots."""
 
     @abstractmethod
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
-        """Collective: what holds of right factors of A, of which this part is read."""
+        """Collective: the claim that right factors of A satisfy; `part` of A is read."""
 
     def numbers(self, m: int, n: int) -> int:
-        """How many numbers `factor` gives."""
+        """Count the numbers that `factor` returns."""
         return 1
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> Any:
-        """Local: the factors, from the factored matrix and the numbers. LinAlgError where there are none."""
+        """Local: the result, made of the factored matrix and the numbers. LinAlgError if the factorization failed."""
         return X
 
     def __call__(
         self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool = False, part: Part | None = None,
         layout: Layout | None = None,
     ) -> Any:
-        """Collective: the factors of A, computed at this place, checked where results are.
+        """Collective: factor A in the layout of `place`; check the factors if results are checked.
 
-        part    the triangle of A that is read; its mirror image fills the other one; None: all of A is read
-        layout  of the factors, by default that of the place
+        part    the triangle of A that is read and mirrored; None: all of A is read
+        layout  the factors' layout, by default that of `place`
         """
         claim = partial(self._claim, A, part, overwrite)
         return run_and_check(A.grid.comm, dtype, lambda: self.compute(A, place, dtype, overwrite, part, layout), claim)
@@ -64,7 +64,7 @@ class Factorization(Routine):
     def compute(
         self, A: DistMatrix, place: Place, dtype: np.dtype, overwrite: bool, part: Part | None = None, layout: Layout | None = None
     ) -> Any:
-        """Collective: the same, unchecked."""
+        """Collective, unchecked: factor A."""
         with collective_section(A.grid.comm, self.what), within(find_workspace() or Workspace()):
             X = make_working_copy(A, *place, dtype, overwrite)
             if part is not None:
@@ -72,7 +72,7 @@ class Factorization(Routine):
             if X.grid.active:
                 numbers = self.factor(X)
             else:
-                find_dimensions(X), make_communicators(X)  # in which idle ranks take part
+                find_dimensions(X), make_communicators(X)  # idle ranks take part in these calls
                 numbers = np.zeros(self.numbers(*A.shape))
             numbers = settle(A.grid.comm, share_numbers(X.grid, numbers))
         made = self.result(X, numbers)
@@ -82,5 +82,5 @@ class Factorization(Routine):
         return (to_layout(X, layout, A.grid), *more) if more else to_layout(X, layout, A.grid)
 
     def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
-        """Collective, unchecked: what a plan of the factorization gives."""
+        """Collective, unchecked: run a plan of the factorization."""
         return self(A, plan.place, plan.dtype, plan.overwrites("a"), layout=plan.options.layout or A.layout.summed)

@@ -5,13 +5,13 @@ Step k, with block k of the diagonal as A11, and all behind it as A22:
       A11 A12     L11  .      U11 U12
     P A21 A22  =  L21 L22  x   .  U22
 
-The grid column that has block column k factors it, and broadcasts L11, U11, L21 and the pivots
-along the grid rows. Rows right of it are exchanged along the grid columns. The grid row that has
-block row k solves for U12, and broadcasts it along the grid columns. Then A22 -= L21 U12, block
-column k + 1 first. Rows of L are exchanged at the end, each once.
+The owners of block column k factor it, and broadcast L11, U11, L21 and the pivots along the grid
+rows. All ranks exchange the rows right of it along the grid columns. The owners of block row k
+solve for U12, and broadcast U12 along the grid columns. Then A22 -= L21 U12, block column k + 1
+first. Rows of L are exchanged at the end, each once.
 
-In block columns over a row of ranks a panel lies on one rank, and its pivots are LAPACK's, on any
-number of ranks. Where it is cut over several, they are those of a tournament.
+On a grid of one row each panel has one owner, and pivots are LAPACK's, on any number of ranks. If
+several ranks own a panel, a tournament chooses the pivots.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
-SMALLER = 2.0**-32  # by how much A is scaled where U overflows: more than U's elements are larger than A's, but for contrived A
+SMALLER = 2.0**-32  # scales A if U overflows: growth is smaller but for contrived A
 OVERWRITTEN = ", or U overflows: without overwrite_a a smaller multiple of A is factored then"
 
 
@@ -60,7 +60,7 @@ class LUFactorization(Factorization):
         return lu_words(m, n, shape, block)
 
     def preference(self, shape: GridShape, block: int) -> Any:
-        """Grids whose panels lie on one rank each, as their pivots are LAPACK's."""
+        """Prefer grids whose panels have one owner, as their pivots are LAPACK's."""
         return shape[0] == 1, -sum(shape), block
 
     def price(self, step: routine.StepCost) -> float:
@@ -70,7 +70,7 @@ class LUFactorization(Factorization):
         panel = step.lapack(rows + w, w, (rows + 2 * w / 3) * w * w) + step.touch(3 * (rows + w) * w)
         below = step.lapack(w, cols, w * w * cols) / pr + step.touch(4 * w * cols)
         wire = step.transfer(1, (rows + w) * w) + step.transfer(0, 2 * cols * w)
-        update = step.gemm(rows, cols, w) + READ * step.touch(rows * cols)  # all of it once a step: wide panels spare that
+        update = step.gemm(rows, cols, w) + READ * step.touch(rows * cols)  # all of A22 once a step: wide panels reduce that
         ahead = step.gemm(rows, w, w)
         # the tournament; pivots, then the rows exchanged; L11 and the next block of U; the panel
         delay = rounds * step.message(0) + 2 * step.delay(0) + 2 * step.spread(0, w * w) + step.next_arrival(1, (rows + w) * w)
@@ -85,11 +85,11 @@ class LUFactorization(Factorization):
     def factor(self, X: DistMatrix) -> np.ndarray:
         rows, cols = find_dimensions(X)
         layers = Layers.of(X, rows, cols)
-        with np.errstate(over="ignore", invalid="ignore"):  # elements of U that leave the range are a fault, which the header tells
+        with np.errstate(over="ignore", invalid="ignore"):  # the header reports overflow in U as a fault
             return FlatLU(X, rows, cols).run() if layers is None else LayeredLU(X, layers).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, int, float]:
-        """L and U in one matrix, the pivots, the first fault of U's diagonal (see lapack.fault), and its least over its largest."""
+        """Return L and U in one matrix, the pivots, U's first fault (lapack.find_fault), and U's least pivot over its largest."""
         fault, least, largest = numbers[:HEADER].tolist()
         return X, numbers[HEADER:].astype(np.int64), int(fault), find_pivot_ratio(least, largest)
 
@@ -104,10 +104,10 @@ class LUFactorization(Factorization):
         )
 
     def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
-        """Collective: of A, or of a power of 2 times A where elements of U leave the range, and A is still there."""
+        """Collective: factor A. If U overflows and A was not overwritten, factor a power of 2 times A."""
         power, (X, pivots, fault, ratio) = 1.0, self(A, plan.place, dtype, overwrite, plan.reads)
         if fault < 0 and not overwrite:
-            del X  # lest A's copies be three
+            del X  # lest there be three copies of A
             power, (X, pivots, fault, ratio) = SMALLER, self(count_workspace(A * SMALLER), plan.place, dtype, True, plan.reads)
         error = describe_fault(fault)
         if fault < 0:
@@ -119,13 +119,13 @@ LU = LUFactorization()
 
 
 def describe_fault(fault: int) -> str:
-    """A fault of U's diagonal in words."""
+    """Describe a fault of U's diagonal."""
     i = abs(fault) - 1
     return f"element ({i}, {i}) of U is {'0' if fault > 0 else 'not finite'}"
 
 
 def multiply_by_part(images: Images, A: DistMatrix, part: Part | None, x: Pair) -> Pair:
-    """Collective: A x, of an A of which this part is read, and the rest reflected; None: all of A is read."""
+    """Collective: A x, where `part` of A is read and mirrored; None: all of A is read."""
     if part is None:
         return images.multiply(A, x)
     view = A if part.lower else A.H if part.hermitian else A.T
@@ -133,12 +133,13 @@ def multiply_by_part(images: Images, A: DistMatrix, part: Part | None, x: Pair) 
 
 
 class LUPanel(Step):
-    """Panel k of L and U, as it comes along a grid row.
+    """Panel k of L and U, as a grid row receives it.
 
     L1        L11, U11 and L21, in this rank's rows
-    next      the first of this rank's columns that it has not updated
+    next      this rank's first column that is not updated yet
     header    the first fault, the least and the largest pivot, and the pivots
-    moved     the permutation of rows;  exchange: this rank's part in it
+    moved     the permutation of rows
+    exchange  this rank's part of the permutation
     """
 
     row: Panel
@@ -181,7 +182,7 @@ class FlatLU(BlockColumns):
         return np.concatenate([header, *pivots])
 
     def factor_panel(self, k: int, last: LUPanel | None) -> LUPanel:
-        """Collective: update block column k by the panel before it, factor it, and start sending L1 along the grid rows."""
+        """Collective: update block column k by the previous panel, factor it, and start sending L1 along the grid rows."""
         if last is not None:
             self.update(last, self.cols.at[k].stop)
         rows, cols = self.rows.tail[k], self.find_columns(k)
@@ -197,14 +198,14 @@ class FlatLU(BlockColumns):
         return panel
 
     def factor_locally(self, L1: Any, A1: Any, k: int) -> Any:
-        """Local: factor block column k, which this rank has whole, into L1. Gives the header."""
+        """Local: factor block column k, which this rank owns alone, into L1. Return the header."""
         first = k * self.block
         self.xp.copy(L1, A1[first:])
         pivots, fault = kernels.getrf(self.xp, L1, A1[first:])
         return self.header(k, fault, L1, first + pivots)
 
     def factor_by_tournament(self, L1: Any, A1: Any, k: int) -> Any:
-        """Collective along the grid column: the same of a block column that is cut, by a tournament."""
+        """Collective along the grid column: factor a block column of several owners by a tournament. Return the header."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
         won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.count_rows(k))
         fault, *winners = self.agree_on_rows(to_host(self.xp, won, lambda: np.array([0, *self.draw_rows(k)])), k)
@@ -219,7 +220,7 @@ class FlatLU(BlockColumns):
         return self.header(k, int(fault), factors, pivots)
 
     def header(self, k: int, fault: int, U11: Any, pivots: np.ndarray) -> Any:
-        """Local: of panel k, whose first fault is told from its own first row on."""
+        """Local: make panel k's header. `fault` counts from the panel's first row."""
         sizes = kernels.find_pivot_range(self.xp, U11)
         return self.xp.asarray(np.array([fault + np.sign(fault) * k * self.block, *sizes, *pivots], self.a.dtype))
 
@@ -244,7 +245,7 @@ class FlatLU(BlockColumns):
 
     def exchange_left(self, moved: list[Permutation]) -> None:
         """Collective along the grid column: move the rows of L's block columns, each once for all panels after it."""
-        was = np.arange(self.rows.n)  # of block column k: which row, as panel k left them, becomes row i
+        was = np.arange(self.rows.n)  # of block column k: row i is row was[i] as panel k left it
         for k in reversed(range(self.count)):
             if self.cols.rank == self.cols.owner[k]:
                 after = np.arange((k + 1) * self.block, self.rows.n)
@@ -252,12 +253,12 @@ class FlatLU(BlockColumns):
             was = moved[k].rows(self.rows.n)[was]
 
     def find_below(self, k: int) -> int:
-        """Where this rank's rows below panel k's square begin."""
+        """Find this rank's first row below panel k's square."""
         rows = self.rows.at[k]
         return min(rows.stop, rows.start + self.width(k))
 
     def agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
-        """Collective along the grid column, where results are checked: the header on which ranks act, of numbers that can be."""
+        """Collective along the grid column, if results are checked: the header on which ranks act, of valid numbers."""
         if not is_checking():
             return header
         header = settle(self.rows.comm, header, self.rows.owner[k])
@@ -265,20 +266,20 @@ class FlatLU(BlockColumns):
         return np.array([*first, *header[1:HEADER], *clip_numbers(header[HEADER:], k * self.block, self.rows.n)])
 
     def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
-        """Collective along the grid column, where results are checked: the fault and the winners of a tournament."""
+        """Collective along the grid column, if results are checked: the fault and the winners of a tournament."""
         if not is_checking():
             return won.astype(np.int64)
         won = settle(self.rows.comm, won, self.rows.owner[k])
         return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *clip_numbers(won[1:], k * self.block, self.rows.n)])
 
     def draw_rows(self, k: int) -> np.ndarray:
-        """Local: pivot rows of panel k as of random elements, for arrays without data."""
+        """Local: draw pivot rows of panel k as for random elements, for arrays without data."""
         left = np.arange(k * self.block, self.rows.n)
         sign = -1 if self.rows.rank == self.rows.owner[k] else 1
         return draw_pivot_rows(left, self.rows.find_owners(left), self.width(k), self.rows.rank, sign)
 
     def draw_header(self, k: int) -> np.ndarray:
-        """Local: the header of panel k as of random elements."""
+        """Local: draw the header of panel k as for random elements."""
         return np.array([0, 1, 1, *to_pivots(self.draw_rows(k), k * self.block)], float)
 
 
@@ -290,15 +291,15 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     m, n : int
         Rows and columns.
     grid : tuple of int
-        pr and pc, and c where there are c layers of pr x pc ranks.
+        pr and pc; with c layers of pr x pc ranks also c.
     block : int
-        Columns of a panel: of square blocks the rows, where there is one layer.
+        Columns of a panel; on one layer also the rows of a square block.
 
     Returns
     -------
     float
-        Exact for pr = 1, where blocks divide m and n; else which rows are exchanged depends on
-        A: as many as of random matrices.
+        Exact for pr = 1 if blocks divide m and n. Otherwise row exchanges depend on A; the count is
+        that of random matrices.
 
     Raises
     ------
@@ -307,11 +308,11 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
 
     Notes
     -----
-    Of an n x n matrix about n^2 / 2 (1/pr + 1/pc - 2/P) for panels of L and rows of U, and
-    3/2 n^2 / P (1 - 1/pr) for exchanges of rows, P = pr pc. Over c layers of pr x pc = P / c ranks
-    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr): panels and rows of U, other
-    layers' addends to both, rows of U for other layers, and rows of L that are brought to their
-    places.
+    An n x n matrix takes about n^2 / 2 (1/pr + 1/pc - 2/P) words for panels of L and rows of U, P =
+    pr pc. Row exchanges add 3/2 n^2 / P (1 - 1/pr). Over c layers of pr x pc = P / c ranks it takes
+    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr). In this order these are
+    panels and rows of U, other layers' addends, rows of U for other layers, and rows of L that go
+    to their places.
 
     Examples
     --------
@@ -323,8 +324,8 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     c = prod(depth)
     i = np.arange(0, min(m, n), block)
     w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // (block * c))
-    met = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # by the rows of a tournament, and its result
-    right, others = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the rows left that are not on the rank of the pivots
+    met = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # the rows of a tournament, and its result
+    right, others = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the remaining rows that the pivots' owner lacks
     met = met if pr > 1 else 0 * met
     if c > 1:
         panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w + w * w)) + (pr - 1) * w * right

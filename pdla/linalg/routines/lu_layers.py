@@ -1,11 +1,11 @@
-"""LU over layers: 2.5-D, by tournaments, with rows that stay on the ranks where they lie until the end.
+"""LU over layers: 2.5-D, by tournaments; rows keep their owners until the end.
 
-Step k, of the layer whose turn it is. Its block column k is summed over layers, and factored, and
-sent along the grid rows; which rows are pivots is told to all layers, whose ranks put theirs before
-the rows that are left. What is right of the pivot rows is summed over layers, sent along the grid
-columns, where each rank solves for rows of U, and from there to the layers in which these rows of U
-lie. What they change below is a layer's own affair: it has c steps of time for it, and does as much
-in each, while others factor. Where another layer needs an addend earlier, it does that part at
+Layer k mod c does step k. Block column k is summed over layers, factored, and sent along the grid
+rows. All layers receive the numbers of the pivot rows, and each rank moves its pivot rows before
+the remaining rows. The columns right of the pivot rows are summed over layers, and sent along the
+grid columns, where each rank solves for rows of U. The rows of U are sent to the layers that own
+their columns. Each layer subtracts its own L U from the remaining rows, an equal share in each of c
+steps, while others factor. If another layer needs an addend earlier, that share is subtracted at
 once. Rows of L go to their places at the end. Kwasniewski et al.: SC 2021.
 """
 
@@ -30,14 +30,15 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
 ALL = slice(None)
-HEADER = 3  # numbers behind each panel, before its pivot rows: the first fault (lapack.find_fault); the least and the largest pivot
+HEADER = 3  # numbers after each panel, before its pivot rows: the first fault (lapack.find_fault), the least and the largest pivot
 
 
 class RowPlaces:
-    """Where the rows of a matrix lie on the ranks of a grid column: those that are pivots first, as each rank has them.
+    """The places of a matrix's rows on the ranks of a grid column; each rank stores its pivot rows first.
 
-    places  by row, the index at which it lies;  rows: the other way round
-    pivots  by rank, how many of its rows are pivots
+    places  the index at which each row is stored
+    rows    the row at each index
+    pivots  by rank, its number of pivot rows
     """
 
     places: np.ndarray
@@ -52,21 +53,21 @@ class RowPlaces:
 
     @property
     def heights(self) -> list[int]:
-        """How many rows of each rank are left; in a dry run for any pivots at most."""
+        """The number of each rank's remaining rows; in a dry run for any pivots the most there can be."""
         if extra_deviations.get() == ANY:
             return [len(indices) for indices in self.indices]
         return [len(indices) - pivots for indices, pivots in zip(self.indices, self.pivots, strict=True)]
 
     @property
     def left(self) -> np.ndarray:
-        """The rows that this rank has left, as they lie."""
+        """The remaining rows of this rank, as stored."""
         here = self.dimension.rank
         return self.rows[self.indices[here][self.pivots[here] :]]
 
     def draw_pivot_rows(self, count: int) -> np.ndarray:
-        """So many rows of those that are left, as pivots of random elements lie.
+        """Draw `count` of the remaining rows, as pivots of random elements.
 
-        In a dry run for any pivots those of other ranks: rows that are left travel in all later
+        A dry run for any pivots draws other ranks' rows, as remaining rows are sent in all later
         panels.
         """
         left = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
@@ -74,14 +75,14 @@ class RowPlaces:
         return draw_pivot_rows(self.rows[places], self.ranks[places], count, self.dimension.rank, sign)
 
     def possible(self, rows: np.ndarray) -> np.ndarray:
-        """These rows if they are some of those that are left; else, as of a message that erred, as many of those."""
+        """Return these rows if all of them remain; otherwise a message erred: draw as many remaining rows."""
         numbers = clip_numbers(rows, 0, self.dimension.n)
         places = self.places[numbers]
         left = self.dimension.find_places(places) >= np.array(self.pivots)[self.ranks[places]]
         return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.draw_pivot_rows(len(rows))
 
     def take(self, rows: np.ndarray) -> Permutation:
-        """Make these rows the next pivots; gives the permutation of this rank's own rows."""
+        """Make these rows the next pivots; return the permutation of this rank's own rows."""
         to, was = Permutation.of_exchanges([self._exchange_next(row) for row in rows.tolist()])
         mine = self.ranks[to] == self.dimension.rank
         return Permutation(self.dimension.find_places(to[mine]), self.dimension.find_places(was[mine]))
@@ -98,9 +99,10 @@ class RowPlaces:
 
 @dataclass
 class Update:
-    """What a layer has still to subtract: of its panel k, L times U, in the block columns from `next` on.
+    """The product L U of panel k, which its layer has yet to subtract from block columns `next` on.
 
-    lower  L, of all of this rank's rows;  upper: U, in the columns after block column k
+    lower  L, in all of this rank's rows
+    upper  U, in the columns after block column k
     """
 
     k: int
@@ -109,7 +111,7 @@ class Update:
     next: int
 
 
-Known = tuple[np.ndarray, Permutation]  # of a panel: its header, and the permutation of this rank's rows
+Known = tuple[np.ndarray, Permutation]  # a panel's header, and the permutation of this rank's rows
 
 
 class LayeredLU:
@@ -132,16 +134,16 @@ class LayeredLU:
         self.rows, self.cols, self.size = layers.rows, layers.cols, min(X.shape)
         (height, width), block, rows, cols = self.a.shape, layers.cols.block, layers.rows, layers.cols
         self.count: int = -(-self.size // block)
-        self.places, self.first = RowPlaces(rows), 0  # first: of this rank's rows that are left
-        # Of L the rows that are left, with L11 and U11; and pivot rows.
+        self.places, self.first = RowPlaces(rows), 0  # first: of this rank's remaining rows
+        # Remaining rows of L, with L11 and U11; and pivot rows.
         self.row_panels: Panels = Panels(cols, self.xp, (height + block + 1) * block + HEADER, self.a.dtype)
         self.col_panels: Panels = Panels(rows, self.xp, block * width, self.a.dtype)
         self.update: Update | None = None
         self.header, self.winners = np.array([0.0, np.inf, 0]), np.zeros(self.size, np.int64)
-        self.coming: list[tuple[Pending, Any]] = []  # rows of U, and where they belong
+        self.coming: list[tuple[Pending, Any]] = []  # rows of U, and their places
         self.going: list[Pending] = []  # headers, over depth
         numbers = np.repeat(cols.mine, [cols.width[k] for k in cols.mine])
-        # By layer, which columns lie in it.
+        # By layer, this rank's columns of it.
         self.columns: list[np.ndarray] = [np.flatnonzero(numbers % layers.count == layer) for layer in range(layers.count)]
 
     def run(self) -> np.ndarray:
@@ -181,7 +183,7 @@ class LayeredLU:
             panel.release()
 
     def _start_update(self, k: int, panel: Panel, first: int) -> None:
-        """Of a panel that has come: put it in its place, and make it this layer's next update."""
+        """Store a received panel in its place, and make it this layer's next update."""
         rows = panel.blocks[0].T
         if panel.mine:
             self.xp.copy(self._view_column(k, first), rows)
@@ -191,33 +193,33 @@ class LayeredLU:
         self.update = Update(k, lower, upper, k + 1)
 
     def _count_columns(self, k: int) -> int:
-        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        """Count the columns of panel k; the last panel of a wide matrix may be narrower than its block."""
         return min(self.cols.block, self.size - k * self.cols.block)
 
     def _find_after(self, k: int) -> int:
-        """Where this rank's columns after panel k begin."""
+        """Find this rank's first column after panel k."""
         return self.cols.at[k].start + (self._count_columns(k) if self.cols.rank == self.cols.owner[k] else 0)
 
     def _view_column(self, k: int, first: int | None = None) -> Any:
-        """Panel k, of rows from `first` on; by default of those that are left."""
+        """View panel k, from row `first` on; by default its remaining rows."""
         j = self.cols.at[k].start
         return self.a[self.first if first is None else first :, j : j + self._count_columns(k)]
 
     def _find_due(self, k: int) -> int:
-        """The block column up to which this layer's update is to have come in step k: it is done when its turn comes again."""
+        """Find the block column up to which this layer must update in step k, to finish before its next turn."""
         if self.update is None:
             return 0
         steps = self.update.k + self.layers.count + 1 - k
         return self.update.next - (self.update.next - self.cols.count) // steps
 
     def _continue_update(self, end: int) -> None:
-        """Go on with the update up to this block column."""
+        """Continue the update up to this block column."""
         if self.update is not None and end > self.update.next:
             self._subtract(slice(self.first, None), end)
             self.update.next = end
 
     def _subtract(self, rows: slice, end: int) -> None:
-        """Bring some rows up to date in the block columns up to this one."""
+        """Update some rows in the block columns up to this one."""
         u = self.update
         if u is None:
             return
@@ -227,24 +229,24 @@ class LayeredLU:
             multiply(self.xp, u.lower[rows], u.upper[:, lo - begin : hi - begin], x, -1, 1)
 
     def _update_and_send(self, k: int) -> None:
-        """Bring block column k up to date, and give what this layer adds to it."""
+        """Update block column k, and send this layer's addend to it."""
         self._continue_update(k + 1)
         if k < self.count and self.cols.rank == self.cols.owner[k]:
             self._send_addend(self._view_column(k), k, self.layers.list_earlier(k))
 
     def _send_addend(self, x: Any, k: int, layers: list[int]) -> None:
-        """Start sending x to the layer of panel k, if this is one of the layers that do."""
+        """Start sending x to the layer of panel k, if this layer is one of `layers`."""
         if x.size and self.layers.number in layers:
             self.layers.send_addend(x, k)
 
     def _add_addends(self, x: Any, layers: list[int]) -> None:
-        """Add to x what these layers have there."""
+        """Add these layers' addends to x."""
         if x.size:
             for addend, _ in self.layers.receive_addends(x, layers):
                 self.xp.add(x, addend)
 
     def _factor_panel(self, k: int) -> tuple[Panel, Known | None]:
-        """Collective: factor block column k, start sending it along the grid rows, its header over depth. None: it is to come."""
+        """Collective: factor block column k; start sending it along the grid rows, its header over depth. None: no header yet."""
         w, height = self._count_columns(k), len(self.a) - self.first
         panel = self.row_panels.take(k, (slice(0, w), height), (slice(0, w), w), header=HEADER + w)
         if not panel.mine:
@@ -271,21 +273,21 @@ class LayeredLU:
         return panel, (self._agree_on_header(header, k), moves)
 
     def _draw_rows(self, k: int) -> np.ndarray:
-        """Local: a fault and pivot rows as of random elements, for arrays without data."""
+        """Local: draw a fault and pivot rows as for random elements, for arrays without data."""
         return np.array([0.0, *self.places.draw_pivot_rows(self._count_columns(k))])
 
     def _make_possible(self, won: np.ndarray) -> np.ndarray:
-        """Local: a fault and pivot rows that can be, where results are checked."""
+        """Local: a valid fault and valid pivot rows, if results are checked."""
         if not is_checking():
             return won
         return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
 
     def _agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
-        """Collective over all layers, where results are checked: the header on which all ranks act."""
+        """Collective over all layers, if results are checked: the header on which all ranks act."""
         return settle(self.layers.everyone, header, self.layers.find_root(k))
 
     def _receive_header(self, k: int, panel: Panel | None) -> Known:
-        """Collective: the header of panel k, in its layer from along the grid row, in others from that layer; take its rows."""
+        """Collective: receive panel k's header, along the grid row or from the panel's layer, and take its pivot rows."""
         w, comm = self._count_columns(k), self.layers.comm
         message = buffer(self.xp, (HEADER + w,), self.a.dtype) if panel is None else panel.wait().header
         coming = comm.bcast(message, k % self.layers.count)
@@ -296,11 +298,11 @@ class LayeredLU:
         return header, self.places.take(header[HEADER:].astype(np.int64))
 
     def _draw_header(self, k: int) -> np.ndarray:
-        """Local: a header as of random elements."""
+        """Local: draw a header as for random elements."""
         return np.array([0.0, 1.0, 1.0, *self.places.draw_pivot_rows(self._count_columns(k))])
 
     def _move_pivots(self, to: np.ndarray, was: np.ndarray) -> int:
-        """Put the new pivot rows before those that are left; gives where they begin."""
+        """Move the new pivot rows before the remaining rows; return the first one's index."""
         for x in (self.a, *([] if self.update is None else [self.update.lower])):
             if len(to):
                 self.xp.put(x, to, ALL, self.xp.take(x, was, ALL))
@@ -308,11 +310,12 @@ class LayeredLU:
         return first
 
     def _solve_upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
-        """Rows of U, in the columns after panel k, on all ranks of the grid column; and for other layers those of their columns.
+        """Solve for rows of U, after panel k, on all ranks of the grid column; send other layers the rows of their columns.
 
-        mine: what the layer has of this rank's pivot rows;  ranks: which have the pivot rows, each
+        mine   the layer's addend to this rank's pivot rows
+        ranks  each pivot row's owner
         """
-        self._add_addends(mine, self.layers.list_others(k))  # all, as what no layer has changed yet lies in one of them
+        self._add_addends(mine, self.layers.list_others(k))  # of all, as one of them has the elements that no layer has changed yet
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
         panel = self.col_panels.take(k, (slice(0, len(ranks)), mine.shape[1]), writes=len(mine) > 0)
         self.xp.copy(panel.blocks[0][ends[self.rows.rank] : ends[self.rows.rank + 1]], mine)
@@ -330,7 +333,7 @@ class LayeredLU:
                 self.layers.send(piece, layer)
 
     def _send_rows(self, k: int, mine: Any) -> None:
-        """In another layer than panel k's: give what this one has of the pivot rows, and await rows of U in its own columns."""
+        """In a layer other than panel k's: send the addend to the pivot rows, and start receiving rows of U in its own columns."""
         self._send_addend(mine, k, self.layers.list_others(k))
         columns = self._find_columns(self.layers.number, k)
         if self.rows.rank == self.rows.owner[k] and len(columns):
@@ -338,17 +341,17 @@ class LayeredLU:
             self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._view_row(k, columns)))
 
     def _find_columns(self, layer: int, k: int) -> np.ndarray:
-        """Of this rank's columns those after panel k that lie in a layer."""
+        """Find this rank's columns after panel k that belong to a layer."""
         columns = self.columns[layer]
         return columns[np.searchsorted(columns, self._find_after(k)) :]
 
     def _view_row(self, k: int, columns: np.ndarray) -> Any:
-        """Block row k of the matrix, in this layer's last columns."""
+        """View block row k of the matrix, in this layer's last columns."""
         i = self.rows.at[k].start
         return self.stored[i : i + self._count_columns(k), self.stored.shape[1] - len(columns) :]
 
     def _finish(self, rows: np.ndarray) -> None:
-        """Collective along the grid column: bring rows of L to their places, in this order; and await rows of U."""
+        """Collective along the grid column: move rows of L to their places, in this order, and receive rows of U."""
         for k, here, there in self.layers.list_panels():
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
@@ -358,7 +361,7 @@ class LayeredLU:
         self._receive_upper()
 
     def _receive_upper(self) -> None:
-        """Await the rows of U that are on their way, here and to other layers."""
+        """Wait for rows of U under way, to this layer and to others."""
         for pending, place in self.coming:
             self.xp.copy(place, pending.wait())
         self.coming.clear()

@@ -1,4 +1,4 @@
-"""What a product with a square matrix costs as a part of a composite routine. `matmul` computes it, by a plan of its own."""
+"""The cost of a product with a square matrix, as a part of a composite routine. `matmul` computes it, by a plan of its own."""
 
 from __future__ import annotations
 

@@ -5,12 +5,11 @@ Step k, with block k of the diagonal as A11:
       A11 A12             R11 R12
       A21 A22  = Q_k  x    .  A22     Q_k = I - V T V^H, of which V1 is unit lower triangular
 
-The grid column that has block column k factors it, and broadcasts V and T along the grid rows. The
-others replace their columns by Q_k^H times these, block column k + 1 first: C -= V T^H V^H C, where
-V^H C is summed along the grid column. R stays on and above the diagonal, V below it.
+The owners of block column k factor it, and broadcast V and T along the grid rows. All ranks
+multiply their columns by Q_k^H, block column k + 1 first: C -= V T^H V^H C, where V^H C is summed
+along the grid column. R is stored on and above the diagonal, V below it.
 
-Where a panel is cut over a grid column it is factored by a tree, and V is reconstructed
-(panels/reflectors.py).
+If several ranks own a panel, a tree factors it, and V is reconstructed (panels/reflectors.py).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class QRFactorization(Factorization):
         return qr_words(m, n, shape, block)
 
     def preference(self, shape: GridShape, block: int) -> Any:
-        """Grids whose panels lie on one rank each, as sums are few then."""
+        """Prefer grids whose panels have one owner, as sums are few then."""
         return shape[0] == 1, block
 
     def price(self, step: routine.StepCost) -> float:
@@ -84,12 +83,12 @@ class QRFactorization(Factorization):
             return FlatQR(X, *find_dimensions(X)).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> tuple[DistMatrix, np.ndarray, float, float]:
-        """R and reflections in one matrix, tau, and the least and the largest of R's diagonal."""
+        """Return R and reflections in one matrix, tau, and the least and the largest of R's diagonal."""
         (least, largest), tau = numbers[:HEADER].tolist(), numbers[HEADER:].view(complex)
         return X, (tau if X.dtype.kind == "c" else tau.real).astype(X.dtype), least, largest
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
-        """A x is Q (R x)."""
+        """Claim: A x = Q (R x)."""
         (m, n), k = A.shape, min(A.shape)
         return Claim(
             n, 8 * (m + n), partial(images.multiply, A),
@@ -102,7 +101,7 @@ QR = QRFactorization()
 
 
 class Forming(routine.Routine):
-    """Q of reflections as a matrix: m x n, as many columns as there are reflections."""
+    """Form Q of n reflections as an m x n matrix."""
 
     name, what = "form_q", "Q"
     about = "form Q of reflections"
@@ -114,7 +113,7 @@ class Forming(routine.Routine):
         return m * n**2 - n**3 / 3
 
     def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
-        """Panels as they travel in QR, V^H V along one grid column, and V^H C along all."""
+        """Count panels as in QR, V^H V along one grid column, and V^H C along all."""
         (pr, pc), i = shape, np.arange(0, n, block)
         w = np.minimum(block, n - i)
         panels = (pc - 1) * ((m - i) * w + pr * (w * w + HEADER))
@@ -135,9 +134,9 @@ FORMING = Forming()
 
 
 class QRPanel(Step):
-    """Panel k, as it comes along a grid row: V, in this rank's rows, and T.
+    """Panel k, as a grid row receives it: V, in this rank's rows, and T.
 
-    next  the first of this rank's columns that it has not updated
+    next  this rank's first column that is not updated yet
     """
 
     row: Panel
@@ -155,13 +154,13 @@ class Reflectors(BlockColumns):
     """One rank's part of a matrix whose columns are panels of reflections."""
 
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
-        if rows.comm is cols.comm is None:  # all of it is here: one block
+        if rows.comm is cols.comm is None:  # one rank has all of X: one block
             rows, cols = Dimension(rows.n, WIDTH), Dimension(cols.n, WIDTH)
         super().__init__(X, rows, cols)
         self.row_panels: Panels = Panels(cols, self.xp, (len(self.a) + self.block) * self.block + HEADER, self.a.dtype)
 
     def take(self, k: int, next: int = 0) -> QRPanel:
-        """Local: panel k in the next slot."""
+        """Local: take the next slot for panel k."""
         rows, w = self.rows.tail[k], self.width(k)
         return QRPanel(k, self.row_panels.take(k, (slice(0, w), rows.stop - rows.start), header=w * w + HEADER), next)
 
@@ -183,7 +182,7 @@ class FlatQR(Reflectors):
         return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
 
     def factor_panel(self, k: int, last: QRPanel | None) -> QRPanel:
-        """Collective: update block column k by the panel before it, factor it, and start sending V and T along the grid rows."""
+        """Collective: update block column k by the previous panel, factor it, and start sending V and T along the grid rows."""
         if last is not None:
             self.update(last, self.cols.at[k].stop)
         rows, cols = self.rows.tail[k], self.find_columns(k)
@@ -215,7 +214,7 @@ class FlatQR(Reflectors):
 class Product(Reflectors):
     """Q C or Q^H C, in place of C, whose rows are cut as those of the reflections are.
 
-    lower  how many rows of X are above the first reflection's first one; then X's rows are not cut, and C has not these rows
+    lower  the number of X's rows above the first reflection; if it is not 0, X's rows are not cut, and C lacks these rows
     """
 
     def __init__(self, X: DistMatrix, tau: np.ndarray, lower: int = 0) -> None:
@@ -224,7 +223,7 @@ class Product(Reflectors):
         self.tau, self.a = tau, self.a[lower:]
 
     def run(self, c: Any, adjoint: bool, lower: bool = False) -> None:
-        """Collective along the grid rows and columns. lower: C's columns are dealt as panels are, with zeros above the diagonal."""
+        """Collective along the grid rows and columns. lower: C's columns are cut as panels are, with zeros above the diagonal."""
         steps = range(self.count) if adjoint else range(self.count)[::-1]
         with self.row_panels:
             for panel in look_ahead(steps, self.send_panel):
@@ -249,9 +248,9 @@ class Product(Reflectors):
 
 
 def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, lower: int = 0) -> Pair:
-    """Collective: Q, or Q^H, times k rows that every rank has, whole on every rank. lower: see `Product`.
+    """Collective: Q, or Q^H, times k rows that every rank has; the product is on every rank. lower: see `Product`.
 
-    No element is larger than a column's norm.
+    Sizes are column norms, which bound all elements.
     """
     xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
     x, sizes = map(xp.host, pair)
@@ -281,7 +280,7 @@ def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     Returns
     -------
     float
-        Exact where blocks divide m and n.
+        Exact if blocks divide m and n.
 
     Raises
     ------
@@ -290,9 +289,8 @@ def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
 
     Notes
     -----
-    Of an n x n matrix about n^2 / 2 (1/pr - 1/P) for panels, and n^2 / P (pr - 1) for sums along
-    grid columns, P = pr pc. The tree of a panel that is cut adds 4 (pr - 1) w^2 for each panel of w
-    columns.
+    An n x n matrix takes about n^2 / 2 (1/pr - 1/P) words for panels, P = pr pc. Sums along grid
+    columns take n^2 / P (pr - 1). If pr > 1, trees add 4 (pr - 1) w^2 for each panel of w columns.
 
     Examples
     --------

@@ -5,9 +5,9 @@ Step k, with diagonal block k as A11, block column k below as A21, and all behin
     A11  .      L11  .      D11  .      L11^H L21^H
     A21 A22  =  L21 L22  x   .  D22  x   .    L22^H
 
-The owner of A11 factors it, and broadcasts L11, or what else panels are solved by, along its grid
-column. There L21 = A21 L11^-H D11^-1, which goes along the grid rows. The rows of L21 D11 that face a
-rank's columns come to it along its grid column. Then A22 -= L21 D11 L21^H, block column k + 1 first.
+The owner of A11 factors it, and broadcasts L11, or its inverse, along its grid column. The ranks there solve L21 = A21 L11^-H
+D11^-1, and broadcast L21 along the grid rows. Each rank receives the rows of L21 D11 that face its columns along its grid column.
+Then A22 -= L21 D11 L21^H, block column k + 1 first.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 
-HEADER = 4  # numbers behind each panel: LAPACK's info; a number that the panel is solved by; the least and the largest pivot
+HEADER = 4  # numbers after each panel: LAPACK's info, a number for the panel's solution, the least and the largest pivot
 NONE = np.array([0.0, 0, np.inf, 0])  # the header of no panels
 NONE.setflags(write=False)
 
 
 class HermitianFactorization(Factorization):
-    """A factorization of the lower triangle of a Hermitian matrix: what all of them cost."""
+    """A factorization of the lower triangle of a Hermitian matrix, with the cost that all of these share."""
 
     def multiplications(self, m: int, n: int) -> float:
         return min(m, n) ** 3 / 6
 
     def preference(self, shape: GridShape, block: int) -> Any:
-        """Most nearly square grids, on which the fewest words travel; then of most grid rows: all ranks of a panel work on it."""
+        """Prefer nearly square grids, which send the fewest words; then more grid rows, as all owners of a panel work on it."""
         return -sum(shape), block, shape[0]
 
     def price(self, step: routine.StepCost) -> float:
         w, rows, cols, (pr, pc, *_) = step.width, step.rows, step.cols, step.shape
         alone = step.lapack(w, w, w**3 / 3) * (1 if step.last else 2)
         wire = step.transfer(0, w * w / pc) + step.transfer(1, rows * w) + step.transfer(0, cols * w)
-        facing = pr // gcd(pr, pc)  # grid rows that have what faces a grid column, each of which broadcasts its part
+        facing = pr // gcd(pr, pc)  # grid rows whose rows face a grid column, each of which broadcasts its part
         corner = step.next_arrival(0, w * w) * (0 if step.last else 2) + (facing - 1) * step.message(0, w * w)
         along = step.next_arrival(1, rows * w)
-        if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before they go along the rows
+        if step.layers > 1:  # panels of one block go from layer to layer in a grid column, before the broadcast along the rows
             wire += (step.layers - 1) * step.addend((rows + w) * w) / pc
             along = step.addend((rows + w) * w) + (along + step.transfer(0, cols * w)) / step.layers
         rest = step.gemm(rows, (cols + min(cols, LEAF)) // 2, w) + step.touch(2 * cols * w) + step.calls((rows + cols) // w)
@@ -73,8 +73,8 @@ class LPanel(Step):
     """Panel k of L, as one rank reads it.
 
     row     from the grid row: L21 in this rank's rows, and the header
-    col     from the grid column: conj(L21 D11) facing this rank's columns, what panels are solved by, and the header
-    faces   the first block column whose conj(L21 D11) has not been asked for
+    col     from the grid column: conj(L21 D11) facing this rank's columns, L11 or its inverse, and the header
+    faces   the first block column whose conj(L21 D11) is not sent yet
     """
 
     row: Panel
@@ -93,7 +93,7 @@ class LPanel(Step):
     def wait(self) -> None:
         super().wait()
         self.header = self.row.read_header(self.unknown)
-        self.stop = bool(self.header[0]) and not is_checking()  # a header that erred must not part the ranks of a checked call
+        self.stop = bool(self.header[0]) and not is_checking()  # a wrong header must not separate the ranks of a checked call
 
 
 class RightLooking(ABC):
@@ -107,14 +107,15 @@ class RightLooking(ABC):
     found: np.ndarray
 
     def count_more(self, w: int) -> int:
-        """How many numbers of a panel of w columns follow its header, and are known to all ranks."""
+        """Count the numbers of a panel of w columns that follow its header, and that all ranks receive."""
         return 0
 
     @abstractmethod
     def factor_block(self, A11: Any, L1: Any) -> list[float]:
-        """Local: factor a diagonal block in place. Gives its header, info counted from the block's first row, and more numbers.
+        """Local: factor a diagonal block in place. Return its header, and more numbers.
 
-        L1: where what its panel is solved by goes; empty where there is no panel
+        The header's info counts from the block's first row.
+        L1: receives L11, or its inverse, for the panel's solution; empty if there is no panel
         """
 
     @abstractmethod
@@ -136,13 +137,13 @@ class RightLooking(ABC):
         self.counts, self.facing = find_or_make(L.grid, (RightLooking, L.shape, L.layout), lambda: (self.count_columns(), {}))
 
     def count_columns(self) -> np.ndarray:
-        """How many of this rank's columns lie in or before the block of each of its rows."""
+        """Count, for each of this rank's rows, its columns in or before the row's block."""
         ends = [self.cols.tail[k + 1].start for k in self.rows.mine]
         return np.repeat(np.array(ends, np.int64), [self.rows.width[k] for k in self.rows.mine])
 
     def run(self) -> np.ndarray:
-        """Collective: the header of all panels, and what more numbers they have."""
-        self.found = np.zeros(sum(map(self.count_more, self.cols.width)))  # zeros from a panel that fails on
+        """Collective: factor all panels; return their common header, and their further numbers."""
+        self.found = np.zeros(sum(map(self.count_more, self.cols.width)))  # zeros from a failed panel on
         with self.row_panels, self.col_panels:
             header = self.factor() if self.layers is None else self.factor_layers(self.layers)
         if not header[0]:
@@ -150,7 +151,7 @@ class RightLooking(ABC):
         return np.concatenate([header, self.found]) if self.layers is None else self.layers.write_back(header)
 
     def factor(self) -> np.ndarray:
-        """Collective: all panels, one after another."""
+        """Collective: factor all panels in turn."""
         header = NONE
         for panel in look_ahead(range(self.cols.count), self.factor_panel):
             header = panel.header[:HEADER]
@@ -162,7 +163,7 @@ class RightLooking(ABC):
         return header
 
     def factor_panel(self, k: int, last: LPanel | None) -> LPanel:
-        """Collective: update block column k by the panel before it, L10 and L20, and factor it, the diagonal block first."""
+        """Collective: update block column k by the previous panel, L10 and L20, and factor it, the diagonal block first."""
         if last is not None:
             # A11 -= L10 D00 L10^H
             self.send_faces(last, k + 1).wait()
@@ -178,9 +179,9 @@ class RightLooking(ABC):
         return panel
 
     def factor_diagonal(self, k: int, before: np.ndarray) -> LPanel:
-        """Collective: factor A11, and start sending along its grid column what A21 is solved by.
+        """Collective: factor A11, and start sending L11, or its inverse, along the grid column.
 
-        before: the header of the panels before this one, which stands where one of them has failed
+        before: the header of the previous panels, which is kept if one of them failed
         """
         w, numbers = self.cols.width[k], HEADER + self.count_more(self.cols.width[k])
         under = slice(0, w if k + 1 < self.cols.count else 0)
@@ -211,7 +212,7 @@ class RightLooking(ABC):
             self.xp.copy(A21, L21)
 
     def send_faces(self, panel: LPanel, end: int) -> Panel:
-        """Collective: start sending conj(L21 D11) up to block column `end` along the grid columns, from who has its rows."""
+        """Collective: the owners of conj(L21 D11) start sending it, up to block column `end`, along the grid columns."""
         first, panel.faces = panel.faces, max(end, panel.faces)
         if first >= end:
             return panel.col
@@ -225,7 +226,7 @@ class RightLooking(ABC):
         return panel.col
 
     def find_faces(self, k: int, first: int, end: int) -> tuple[dict[int, list[slice]], list[tuple[slice, slice]]]:
-        """Local: for block columns `first` to `end` the rows from each rank of the grid column, and the copies made here."""
+        """Local: for block columns `first` to `end` find the rows that each rank of the column sends, and own copies."""
         parts: dict[int, list[slice]] = {}
         copies, begin = [], self.cols.tail[k + 1].start
         for block in self.cols.list_after(first - 1):
@@ -233,7 +234,7 @@ class RightLooking(ABC):
                 owner, cols = self.rows.owner[block], self.cols.at[block]
                 start, pieces = cols.start - begin, parts.setdefault(owner, [])
                 if pieces and pieces[-1].stop == start:
-                    start = pieces.pop().start  # what is in one piece need not be packed
+                    start = pieces.pop().start  # one contiguous piece need not be packed
                 pieces.append(slice(start, cols.stop - begin))
                 if self.rows.rank == owner:
                     copies.append((cols, self.rows.at[block]))
@@ -245,17 +246,17 @@ class RightLooking(ABC):
             multiply(self.xp, panel.L21_rows(rows), panel.L21_cols(cols).T, self.a[rows, cols], -1, 1)
 
     def update_trailing(self, panel: LPanel, first: int) -> None:
-        """Local but for a wait: A22 -= L21 D11 L21^H from block column `first` on, as far as each row reaches."""
+        """Local but for a wait: A22 -= L21 D11 L21^H from block column `first` on, up to the diagonal."""
         panel.col.wait()
         rows, cols = self.rows.tail[first], self.cols.tail[first]
         L21_rows, L21_cols, counts = panel.L21_rows(rows), panel.L21_cols(cols), self.counts[rows] - cols.start
         multiply_below(self.xp, L21_rows, L21_cols, self.a[rows, cols], counts, -1, beta=1, leaf=self.rows.block)
 
     def factor_layers(self, layers: Layers) -> np.ndarray:
-        """Collective: this layer's panels.
+        """Collective: factor this layer's panels.
 
-        Block columns that other layers wait for are updated first, those on the panel's own ranks
-        before the others; this layer's other columns last.
+        Block columns that other layers wait for are updated first, starting with the panel owners';
+        this layer's other columns are last.
         """
         header, count = NONE, self.cols.count
         for k in layers.steps:
@@ -284,17 +285,17 @@ class RightLooking(ABC):
         return header
 
     def send_addends(self, layers: Layers, panel: LPanel, blocks: range, header: np.ndarray) -> None:
-        """Local: update block columns by a panel, and start sending them to the layers that wait for them."""
+        """Local: update block columns by a panel, and start sending the addends to the layers that wait for them."""
         for k in range(blocks.start, layers.count_steps(blocks.stop, header)):
             if self.cols.rank == self.cols.owner[k]:
                 self.update(panel, self.rows.tail[k], self.cols.at[k])
                 layers.send_addend(self.view_addend(k), k, header)
 
     def view_addend(self, k: int) -> Any:
-        """A layer's addend to panel k."""
+        """View a layer's addend to panel k."""
         return self.a[self.rows.tail[k], self.cols.at[k]]
 
     def clear_upper(self) -> None:
-        """Local: write zeros above the diagonal; in the blocks on it they are already."""
+        """Local: write zeros above the diagonal blocks; within these, zeros are there already."""
         for k in self.rows.mine:
             self.xp.scale(self.a[self.rows.at[k], self.cols.tail[k + 1]], 0)

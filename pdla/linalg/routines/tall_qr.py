@@ -1,8 +1,8 @@
-"""QR of a tall matrix, A = Q R, whose rows are cut over all ranks: R, which is small, is on every rank.
+"""QR of a tall matrix, A = Q R, whose rows are cut over all ranks. R is small, and on every rank.
 
-CholeskyQR2 (Yamamoto et al., ETNA 44 (2015)): G = A^H A, summed over the ranks; G = L L^H, R = L^H, Q = A R^-1; and once more
-with Q in place of A where A is not well-conditioned. If R says that G has lost A's digits, a tree of Householder
-factorizations (Demmel et al., SIAM J. Sci. Comput. 34 (2012)) takes its place, which is right for every A.
+CholeskyQR2 (Yamamoto et al., ETNA 44 (2015)): G = A^H A, summed over the ranks; G = L L^H, R = L^H, Q = A R^-1. If A is not
+well-conditioned, the same once more with Q in place of A. If R is so ill-conditioned that G has lost A's digits, a tree of
+Householder factorizations (Demmel et al., SIAM J. Sci. Comput. 34 (2012)) factors A instead; it is backward stable for every A.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 
-TALL, WIDEST = 8, 2048  # rows of a tall matrix for each column, at least; columns, at most, as each rank has R
+TALL, WIDEST = 8, 2048  # least rows of a tall matrix for each column; most columns, as each rank has R
 ORTHOGONAL = 1.1  # mean condition of R up to which Q needs no second pass
-LOST = 0.1  # of the condition at which G has no digit of A's least singular value
+LOST = 0.1  # times the condition at which G has no digit of A's least singular value
 
 
 class TallQR(Routine):
@@ -56,12 +56,12 @@ class TallQR(Routine):
         rows, half = ceil(step.task.m / ranks), n // 2
         gram = step.gemm(n, (n + 1) // 2, rows) + 2 * step.lapack(n, n, n**3 / 3)
         divide = step.gemm(rows, half, half) + step.gemm(rows, n - half, n)
-        # G is summed, and L's condition, in steps to ranks twice as far each
+        # G is summed, and L's condition, in rounds of doubling distance
         sums = step.message(0, 2 * n * n * (1 - 1 / ranks)) + 4 * ceil(log2(ranks)) * step.message(0)
         return 2 * (gram + divide + sums)
 
     def keeps_layout(self, A: Any) -> bool:
-        """Where rows are cut over all ranks of A's grid, and columns are not cut."""
+        """Whether rows are cut over all ranks of A's grid, and columns are not cut."""
         rows, cols = (effective(cuts, A.grid.sizes) for cuts in (A.layout.rows, A.layout.cols))
         ranks = prod(A.grid.sizes[cut.axis] for cut in rows)
         return not cols and not A.layout.partial and not A.transposed and not A.conjugated and ranks == A.grid.size
@@ -70,13 +70,13 @@ class TallQR(Routine):
         return self.list_blockings(A.shape[0], A.grid.size)[0]
 
     def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
-        """Rows over all ranks, a block each."""
+        """List one blocking: one block of rows for each rank."""
         return (((ranks, 1), max(1, ceil(m / ranks))),)
 
     def factor(self, A: DistMatrix, place: Place, dtype: np.dtype) -> tuple[DistMatrix, DistMatrix | None, DistMatrix]:
-        """Collective: X, L^-1 and R of A = Q R, Q = X L^-H, or Q = X where there is no L.
+        """Collective: X, L^-1 and R of A = Q R, with Q = X L^-H, or Q = X if L^-1 is None.
 
-        X lies as A is worked on, and may be A; L^-1 and R are on every rank of its grid.
+        X is in the layout of the algorithm, and may be A. L^-1 and R are on every rank of X's grid.
         """
         comm = A.grid.comm
         with collective_section(comm, "a QR factorization"), within(find_workspace() or Workspace()):
@@ -98,12 +98,12 @@ TALL_QR = TallQR()
 
 
 def is_tall(m: int, n: int) -> bool:
-    """Whether a QR factorization of an m x n matrix is TallQR's."""
+    """Whether TallQR factors an m x n matrix."""
     return 0 < n <= WIDEST and m >= TALL * n
 
 
 def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
-    """Collective: of this rank's rows x those of X, L^-1 and R; X, in place of Q = X L^-H, has no L where it comes from a tree."""
+    """Collective: from this rank's rows x of A, its rows of X, and L^-1 and R. A tree returns X = Q, without L^-1."""
     n, most = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
     # R1 = chol(A^H A), Q1 = A R1^-1
     L, inverse, condition = _factor_gram(xp, x, comm)
@@ -120,7 +120,7 @@ def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
 
 
 def _factor_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:
-    """Collective: L of x^H x = L L^H, of all ranks' rows x; L^-1; and L's mean condition, infinite where there is no L."""
+    """Collective: L of x^H x = L L^H, summed over all ranks' rows x; L^-1; and L's mean condition, infinite if there is no L."""
     n = x.shape[1]
     G, inverse = buffer(xp, (n, n), x.dtype), buffer(xp, (n, n), x.dtype)
     if x.dtype.kind != "c" and xp.can_square(x.T, G):
@@ -139,7 +139,7 @@ def _factor_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, 
 
 
 def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
-    """Local: x L^-H, by the inverse where that loses no digits."""
+    """Local: x L^-H, by the inverse if L is well-conditioned."""
     Q = xp.empty(x.shape, x.dtype)
     if condition <= kernels.MAX_CONDITION:
         kernels.multiply_by_inverse(xp, x, inverse, Q)
@@ -150,7 +150,7 @@ def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
 
 
 def _factor_tree(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
-    """Collective: the same by a tree of Householder factorizations."""
+    """Collective: Q and R of all ranks' rows x, by a tree of Householder factorizations."""
     n, Q = x.shape[1], xp.empty(x.shape, x.dtype)
     alone = Dimension(len(x), max(1, len(x)))
     rows = alone if comm is None else Dimension(len(x), max(1, len(x)), comm.size, comm.rank, comm)

@@ -5,9 +5,9 @@ Step k of a lower triangle, with diagonal block k as T11, and all that is solved
     T11  .      X1     B1
     T21 T22  x  X2  =  B2
 
-Many columns: T's panels go along the grid rows, the next one while this one is used, and blocks of
-X along the grid columns (right-looking). Few columns: T stays, addends of B's blocks are summed
-along the grid rows instead. A transpose is a view, whose grid rows are T's grid columns.
+Many columns: T's panels are broadcast along the grid rows, each during the step before, and blocks
+of X along the grid columns (right-looking). Few columns: T is not sent; addends of B's blocks are
+summed along the grid rows. A transpose is a view, whose grid rows are T's grid columns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from pdla.matrix.create import eye
 from pdla.matrix.redistribute import local_shape, sum_partials
 
 ALL = slice(None)
-FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
+FEW = 32  # columns of right-hand sides up to which sums are sent, not the triangle
 
 
 class TriangularSystem(Routine):
@@ -87,7 +87,7 @@ class TriangularSystem(Routine):
             wire, rest = step.transfer(0, w * cols) + step.transfer(1, w * cols / pr), step.gemm(rows, cols, w)
             return step.seconds(solved, rest, 0.0, 0.0, wire, step.delay(0) + step.delay(1))
         wire = step.transfer(1, (rows + w / pr) * w) + step.transfer(0, cols * w)
-        # of what is done alone a rank does its part each pr-th step, where a factorization's does it each pc-th
+        # a rank solves in each pr-th step; in a factorization it works alone in each pc-th
         busy = step.gemm(rows, cols, w) + step.touch((rows + w) * w) + solved / pr - solved / pc
         ahead = step.gemm(min(rows, w), cols, w)
         delay = max(step.next_arrival(0, cols * w), step.next_arrival(1, (rows + w / pr) * w))
@@ -97,7 +97,7 @@ class TriangularSystem(Routine):
         return super().draw(n, grid, layout, dtype) + eye(n, grid, layout, dtype=dtype) * n
 
     def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
-        """Local: A itself, of which the plan says what is read."""
+        """Local: A is its own factor; the plan says which part is read."""
         assert plan.reads is not None
         return Factors(A, ((False, plan.reads),))
 
@@ -106,21 +106,21 @@ TRIANGULAR = TriangularSystem()
 
 
 def count_columns(B: Any) -> int:
-    """The columns of a right-hand side, a matrix or a vector."""
+    """Count the columns of a right-hand side, a matrix or a vector."""
     return B.shape[1] if len(B.shape) > 1 else 1
 
 
 def to_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
-    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy at this place; None: the cheapest."""
+    """Collective: A itself, if it is in square blocks and of this dtype; else a copy in `place`, by default the cheapest."""
     if is_in_square_blocks(A) and A.dtype == dtype:
         return A
     return make_working_copy(A, *(place or choose_place(TRIANGULAR, A, None, dtype)), dtype)
 
 
 def check_diagonal(T: DistMatrix) -> float:
-    """Collective: the least over the largest absolute value of T's diagonal, 1 without data, NaN if that is infinite.
+    """Collective: the quotient of the least and the largest absolute value of T's diagonal; 1 without data, NaN if one is infinite.
 
-    LinAlgError, on every rank, where it has a zero.
+    LinAlgError, on every rank, if the diagonal has a zero.
     """
     comm, n = T.grid.comm, T.shape[0]
     with collective_section(comm, "a diagonal"):
@@ -139,14 +139,14 @@ def check_diagonal(T: DistMatrix) -> float:
 
 
 def lay_out(T: DistMatrix, few: bool) -> Layout:
-    """Local: how B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
+    """Local: the layout of B for substitution. All ranks of a grid row have few columns, and sum their addends of X."""
     return Layout.trust(T.layout.rows, () if few else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
 
 
 def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagonal: bool = False) -> DistMatrix:
-    """Collective: X of T X = B in place of B, which lies as `lay_out` says; T in square blocks, with no zero on its diagonal.
+    """Collective: X of T X = B in place of B, in the layout of `lay_out`; T in square blocks, without zeros on its diagonal.
 
-    at_diagonal: of few columns, block k of B is on the owner of T's diagonal block k alone, and 0 elsewhere; so is X then
+    at_diagonal: for few columns; block k of B, and of X, is on the owner of T's diagonal block k, and 0 elsewhere
     """
     steps = Substitution(T, X, lower, unit)
     if X.shape[1] > FEW:
@@ -158,9 +158,9 @@ def substitute(T: DistMatrix, X: DistMatrix, lower: bool, unit: bool, at_diagona
 
 
 def place_on_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
-    """Local: few columns b on the owners of T's diagonal blocks, 0 elsewhere.
+    """Local: place few columns b on the owners of T's diagonal blocks, and 0 elsewhere.
 
-    All ranks have b whole; or it was worked on in T or T^H, of which block k of the diagonal is on the same rank.
+    All ranks have all of b; or b is in the layout of T or T^H, whose diagonal blocks have the same owners.
     """
     if isinstance(b, DistMatrix) and b.layout.rows == T.layout.rows:
         return b
@@ -175,7 +175,7 @@ def place_on_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
 
 
 def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
-    """Collective: X, of few columns, whole on every rank, from the owners of T's diagonal blocks."""
+    """Collective: allgather X, of few columns, from the owners of T's diagonal blocks."""
     comm, xp, width = X.grid.comm, X.xp, X.shape[1]
     mine, numbers, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: locate_diagonal(T))
     x, found = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
@@ -188,7 +188,7 @@ def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
 
 
 def locate_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Local: the places of rows of this rank's diagonal blocks; of all ranks one after another the rows, and their ends."""
+    """Local: find the indices of rows of this rank's diagonal blocks; the rows of all ranks' in turn, and where each rank's end."""
     (rows, cols), n, grid = find_dimensions(T), np.arange(T.shape[0]), T.grid
     both = ((rows, T.layout.rows), (cols, T.layout.cols))
     owners = {axes_of(effective(cuts, grid.sizes)): each.find_owners(n) for each, cuts in both}
@@ -198,9 +198,10 @@ def locate_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
 
 
 class XBlock(Step):
-    """Block k of X, as it comes along a grid column, and the panel of T by which it is solved for.
+    """Block k of X, as a grid column receives it, and T's panel that it is solved by.
 
-    cols  the columns that are worked out;  rest: the rows of B2 that have not been updated
+    cols  the columns to compute
+    rest  the rows of B2 that are not updated yet
     """
 
     cols: slice
@@ -212,7 +213,7 @@ class XBlock(Step):
 
 
 class Substitution:
-    """One rank's work: T X = B, in place in X's block, which begins as B."""
+    """One rank's work: T X = B, in place in X's block, which is B at first."""
 
     xp: Any
     t: Any
@@ -229,8 +230,8 @@ class Substitution:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
         self.rows, self.cols = find_dimensions(T)
-        self.counts: np.ndarray | None = None  # of how many columns each row is worked out, where these are not as many in a panel
-        self.widths: Sequence[int] = [self.x.shape[1]] * self.rows.count  # of how many columns each block is worked out
+        self.counts: np.ndarray | None = None  # the columns computed for each row, if they differ within a panel
+        self.widths: Sequence[int] = [self.x.shape[1]] * self.rows.count  # the columns computed for each block
         steps = range(self.rows.count if T.grid.active else 0)
         self.steps: range = steps if lower else steps[::-1]
         block = self.cols.block
@@ -238,10 +239,10 @@ class Substitution:
         self.col_panels: Panels = Panels(self.rows, self.xp, self.x.shape[1] * block, self.x.dtype)  # of X
 
     def solve_many(self, widths: Sequence[int] | None = None) -> None:
-        """Collective along the grid rows and columns: many columns.
+        """Collective along the grid rows and columns: solve for many columns.
 
-        widths: of how many of this rank's first columns each block is worked out, ascending; None: of all. So in an upper triangle
-        the rows before a block are worked out in fewer columns.
+        widths: for each block the number of this rank's first columns to compute, ascending; None: all. In an upper triangle, rows
+        before a block are therefore computed for fewer columns.
         """
         if not self.steps:
             return
@@ -258,7 +259,7 @@ class Substitution:
                     self.update(block, block.rest)
 
     def solve_block(self, k: int, last: XBlock | None) -> XBlock:
-        """Collective: update block k of B by the block of X before it, X0, and solve for X1; start sending a later panel of T."""
+        """Collective: update block k of B by the previous block of X, X0, and solve for X1; start sending a later panel of T."""
         if last is not None:
             # B1 -= T10 X0
             self.update(last, self.rows.at[k])
@@ -288,11 +289,11 @@ class Substitution:
             multiply_below(self.xp, T21, X1.T, self.x[rows], self.counts[rows], -1, beta=1, leaf=self.rows.block)
 
     def find_rest(self, k: int) -> slice:
-        """The rows of T21 on this rank."""
+        """Find the rows of T21 on this rank."""
         return self.rows.tail[k + 1] if self.lower else slice(0, self.rows.at[k].start)
 
     def view_panel(self, k: int) -> tuple[Extent, Any]:
-        """T11 and T21 of this rank's rows: their place and width, and on the ranks that have them what they are."""
+        """View T11 and T21 in this rank's rows: their rows and width, and the elements on their owners."""
         rows = self.rows.tail[k] if self.lower else slice(0, self.rows.at[k].stop)
         return (rows, self.cols.width[k]), self.t[rows, self.cols.at[k]]
 
@@ -301,11 +302,10 @@ class Substitution:
         return self.row_panels.send(k, *self.view_panel(k), self.conjugated)
 
     def solve_few(self, at_diagonal: bool) -> None:
-        """Collective along the grid rows and columns: few columns.
+        """Collective along the grid rows and columns: solve for few columns.
 
-        The addends of each block are summed on the rank that solves it, and X is left on these ranks.
-        At first B is on the first rank of a grid row or, at_diagonal, on the rank that solves each
-        block; the others have 0.
+        The rank that solves a block sums its addends, and keeps the block of X. B starts on the first rank of a grid row or, with
+        at_diagonal, on the rank that solves each block; the others have 0.
         """
         if self.cols.rank and not at_diagonal:
             self.xp.scale(self.x, 0)
@@ -323,7 +323,7 @@ class Substitution:
                     block.X.release()
 
     def sum_addends(self, k: int) -> None:
-        """Collective along the grid row: B1 on the rank that has T11, all addends; the others then have 0 there."""
+        """Collective along the grid row: sum all addends of B1 on T11's owner; the others then have 0 there."""
         owner, x = self.cols.owner[k], self.x[self.rows.at[k]]
         if self.cols.comm is None or self.rows.rank != self.rows.owner[k] or not x.size:
             return

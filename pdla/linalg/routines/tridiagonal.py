@@ -1,17 +1,17 @@
 """Reduction of a Hermitian matrix to a real tridiagonal one, A = Q T Q^H, by Householder's reflections, one stage.
 
-Step j, of a panel that begins at column j0, with the vectors v, w of the columns before it as those of V and W:
+Step j of a panel from column j0 on; V and W have the vectors v and w of the panel's previous columns:
 
     x = A[j:, j] - V W[j]^H - W V[j]^H         the column, with what the panel has left to do
     (I - tau v v^H)^H x[1:] = (e_j, 0, ...)    a reflection;  d_j = x_0
     y = A v - V (W^H v) - W (V^H v)            of the rows and columns after j
     w = tau y - tau/2 (tau y)^H v v
 
-and after the panel A -= V W^H + W V^H. All ranks have block-cyclic columns, of which the lower triangle is stored by columns. Each
-multiplies its own by v, reading an element once for A v and A^H v, and the ranks add up y: one short sum a column. The panel's
-columns go to all ranks at once, so that each works out x, v and w by itself.
+and after the panel A -= V W^H + W V^H. All ranks have block-cyclic columns, whose lower triangle is stored by columns. Each rank
+multiplies its own by v, and reads an element once for A v and A^H v. The ranks sum y: one short all-reduce a column. A panel's
+columns are broadcast at once, so that each rank computes x, v and w itself.
 
-The last columns are few, and fit the caches of one rank: LAPACK reduces them there, while the others wait. Dongarra and van de
+The last columns are few, and fit one rank's caches: LAPACK reduces them there, while the other ranks wait. Dongarra and van de
 Geijn, Parallel Comput. 18 (1992).
 """
 
@@ -49,9 +49,9 @@ from pdla.matrix.core import DistMatrix
 ALL = slice(None)
 BLOCK = 64  # columns that a rank has at a time
 PANEL = 32  # columns of a panel
-SMALL = 768  # columns that one rank reduces as fast as several do, with a sum for each
-SAMPLED = 64  # panels of a dry run: of up to so many, and 63 more, all are run
-CACHED = 2**16  # elements of A that are multiplied by v, and then their adjoint
+SMALL = 768  # columns that one rank reduces as fast as several ranks, with a sum for each column
+SAMPLED = 64  # panels of a dry run: with fewer than twice as many, all are run
+CACHED = 2**16  # elements of A that are multiplied by v, and then by v from the left
 
 
 class Tridiagonalization(Factorization):
@@ -77,11 +77,11 @@ class Tridiagonalization(Factorization):
         return w * column + update + messages
 
     def keeps_layout(self, A: Any) -> bool:
-        """Never: a copy of one triangle is worked on."""
+        """Never: the algorithm works on a copy of one triangle."""
         return False
 
     def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
-        """Rows of the transpose over all ranks, in turns."""
+        """List one blocking: the transpose's rows over all ranks, cyclic."""
         return (((ranks, 1), max(1, min(BLOCK, -(-m // ranks)))),)
 
     def numbers(self, m: int, n: int) -> int:
@@ -92,7 +92,7 @@ class Tridiagonalization(Factorization):
             return Tridiagonal(X).run()
 
     def result(self, X: DistMatrix, numbers: np.ndarray) -> Reduced:
-        """LinAlgError, on every rank, where a number is not finite."""
+        """Return T and the reflections; LinAlgError, on every rank, if a number is not finite."""
         n, real = X.shape[0], np.finfo(X.dtype).dtype
         check_sums(numbers)
         d, e, tau = numbers[1 : 1 + n], numbers[1 + n : 1 + 2 * n], numbers[1 + 2 * n :].view(complex)
@@ -104,7 +104,7 @@ class Tridiagonalization(Factorization):
         return self(A.conj(), plan.place, plan.dtype, plan.overwrites("a"))
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
-        """A^T x is Q (T (Q^H x))."""
+        """Claim: A^T x = Q (T (Q^H x))."""
         n = A.shape[0]
 
         def multiply_by_t(made: Reduced, x: Pair) -> Pair:
@@ -133,7 +133,7 @@ TRIDIAGONAL = Tridiagonalization()
 
 
 def check_sums(numbers: np.ndarray) -> None:
-    """LinAlgError where a number that is computed of A's elements is not finite."""
+    """LinAlgError if a number computed from A is not finite."""
     if not np.isfinite(numbers).all():
         raise LinAlgError("A has elements that are infinite or NaN, or so large that sums of them are infinite")
 
@@ -141,8 +141,9 @@ def check_sums(numbers: np.ndarray) -> None:
 class Reduced(NamedTuple):
     """scale A = Q T Q^H.
 
-    reflections  whose product is Q, below the first subdiagonal, in block-cyclic columns;  tau: their factors
-    d, e         the diagonal of T, and the one below, on every rank
+    reflections  reflections below the first subdiagonal, whose product is Q, in block-cyclic columns
+    d, e         the diagonal of T, and the subdiagonal, on every rank
+    tau          the reflections' factors
     """
 
     reflections: DistMatrix
@@ -155,9 +156,10 @@ class Reduced(NamedTuple):
 class Tridiagonal:
     """One rank's work: reflections in place of its columns of A.
 
-    a     these columns, one after another in memory, of which the lower triangle is read
-    d     the diagonal of T;  e, tau: one number for each column that is done
-    v, y  of all rows, at fixed places: so products with blocks of A are the same calls for each column
+    a       its columns, each contiguous in memory; the lower triangle is read
+    d       the diagonal of T
+    e, tau  one number for each reduced column
+    v, y    all rows, at fixed addresses, so that all columns share the calls of products with A
     """
 
     xp: Any
@@ -174,7 +176,7 @@ class Tridiagonal:
         R = X.T
         self.xp, self.n, self.cols, self.stored = R.xp, R.shape[0], find_dimensions(R)[1], R.stored
         self.comm = self.cols.comm
-        if self.comm is None:  # all of it is here: one block
+        if self.comm is None:  # one rank has all of A: one block
             self.cols = Dimension(self.n, BLOCK)
         self.a = self.stored
         if self.a.size and self.a.strides[0] != self.a.itemsize:
@@ -187,7 +189,7 @@ class Tridiagonal:
         self.tau: list[complex] = []
 
     def run(self) -> np.ndarray:
-        """Collective: the scale, both diagonals of T, and tau."""
+        """Collective: reduce A; return the scale, both diagonals of T, and tau."""
         n, scale = self.n, self.prepare()
         end = count_columns_together(n, self.cols.parts, self.cols.block)
         if end:
@@ -203,12 +205,12 @@ class Tridiagonal:
             numbers[at : at + len(part)] = part
         if self.comm is None:
             return numbers
-        shared = self.xp.asarray(numbers)  # the first rank's: another one's processor may round otherwise
+        shared = self.xp.asarray(numbers)  # the first rank's, as processors may round differently
         self.comm.bcast(shared, 0).wait()
         return self.xp.host_or(shared, numbers)
 
     def list_blocks(self, begin: int) -> list[tuple[int, slice]]:
-        """Local: this rank's columns from number `begin` on: of each block the number of the first, and their places."""
+        """Local: list this rank's blocks of columns from `begin` on, each as its first column and its slice."""
         cols, found = self.cols, []
         for k in cols.list_after(begin // cols.block - 1):
             first = max(begin, k * cols.block)
@@ -216,9 +218,9 @@ class Tridiagonal:
         return found
 
     def prepare(self) -> float:
-        """Collective: fill blocks on the diagonal from their lower triangles, and scale A where squares might leave its range.
+        """Collective: mirror the lower triangles of diagonal blocks, and scale A if squares might leave its range.
 
-        Gives the power of 2 by which A was multiplied.
+        Return the power of 2 that scaled A.
         """
         xp, sizes = self.xp, [0.0]
         for first, at in self.list_blocks(0):
@@ -239,9 +241,9 @@ class Tridiagonal:
         return scale
 
     def bind_products(self) -> tuple[list[Callable[[], None]], list[int]]:
-        """Local: calls that add A v to y, each of a part of this rank's A; and the number of the first one of each block column.
+        """Local: calls that add A v to y, each for a part of this rank's A; and each block column's first call.
 
-        A part fits a cache when it is read again, for its mirror image. Blocks on the diagonal are whole.
+        A part fits a cache, as it is read twice, the second time for its mirror image. Diagonal blocks have both triangles.
         """
         multiplying, begins = self.xp.bind_matvec, []
         calls: list[Callable[[], None]] = []
@@ -257,7 +259,7 @@ class Tridiagonal:
         return calls, begins
 
     def reduce(self, end: int) -> None:
-        """Collective: the columns before number `end`, panel by panel."""
+        """Collective: reduce the columns before `end`, panel by panel."""
         xp, cols, (calls, begins) = self.xp, self.cols, self.bind_products()
         panels = [
             (lo, min(PANEL, hi - lo)) for hi in range(cols.block, end + 1, cols.block) for lo in range(hi - cols.block, hi, PANEL)
@@ -269,7 +271,7 @@ class Tridiagonal:
                 begin_step()
                 (j, w), after = panels[i], panels[i + 1] if i + 1 < len(panels) else None
                 k, height = j // cols.block, self.n - j
-                panel = coming.wait()[: w * height].reshape(w, height).T  # a dry run leaves out panels after a longer one
+                panel = coming.wait()[: w * height].reshape(w, height).T  # a dry run skips panels, and may receive a longer one
                 # V and W side by side: VW = (v0 w0 v1 w1 ...)
                 VW, WV = (buffer(xp, (2 * w, height), self.a.dtype).T for _ in range(2))
                 xp.scale(VW, 0)
@@ -296,7 +298,7 @@ class Tridiagonal:
                     self.update(j, VW, WV, first, at, ALL)
 
     def send(self, j: int, w: int) -> Pending:
-        """Collective: start sending w columns from number j on, below the diagonal's block, one after another."""
+        """Collective: start sending w columns from j on, from the diagonal down, column by column."""
         k, height = j // self.cols.block, self.n - j
         mine = self.cols.owner[k] == self.cols.rank
         message = self.slots.take(w * height, mine)
@@ -306,7 +308,7 @@ class Tridiagonal:
         return self.slots.bcast(message, {self.cols.owner[k]: (ALL,)})
 
     def reduce_column(self, j0: int, c: int, panel: Any, VW: Any, products: Sequence[Callable[[], None]]) -> None:
-        """Collective: column c of the panel from column j0 on: a reflection, v and w."""
+        """Collective: reduce column c of the panel from column j0 on: a reflection, v and w."""
         xp, j, cols = self.xp, j0 + c, self.cols
         # x = A[j:, j] - V W[j]^H - W V[j]^H
         x = panel[c:, c : c + 1]
@@ -316,7 +318,7 @@ class Tridiagonal:
         beta, tau = xp.larfg(v)
         self.e.append(beta)
         self.tau.append(tau)
-        # y = - V (W^H v) - W (V^H v), of this rank's share of V and W, which are in its cache now
+        # y = - V (W^H v) - W (V^H v), of this rank's share of V and W, which its cache has
         lo, hi = c * cols.rank // cols.parts, c * (cols.rank + 1) // cols.parts
         if lo < hi:
             part = VW[rows, 2 * lo : 2 * hi]
@@ -335,13 +337,13 @@ class Tridiagonal:
         VW[rows, 2 * c : 2 * c + 1], VW[rows, 2 * c + 1 : 2 * c + 2] = v, y
 
     def update(self, j: int, VW: Any, WV: Any, first: int, at: slice, some: slice) -> None:
-        """Local: A -= V W^H + W V^H, in some of this rank's columns at these places, from number `first` on, in rows from there."""
+        """Local: A -= V W^H + W V^H, in `some` of this rank's columns `at`, and in rows from `first` on."""
         a, part = self.a[first:, at][:, some], WV[first - j : first - j + at.stop - at.start][some]
         if len(part):
             multiply(self.xp, VW[first - j :], part.T, a, -1, 1)
 
     def finish(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Collective: the columns from number j on, by LAPACK on the first rank, which alone has both diagonals and tau then."""
+        """Collective: reduce the columns from j on by LAPACK on the first rank; only that rank returns both diagonals and tau."""
         xp, comm, cols, size = self.xp, self.comm, self.cols, self.n - j
         if comm is None:
             return kernels.sytrd(xp, self.a)
@@ -367,12 +369,12 @@ class Tridiagonal:
 
 
 def exchange_pairs(x: Any) -> Any:
-    """Local: a copy of one row, or one column, as a column, in which elements 0 and 1, 2 and 3 and so on have changed places."""
+    """Local: copy one row or column into a column, with elements 2i and 2i + 1 exchanged."""
     return x.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
 
 
 def group_panels(count: int, turn: int) -> list[range]:
-    """Numbers of panels, a few at a time that cost about alike: those in the middle belong to each rank in turn, as panels do."""
+    """Group panels of similar cost, for dry runs; the groups' middle panels have each rank as owner in turn."""
     size = max(1, count // SAMPLED)
     while gcd(size, 2 * turn) > 1:
         size += 1
@@ -380,12 +382,12 @@ def group_panels(count: int, turn: int) -> list[range]:
 
 
 def count_columns_together(n: int, ranks: int, block: int) -> int:
-    """How many of n columns in such blocks the ranks reduce together, of which one rank reduces the others."""
+    """Count the columns, of n, that the ranks reduce together; one rank reduces the others."""
     return max(0, min(-(-(n - SMALL) // block), -(-n // block) - 1)) * block if ranks > 1 else 0
 
 
 def multiply_by_q(reduced: Reduced, C: DistMatrix) -> None:
-    """Collective: Q C in place of C, whose rows are whole, and whose columns are dealt out to the ranks that have reflections."""
+    """Collective: Q C in place of C. C's columns are cut over the ranks that have reflections; its rows are not cut."""
     if len(reduced.d) > 1:
         product = Product(reduced.reflections, reduced.tau, lower=1)
         if C.grid.active:
@@ -393,7 +395,7 @@ def multiply_by_q(reduced: Reduced, C: DistMatrix) -> None:
 
 
 def tridiagonal_words(n: int, ranks: int, block: int) -> float:
-    """Words that a rank receives, in the mean, for T of an n x n matrix in blocks of so many columns: of 8 bytes each."""
+    """Words of 8 bytes that a rank receives, in the mean, for T of an n x n matrix in blocks of `block` columns."""
     end = count_columns_together(n, ranks, block)
     columns, rest = np.arange(end), n - end
     panels = sum((n - lo) * min(PANEL, block - lo % block) for lo in range(0, end) if lo % block % PANEL == 0)
