@@ -542,7 +542,7 @@ def test_a_message_that_errs_is_mended_or_an_error_of_all_ranks(monkeypatch, gri
 def test_a_check_that_errs_is_made_again(monkeypatch, name, rank, number, to):
     """Nothing is computed again: the result was right."""
     computed = []
-    monkeypatch.setattr(of_results, "_again", lambda *_: computed.append(True))
+    monkeypatch.setattr(of_results, "_recompute", lambda *_: computed.append(True))
 
     def program(comm, spoils):
         given = factors(comm)

@@ -339,9 +339,9 @@ def test_faults_are_told_alike_on_every_rank():
 @pytest.mark.parametrize("values", [True, False])
 def test_wrong_results_are_found(values, monkeypatch):
     if values:
-        monkeypatch.setattr(module, "_values", spoilt(module._values, lambda w: np.add(w, 1e-3, out=w)))
+        monkeypatch.setattr(module, "_compute_values", spoilt(module._compute_values, lambda w: np.add(w, 1e-3, out=w)))
     else:
-        monkeypatch.setattr(module, "_vectors", spoilt(module._vectors, lambda made: made[1].stored.__iadd__(1e-3)))
+        monkeypatch.setattr(module, "_compute_vectors", spoilt(module._compute_vectors, lambda made: made[1].stored.__iadd__(1e-3)))
     a = hermitian(30, "float64")
     for options in ({}, {"subset_by_index": (2, 9)}):
         kind, said = raised(lambda comm, o=options: (eigvalsh if values else eigh)(on((2, 1), a, BLOCKS, comm), verify=True, **o))
