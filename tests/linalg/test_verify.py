@@ -448,7 +448,7 @@ def test_a_wrong_copy_of_a_triangle_that_is_added_to_is_named(monkeypatch, hermi
     with config.override(verify=True):
         pdla.run(4, program)
         errs = Errs(monkeypatch, rank, 0, 1e-3, "gemm" if hermitian else "square")
-        with pytest.raises(VerificationError, match=r"wrong elements in rows \d+ to \d+; what was in out is lost"):
+        with pytest.raises(VerificationError, match=r"wrong elements in rows \d+ to \d+; the old elements of out are lost"):
             pdla.run(4, program, errs)
     assert errs.done
 

@@ -128,16 +128,16 @@ def factor_tree(xp: Any, rows: Dimension, root: int, x: Any, heights: Sequence[i
     xp.copy(panel, x)
     node, R = Node.of(xp, panel, [rows.rank], [0, len(panel)])
     nodes = [node]
-    for come in rounds:  # the first of FAN ranks factors their stacked R
-        ends = np.cumsum([0, len(R), *(count for _, count in come)]).tolist()
+    for senders in rounds:  # the first of FAN ranks factors their stacked R
+        ends = np.cumsum([0, len(R), *(count for _, count in senders)]).tolist()
         stack = buffer(xp, (w, ends[-1]), x.dtype).T
-        boxes = [buffer(xp, (count, w), x.dtype) for _, count in come]
-        arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, come, strict=True)]  # type: ignore[union-attr]
+        boxes = [buffer(xp, (count, w), x.dtype) for _, count in senders]
+        arriving = [rows.comm.recv(box, rank) for box, (rank, _) in zip(boxes, senders, strict=True)]  # type: ignore[union-attr]
         xp.copy(stack[: len(R)], R)
         for pending, box, (lo, hi) in zip(arriving, boxes, list(pairwise(ends))[1:], strict=True):
             pending.wait()
             xp.copy(stack[lo:hi], box)
-        node, R = Node.of(xp, stack, [rows.rank, *(rank for rank, _ in come)], ends)
+        node, R = Node.of(xp, stack, [rows.rank, *(rank for rank, _ in senders)], ends)
         nodes.append(node)
     if parent is not None and len(R):
         rows.comm.send(R, parent).wait()  # type: ignore[union-attr]
@@ -166,15 +166,15 @@ def _descend(xp: Any, rows: Dimension, nodes: list[Node], parent: int | None, he
 def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) -> tuple[Any, Any, Any]:
     """Collective along the grid column: V = (Q - S) U^-1 in place; returns T, R's pivot range, and on `root` S R."""
     w, top = V.shape[1], 0
-    told = buffer(xp, (2 * w * w + 2,), V.dtype)
-    (U, T), sizes = told[: 2 * w * w].reshape(2, w, w), told[2 * w * w :]
+    message = buffer(xp, (2 * w * w + 2,), V.dtype)
+    (U, T), sizes = message[: 2 * w * w].reshape(2, w, w), message[2 * w * w :]
     if rows.rank == root:
         # Q1 - S = L U, T = -U S^H L^-H
         top, (L, *found, S) = w, kernels.orhr_col(xp, Q[:w])
         xp.copy_all(zip((V[:w], U, T), (L, *found), strict=True))
         R *= S[:, None]
         xp.copy(sizes, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)))
-    rows.bcast(told, root).wait()
+    rows.bcast(message, root).wait()
     # V2 = Q2 U^-1
     xp.copy(V[top:], Q[top:])
     kernels.trsm(xp, U.T, V[top:].T, True)

@@ -115,12 +115,12 @@ class RowExchange:
         self.comm, self.own = rows.comm if len(to) else None, (to, was)
         if self.comm is None:
             return
-        takers, givers, to, was = rows.find_owners(to), rows.find_owners(was), rows.find_places(to), rows.find_places(was)
+        receivers, senders, to, was = rows.find_owners(to), rows.find_owners(was), rows.find_places(to), rows.find_places(was)
         here = rows.rank
-        gives, takes = givers == here, takers == here
-        self.own = to[gives & takes], was[gives & takes]
-        self.sends = {int(peer): was[gives & (takers == peer)] for peer in np.unique(takers[gives & ~takes])}
-        self.recvs = {int(peer): to[takes & (givers == peer)] for peer in np.unique(givers[takes & ~gives])}
+        sends, receives = senders == here, receivers == here
+        self.own = to[sends & receives], was[sends & receives]
+        self.sends = {int(peer): was[sends & (receivers == peer)] for peer in np.unique(receivers[sends & ~receives])}
+        self.recvs = {int(peer): to[receives & (senders == peer)] for peer in np.unique(senders[receives & ~sends])}
 
     @staticmethod
     def to_order(rows: Dimension, to: np.ndarray, was: np.ndarray) -> RowExchange:

@@ -49,16 +49,16 @@ def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarr
     Returns 1 + w numbers, the first fault (see lapack.find_fault) and the rows, then w x w elements of L and U.
     """
     w = x.shape[1]
-    told = buffer(xp, (1 + w + w * w,), x.dtype)
+    result = buffer(xp, (1 + w + w * w,), x.dtype)
     won = run_tournament(xp, rows, root, x, numbers, heights)
     if won is not None:
         fine = xp.is_finite(won.offer)
-        xp.copy(told[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
-        xp.copy(told[1 + w :].reshape(w, w), won.factors[:w])
+        xp.copy(result[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
+        xp.copy(result[1 + w :].reshape(w, w), won.factors[:w])
         if not fine:  # OpenBLAS may choose a row with NaN as a pivot, and not move it
-            xp.scale(told[1 + w :], np.nan)
-    rows.bcast(told, root).wait()
-    return told[: 1 + w], told[1 + w :].reshape(w, w)
+            xp.scale(result[1 + w :], np.nan)
+    rows.bcast(result, root).wait()
+    return result[: 1 + w], result[1 + w :].reshape(w, w)
 
 
 def solve_l(xp: Any, factors: Any, x: Any) -> None:

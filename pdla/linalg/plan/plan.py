@@ -172,9 +172,9 @@ class FactorPlan:
         """
         A, kinds = operands[0].H if adjoint else operands[0], tuple(map(find_kind, operands))
         found = list_blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
-        home = bool(tasks) and tasks[0].routine.keeps_layout(A)
+        keeps_layout = bool(tasks) and tasks[0].routine.keeps_layout(A)
         written = None if out is None else find_kind(out)
-        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], home, work, look, adjoint)
+        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], keeps_layout, work, look, adjoint)
         if len(found) > 1 and plan.machine.is_custom:
             found = plan._sort_by_seconds(found)
             plan = replace(plan, candidates=found)._with_blocking(found[0])

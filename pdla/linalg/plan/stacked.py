@@ -69,7 +69,8 @@ def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stac
 
 def _check_match(name: str, first: Stack, other: Stack) -> None:
     if first.grid != other.grid or first.axis != other.axis:
-        raise GridError(f"{name}: one stack is {first.description}, another {other.description}: they must be cut alike")
+        stacks = f"one stack is {first.description}, another {other.description}"
+        raise GridError(f"{name}: {stacks}: cut both along one axis of one grid")
     if first.shape[0] != other.shape[0]:
         raise ShapeError(f"{name}: one stack has {first.shape[0]} matrices, another {other.shape[0]}")
 
@@ -110,8 +111,8 @@ def _to_grid(value: Any, X: DistMatrix) -> Any:
 def _join(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
     """Collective: join the results of all matrices; and return whether the function returns one value, no tuple."""
     kinds = [*map(_describe_matrix, made[0])] if made else []
-    told = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
-    everyone = comm.share((dict(zip(like.indices, told, strict=False)), kinds, alone))
+    rows = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
+    everyone = comm.share((dict(zip(like.indices, rows, strict=False)), kinds, alone))
     some, kinds, alone = next(each for each in everyone if each[0])
     found = dict.fromkeys(range(like.shape[0]), next(iter(some.values())))  # a dry rank has the results of its own layer alone
     for values, *_ in everyone:
@@ -132,8 +133,8 @@ def _check_sizes(name: str, values: list[Any]) -> None:
     """ShapeError unless results of all matrices have one shape: intervals may hold different numbers of eigenvalues."""
     for number, value in enumerate(values):
         if np.shape(value) != np.shape(values[0]):
-            told = f"of shape {np.shape(values[0])} of matrix 0, {np.shape(value)} of matrix {number}"
-            raise ShapeError(f"{name} of a stack: results are {told}: choose as many of each matrix, or call it for each")
+            shapes = f"of shape {np.shape(values[0])} of matrix 0, {np.shape(value)} of matrix {number}"
+            raise ShapeError(f"{name} of a stack: results are {shapes}: choose equal numbers for all matrices, or call it for each")
 
 
 def _describe_matrix(value: Any) -> Any:

@@ -156,15 +156,15 @@ class BlockExchange:
         for i, here, there in self.own if own else ():
             for piece, to in zip(here.pieces(), there.pieces(), strict=True):
                 to.write(xp, target, beta, xp.reinterpret(piece.read(xp, arrays[i]), conjugate))
-        for coming, flat in arrivals:
+        for received, flat in arrivals:
             rest = xp.reinterpret(flat, conjugate)
-            for trapezoid in coming:
+            for trapezoid in received:
                 rest = unpack(xp, rest, target, trapezoid, beta)
 
     def _exchange_messages(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
         """Collective: exchange by messages; yields parts in order of arrival."""
         sends = _pack(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
-        flats = buffers(xp, [(_count_words(coming),) for coming in self.recvs.values()], dtype)
+        flats = buffers(xp, [(_count_words(received),) for received in self.recvs.values()], dtype)
         landing = dict(zip(self.recvs, flats, strict=True))
         pending = comm.alltoall(sends, landing)
         return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
@@ -184,8 +184,8 @@ class BlockExchange:
                 _pack(xp, arrays, sends, partial(buffer_of, comm.rank))
                 try:
                     shared_buffer.seal()
-                    for peer, coming in recvs.items():
-                        yield coming, buffer_of(peer, comm.rank, _count_words(coming))
+                    for peer, received in recvs.items():
+                        yield received, buffer_of(peer, comm.rank, _count_words(received))
                 finally:
                     shared_buffer.leave()
         if self.recvs:
@@ -200,13 +200,13 @@ def _plan_rounds(
 
     A round is small enough that its memory is kept for the next call.
     """
-    me, told = comm.rank, comm.share({peer: _count_send_words(going) for peer, going in sends.items()})
-    count = max(1, ceil(sum(sum(words.values()) for words in told) * WORD / (ROUND * comm.size)))
+    me, words_by_rank = comm.rank, comm.share({peer: _count_send_words(going) for peer, going in sends.items()})
+    count = max(1, ceil(sum(sum(words.values()) for words in words_by_rank) * WORD / (ROUND * comm.size)))
     rounds = [_cut_round(sends, recvs, i, count) for i in range(count)]
     if count > 1:
-        told = comm.share({peer: max(_count_send_words(some[peer]) for some, _ in rounds) for peer in sends})
+        words_by_rank = comm.share({peer: max(_count_send_words(some[peer]) for some, _ in rounds) for peer in sends})
     starts, size = {}, 0
-    for sender, words in enumerate(told):
+    for sender, words in enumerate(words_by_rank):
         for receiver, most in words.items():
             if me in (sender, receiver):
                 starts[sender, receiver] = size
@@ -219,7 +219,7 @@ def _plan_rounds(
 def _cut_round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
     return (
         {peer: [(n, part.share(i, count)) for n, part in going] for peer, going in sends.items()},
-        {peer: [part.share(i, count) for part in coming] for peer, coming in recvs.items()},
+        {peer: [part.share(i, count) for part in received] for peer, received in recvs.items()},
     )
 
 

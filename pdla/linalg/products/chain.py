@@ -228,8 +228,8 @@ def _parse_diagonal(subscripts: Any) -> str | None:
 def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algorithm: str) -> Stack:
     """Collective: multiply a chain of stacks from left to right."""
     comm = communicator(stacks)
-    said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in stacks)
-    with agreed(comm, f"einsum({to_text(subscripts)}; {said}; {layout!r}; {algorithm!r})"):
+    call = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in stacks)
+    with agreed(comm, f"einsum({to_text(subscripts)}; {call}; {layout!r}; {algorithm!r})"):
         for number, S in enumerate(stacks):
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
@@ -237,7 +237,7 @@ def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algori
         kind = promote(*(S.dtype for S in stacks))
         check_algorithm(algorithm)
         if layout is not None and len(stacks) == 1:
-            raise LayoutError(f"layout={layout!r}: one stack stays as it lies")
+            raise LayoutError(f"layout={layout!r}: a single stack keeps its layout")
     stacks = [S._cast(kind) for S in stacks]
     ordered = [stacks[i].T if t else stacks[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     *firsts, last = ordered[1:] or [None]

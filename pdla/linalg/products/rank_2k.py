@@ -135,7 +135,7 @@ def _update(
     with agreed(communicator((A, B, out)), describe_call(name, A, B, alpha, beta, out, **named)):
         same_grid(matrix(A), B, "B")
         if A.shape != B.shape:
-            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: they must be alike")
+            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: the shapes must be equal")
         dtype = promote(A.dtype, B.dtype).newbyteorder("=")
         hermitian, shape = dtype.kind == "c" and name == "her2k", (A.shape[0], A.shape[0])
         checks.check_result(A, shape, dtype, out, layout)

@@ -222,7 +222,7 @@ def compute_triangle(
         image = partial(images.multiply, C) if mirror else partial(images.multiply_reflected, C, hermitian=hermitian)
         return Claim(
             n, 4 * (n + k), given, lambda C: (image,), zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
-            lost="" if new else "what was in out is lost",
+            lost="" if new else "the old elements of out are lost",
         )
 
     run_and_check(comm, A.dtype, compute, claim)
@@ -235,7 +235,7 @@ def _compute(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermit
     comm, together = A.grid.comm, _reads_in_place(A)
     key = "rank k", A.grid, A.shape, A.layout, C.layout, together
     plan: RankKPlan = find_or_make(comm, key, lambda: RankKPlan.of(A, C, together))
-    plan.home.run(A.xp, comm, _sum_tiles(A, plan, _compute_tiles(A, plan, alpha, hermitian)), C.stored, beta)
+    plan.delivery.run(A.xp, comm, _sum_tiles(A, plan, _compute_tiles(A, plan, alpha, hermitian)), C.stored, beta)
 
 
 def _reads_in_place(A: DistMatrix) -> bool:

@@ -33,8 +33,8 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
     that could arrive during its operations.
     """
     stay = Stationary(layout, sizes)
-    way = stay.part(n)
-    prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in list_covers(prod(size for _, size in sizes))}
+    redistribution, ranks = stay.part(n), prod(size for _, size in sizes)
+    prices = {cover: cover.words(n, k) + redistribution + cover.flops(n, k) / FLOPS for cover in list_covers(ranks)}
     best = min(prices, key=lambda cover: prices[cover])
     return stay if stay.words(n, k) + stay.flops(n, k) / FLOPS < prices[best] else best
 
@@ -72,7 +72,7 @@ class RankKPlan:
     tiles       this rank's tiles
     layers      the grid of v x c ranks, with the parts of k along its axis "col"; None: k is not cut
     turns       for each part of k the trapezoids of tiles that its rank sums; empty: k is not cut
-    home        the exchange by which the triangle is redistributed to C's layout
+    delivery    the exchange by which the triangle is redistributed to C's layout
     """
 
     together: bool
@@ -83,7 +83,7 @@ class RankKPlan:
     tiles: list[Tile]
     layers: ProcessGrid | None
     turns: list[list[Trapezoid]]
-    home: BlockExchange
+    delivery: BlockExchange
 
     @staticmethod
     def of(A: DistMatrix, C: DistMatrix, together: bool) -> RankKPlan:
@@ -97,14 +97,14 @@ class RankKPlan:
             return None if at is None else Block(deal.rows(n, at), parts[at % deal.c])
 
         mine = find_rows(grid.comm.rank) or Block(*A.indices)
-        rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
+        rows, cols = (held.overlay(needed) for held, needed in zip(A.indices, (mine.rows, mine.cols), strict=True))
         shape = len(mine.rows), len(mine.cols)
         there = Block(*(IndexSet.interval(0, size) for size in A.shape)) if together else mine
         wanted = find_targets(C.layout, C.shape, grid)
 
         def find_receivers(block: Block) -> Iterator[int]:
-            meeting = [part for part in range(deal.c) if parts[part].overlay(block.cols)[2]]
-            return (grid.order[at + part] for at in deal.find_receivers(n, block.rows) for part in meeting)
+            parts_needed = [part for part in range(deal.c) if parts[part].overlay(block.cols)[2]]
+            return (grid.order[at + part] for at in deal.find_receivers(n, block.rows) for part in parts_needed)
 
         def list_blocks(sender: int, receiver: int) -> list[tuple[int, Block]]:
             block = wanted.block(receiver) if sender in places else None
@@ -117,11 +117,11 @@ class RankKPlan:
             return (grid.order[at + part] for at in deal.find_senders(n, block) for part in range(deal.c))
 
         fetch = BlockExchange.of(grid.comm, find_sources(A.layout, A.shape, grid), Targets(find_rows, find_receivers))
-        home = BlockExchange.of(grid.comm, Sources(list_blocks, list_tiles, find_senders), wanted, below=0)
+        delivery = BlockExchange.of(grid.comm, Sources(list_blocks, list_tiles, find_senders), wanted, below=0)
         return RankKPlan(
             together, shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None, fetch, isinstance(deal, Stationary),
             [] if place is None else [_make_tile(there, block) for block in deal.tiles(n, place)],
-            *_find_sums(n, deal, grid, place), home,
+            *_find_sums(n, deal, grid, place), delivery,
         )
 
 

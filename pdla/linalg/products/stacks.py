@@ -101,8 +101,8 @@ class Stack:
     def description(self) -> str:
         """The stack in words, the same on every rank."""
         cut = f"cut along {self.axis!r}" if self.axis else "not cut"
-        lying = ", by columns" * self.transposed + ", conjugated" * (self.conjugated and self.dtype.kind == "c")
-        return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}{lying}"
+        storage = ", by columns" * self.transposed + ", conjugated" * (self.conjugated and self.dtype.kind == "c")
+        return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}{storage}"
 
     @property
     def indices(self) -> range:
@@ -409,8 +409,8 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
            [2., 2.]])
     """
     comm = find_communicator((A, B)) or raise_everywhere(_make_error(A, "A"))
-    said = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in (A, B))
-    with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
+    call = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in (A, B))
+    with agreed(comm, f"batched_matmul({call}; {layout!r}; {algorithm!r})"):
         _check(_check_stack(A, "A"), _check_stack(B, "B"))
         wanted = default_layout(A.layout, B.layout) if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])

@@ -29,18 +29,18 @@ def symmetrize(C: DistMatrix, hermitian: bool, beta: complex = 0) -> None:
 
     C must not be a conjugate view.
     """
-    way: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _plan_exchange(C))
-    way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
+    exchange: BlockExchange = find_or_make(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _plan_exchange(C))
+    exchange.run(C.xp, C.grid.comm, [C.stored], C.stored.T, beta, conjugate=hermitian)
 
 
 def _plan_exchange(C: DistMatrix) -> BlockExchange:
-    straight = find_targets(C.layout, C.shape, C.grid)
+    targets = find_targets(C.layout, C.shape, C.grid)
 
     def block(rank: int) -> Block | None:
-        held = straight.block(rank)
+        held = targets.block(rank)
         return None if held is None else held.T
 
-    transposed = Targets(block, lambda block: straight.near(block.T))
+    transposed = Targets(block, lambda block: targets.near(block.T))
     return BlockExchange.of(C.grid.comm, find_sources(C.layout, C.shape, C.grid), transposed, below=1)
 
 

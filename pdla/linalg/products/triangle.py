@@ -72,8 +72,8 @@ def trmm(
     array([[2., 0.],
            [1., 4.]])
     """
-    said = describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
-    with agreed(communicator((A, B)), said):
+    call = describe_call("trmm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    with agreed(communicator((A, B)), call):
         flags(lower=lower, unit_diagonal=unit_diagonal)
         checks.check_square("trmm", A)
         if not one_of(side, SIDES):

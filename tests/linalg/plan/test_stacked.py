@@ -104,7 +104,7 @@ def test_what_does_not_go_together():
     def program(comm):
         grid = ProcessGrid((2,))
         S, B = pdla.stack(whole, grid, Layout(), "row"), pdla.stack(right, grid, Layout("row"))
-        with pytest.raises(errors.GridError, match="they must be cut alike"):
+        with pytest.raises(errors.GridError, match="cut both along one axis of one grid"):
             linalg.solve(S, B)
         with pytest.raises(errors.ShapeError, match="one stack has 2 matrices, another 1"):
             linalg.solve(S, pdla.stack(right[:1], grid, Layout(), "row"))

@@ -220,7 +220,7 @@ def test_sums_of_stacks_that_are_no_chain_are_refused(word, text):
             pdla.einsum(word, S, S)
         with pytest.raises(errors.ShapeError, match="matrix 1 is a DistMatrix, not a Stack, as others are"):
             pdla.einsum("bij,bjk->bik", S, pdla.ones((4, 4), S.grid, Layout()))
-        with pytest.raises(errors.LayoutError, match="one stack stays as it lies"):
+        with pytest.raises(errors.LayoutError, match="a single stack keeps its layout"):
             pdla.einsum("bij->bji", S, layout=Layout())
         return str(raised.value)
 

@@ -59,7 +59,7 @@ def test_faults_on_every_rank():
 
         return program
 
-    assert raised(of(syr2k, (4, 5), (4, 6), (4, 4))) == (ShapeError, "syr2k: A is 4 x 5, B 4 x 6: they must be alike")
+    assert raised(of(syr2k, (4, 5), (4, 6), (4, 4))) == (ShapeError, "syr2k: A is 4 x 5, B 4 x 6: the shapes must be equal")
     assert "out is (5, 5) float64, the result (4, 4)" in raised(of(syr2k, (4, 5), (4, 5), (5, 5)))[1]
     assert "beta=1j must be real" in raised(of(her2k, (4, 5), (4, 5), (4, 4), dtype="complex128", beta=1j))[1]
 
