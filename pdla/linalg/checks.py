@@ -39,7 +39,9 @@ def find_working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
 def check_row_count(name: str, A: DistMatrix, dtype: np.dtype) -> None:
     """ShapeError unless this dtype represents A's row numbers, which are sent as elements."""
     if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):
-        raise ShapeError(f"{name}: A has {A.shape[0]} rows, {dtype} counts to {most}: cast it to double precision by astype first")
+        raise ShapeError(
+            f"{name}: A has {A.shape[0]} rows, {dtype} has integers up to {most} only: cast A to double precision by astype first"
+        )
 
 
 def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
@@ -47,7 +49,7 @@ def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
     n = X.shape[0]
     alike = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.shape == (n,)
     if not alike or not 0 <= given.min(initial=0) <= given.max(initial=0) < max(1, n):
-        raise ShapeError(f"{name}: pivots={given!r}: {n} numbers of rows, as lu_factor gives them")
+        raise ShapeError(f"{name}: pivots={given!r}: {n} row numbers, as lu_factor returns them")
 
 
 def check_formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
@@ -55,8 +57,8 @@ def check_formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), blo
     if len(grid) not in dimensions or min(*grid, block) < 1 or min(sizes.values()) < 0:
         said = ", ".join(f"{name}={value}" for name, value in sizes.items())
         raise ShapeError(
-            f"{said}, grid={grid}, block={block}: sizes are 0 or more, a grid has {' or '.join(map(str, dimensions))} numbers "
-            "of ranks, 1 or more, as a block has rows"
+            f"{said}, grid={grid}, block={block}: sizes are 0 or more; block, and the {' or '.join(map(str, dimensions))} numbers "
+            "of grid, are 1 or more"
         )
 
 
@@ -80,7 +82,7 @@ def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
     writeable(X, f"overwrite_{name.lower()}: {name}")
     blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
     if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
-        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which is not to be written to")
+        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which must not be overwritten")
 
 
 def check_finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> None:

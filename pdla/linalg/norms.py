@@ -133,7 +133,7 @@ def cond(
         if check_finite:
             checks.check_finite(A)
     if not _is_hermitian(A):
-        raise LinAlgError("cond: p=2 is there for Hermitian matrices, and A is none: p=1 or numpy.inf estimates another norm")
+        raise LinAlgError("cond: p=2 needs a Hermitian A, and A is not Hermitian: use p=1 or p=numpy.inf")
     w = np.abs(eigvalsh(A, check_finite=check_finite, memory_limit=memory_limit, verify=verify))
     return float(w.max() / w.min()) if w.min() > 0 else inf
 

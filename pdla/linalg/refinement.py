@@ -76,8 +76,8 @@ def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dt
         X, steps, more, left = found
         steps_taken = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
         if A.grid.comm.rank == 0:
-            logging.getLogger("pdla").info("solve: %s, residual %.1e of what is allowed", steps_taken, left)
-        said = f"after {steps_taken} the residual is {left:.1e} times what is allowed"
+            logging.getLogger("pdla").info("solve: %s, residual %.1e of the allowed one", steps_taken, left)
+        said = f"after {steps_taken} the residual is {left:.1e} times the allowed one"
         if left <= 1:
             X = side.place(X)
             if not (said := _find_fault(A, X, side, plan.reads)):

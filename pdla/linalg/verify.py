@@ -134,7 +134,7 @@ def _recompute(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> 
 
 def explain_loss(matrix: str, overwrite: bool) -> str:
     """Explain why a result cannot be computed again: a matrix was overwritten; "": it can."""
-    return f"{matrix} was to be overwritten: verify='keep' works on a copy, and computes again" if overwrite else ""
+    return f"{matrix} may have been overwritten: verify='keep' works on a copy, and recomputes" if overwrite else ""
 
 
 def _has_copies(X: DistMatrix) -> bool:

@@ -56,7 +56,7 @@ def test_faults_on_every_rank():
     def of(call):
         return raised(lambda comm: call(on((2, 1), a, BLOCKS, comm), comm))
 
-    assert "21 numbers of rows, as lu_factor gives them" in of(lambda A, comm: linalg.det((A, np.arange(N + 1))))[1]
+    assert "21 row numbers, as lu_factor returns them" in of(lambda A, comm: linalg.det((A, np.arange(N + 1))))[1]
     assert of(lambda A, comm: linalg.cond((A, np.arange(N) + 1)))[0] is ShapeError
     assert of(lambda A, comm: linalg.cond((A, np.arange(N)), 2))[0] is PlanError
     assert of(lambda A, comm: linalg.det((A, True), verify="maybe"))[0] is PlanError

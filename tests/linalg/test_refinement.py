@@ -267,7 +267,7 @@ def test_singular_matrices_nan_and_faults():
         assert "not positive definite" in raised(of(-np.eye(12), assume_a="pos"), 3)[1]
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
         assert "of U is not finite" in raised(of(nan, check_finite=False))[1]
-    with pytest.warns(RuntimeWarning, match="nan times what is allowed"):
+    with pytest.warns(RuntimeWarning, match="nan times the allowed one"):
         assert np.isnan(pdla.run(2, of(a, np.full(12, np.nan), check_finite=False))[0]).any()
     assert "refine='float16' of float64: None, or 'float32'" in raised(of(a, refine="float16"))[1]
     assert "refine='float32' of float32" in raised(of(a.astype("float32"), np.ones(12, "float32")))[1]

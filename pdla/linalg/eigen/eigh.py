@@ -362,7 +362,7 @@ def _reduce_to_standard(name: str, A: DistMatrix, b: Any, options: dict[str, Any
         check_same_communicator(A.grid, matrix(B, "b").grid, "b")
         dtype = checks.find_working_dtype(name, A.dtype, B.dtype)
         if B.shape != A.shape:
-            raise ShapeError(f"{name}: A is {A.shape}, b {B.shape}: they must be as large")
+            raise ShapeError(f"{name}: A is {A.shape}, b {B.shape}: both must have the same shape")
         check_subset(name, Options(**options), A.shape[0])
         checks.check_result(A, A.shape, dtype, None, None)
         if options["check_finite"]:

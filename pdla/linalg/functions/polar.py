@@ -199,7 +199,7 @@ def predict_polar(
     4
     """
     kind = np.dtype(dtype)
-    first, *then = _parts(n if isinstance(n, int) else 0, 0.0, float(np.finfo(kind if kind.kind in "fc" else float).eps))
+    first, *then = _list_routines(n if isinstance(n, int) else 0, 0.0, float(np.finfo(kind if kind.kind in "fc" else float).eps))
     return predict(POLAR, first, n, n, P, dtype, machine, then)
 
 
@@ -271,29 +271,29 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix) -> None:
     if not one_of(side, SIDES):
         raise PlanError(f"polar: side={side!r}: 'right' for A = U H, 'left' for A = H U{suggest(side, SIDES)}")
     if (m < n) if side == "right" else (m > n):
-        raise ShapeError(f"polar: A is {m} x {n}: side={'left' if side == 'right' else 'right'!r} is for such a matrix")
+        raise ShapeError(f"polar: A is {m} x {n}: use side={'left' if side == 'right' else 'right'!r}")
     if condition is not None and not (isinstance(condition, (int, float)) and condition >= 1):
         raise PlanError(f"polar: condition={condition!r}: a number, 1 or more, or None")
 
 
-def _left(options: Options, A: DistMatrix) -> bool:
+def _is_left(options: Options, A: DistMatrix) -> bool:
     return bool(options.side == "left")
 
 
-def _routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
+def _choose_routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     """List the routines of a square A; for a tall one, those of its QR factorization, whose R is decomposed."""
     m, n = A.shape
     if m > n:
         return routines_of("reduced", is_tall(m, n))
-    return _parts(n, _least(options), float(np.finfo(checks.find_working_dtype("polar", A.dtype)).eps))
+    return _list_routines(n, _find_least(options), float(np.finfo(checks.find_working_dtype("polar", A.dtype)).eps))
 
 
-def _least(options: Options) -> float:
+def _find_least(options: Options) -> float:
     """Find the least over the largest singular value of the matrices that a plan is for."""
     return 1 / options.condition if options.condition else 0.0
 
 
-def _parts(n: int, least: float, eps: float) -> tuple[Routine, ...]:
+def _list_routines(n: int, least: float, eps: float) -> tuple[Routine, ...]:
     """List the routines of QDWH of an n x n matrix, for its price."""
     parts: list[Routine] = [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT, LU]  # the last step, and the estimate
     n = max(1, n)
@@ -313,7 +313,7 @@ def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
     X = prepare(A.H if plan.adjoint else A, plan.dtype)
     placed = to_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
     with held(AT_ONCE * placed.stored.nbytes):
-        U = to_layout(_iterate_qdwh(placed, _least(plan.options)), X.layout, X.grid)
+        U = to_layout(_iterate_qdwh(placed, _find_least(plan.options)), X.layout, X.grid)
     H = matmul(U.H, X)
     H = (H + H.H) * 0.5
     return (U.H, H) if plan.adjoint else (U, H)
@@ -357,14 +357,14 @@ def _iterate(X: DistMatrix, least: float) -> DistMatrix:
         near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _compute_weights(least, LOST / (n * eps))
         X, tried = _step_by_product(X) if near else _step(X, a, b, c), tried or near
         least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
-        if 1 - least < sqrt(eps) and _settled(X, last, near):
+        if 1 - least < sqrt(eps) and _has_settled(X, last, near):
             if X.xp.name == "meta" or norm(X) ** 2 > n - 0.5:  # else steps keep a singular value of 0
                 return X
             break
     raise LinAlgError("polar: no convergence: A is too near a singular matrix; add small random numbers to it")
 
 
-def _settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
+def _has_settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
     """Collective: whether X has changed so little that rounding remains; without data, after the step by products."""
     if X.xp.name == "meta":
         return near
@@ -376,14 +376,14 @@ def _compute_weights(least: float, most: float) -> tuple[float, float, float]:
 
     c is at most `most`, or 3: if c were larger, the weights are those of a larger `least`.
     """
-    a, b, c = _best_weights(least)
+    a, b, c = _compute_best_weights(least)
     while c > most and least < 1:
         least = min(1.0, 2 * least)
-        a, b, c = _best_weights(least)
+        a, b, c = _compute_best_weights(least)
     return a, b, c
 
 
-def _best_weights(least: float) -> tuple[float, float, float]:
+def _compute_best_weights(least: float) -> tuple[float, float, float]:
     """Compute the weights for any c."""
     d = (4 * (1 - least**2) / least**4) ** (1 / 3)
     r = sqrt(1 + d)
@@ -422,4 +422,4 @@ def _make_orthonormal(A: DistMatrix) -> DistMatrix:
     return eye(max(A.shape), A.grid, A.layout.summed, dtype=A.dtype)[:, : A.shape[1]].redistribute(A.layout.summed)
 
 
-POLAR = Call("polar", _routines, _polar, square=False, reads=read_all, results=lambda A: (), check=_check, adjoint=_left)
+POLAR = Call("polar", _choose_routines, _polar, square=False, reads=read_all, results=lambda A: (), check=_check, adjoint=_is_left)

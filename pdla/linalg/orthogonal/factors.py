@@ -37,7 +37,7 @@ class Tall:
     inverse: DistMatrix | None
     R: DistMatrix
 
-    def Q(self) -> DistMatrix:
+    def form_q(self) -> DistMatrix:
         """Local: form Q, m x n."""
         X = self.X
         if self.inverse is None:
@@ -79,7 +79,7 @@ class Reflections:
         """Local: R and reflections in one matrix, and tau."""
         return (self.X if self.scale == 1 else tril(self.X, -1) + triu(self.X) * (1 / self.scale)), self.tau
 
-    def Q(self) -> DistMatrix:
+    def form_q(self) -> DistMatrix:
         """Collective: form Q, m x k, in X's layout."""
         made = self._make_zeros(self.k, self.X.layout)
         made.xp.place(made.stored, *made.indices[0].find_common(made.indices[1]), 1)

@@ -242,7 +242,7 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     u, s, vh = _compute_svd(R, True)
     kept = s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)
     P = replicate(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
-    result = matmul(P, made.Q().H)
+    result = matmul(P, made.form_q().H)
     result = result.H if wide else result
     return to_layout(result, layout or cut_layout(A.T, (n, m)), A.grid)
 

@@ -262,9 +262,9 @@ def qr_multiply(
         if not one_of(mode, SIDES):
             raise PlanError(f"qr_multiply: mode={mode!r}: 'right' for C Q, 'left' for Q C{suggest(mode, SIDES)}")
         right, (m, n), k = mode == "right", A.shape, min(A.shape)
-        inner, wanted = (C.shape[1], f"{m} columns") if right else (C.shape[0], f"{k} rows")
+        inner, needed = (C.shape[1], f"{m} columns") if right else (C.shape[0], f"{k} rows")
         if inner != (m if right else k):
-            raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: it must have {wanted}")
+            raise ShapeError(f"qr_multiply: A is {m} x {n}, C {C.shape[0]} x {C.shape[1]}: C must have {needed}")
         dtype, shape = checks.find_working_dtype("qr_multiply", A.dtype, C.dtype), (C.shape[0], k) if right else (m, C.shape[1])
         checks.check_result(C, shape, dtype, None, layout)
     made = FACTOR(cast(A, dtype), check_finite=True)
@@ -393,7 +393,7 @@ def _compute_results(plan: FactorPlan, A: DistMatrix) -> Any:
         R = to_layout(R, layouts[1], A.grid)
         return (R, order) if options.mode == "r" else (to_layout(made.multiply(Q2, False), layouts[0], A.grid), R, order)
     R = to_layout(made.R, layouts[1], A.grid)
-    return R if options.mode == "r" else (to_layout(made.Q(), layouts[0], A.grid), R)
+    return R if options.mode == "r" else (to_layout(made.form_q(), layouts[0], A.grid), R)
 
 
 def _pivot(made: Factored) -> tuple[DistMatrix, DistMatrix, np.ndarray]:

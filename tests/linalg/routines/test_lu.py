@@ -165,7 +165,7 @@ def test_rows_that_a_dtype_cannot_count_are_refused():
 
     for kind, call in (("float32", lu_factor), ("complex64", lu)):
         pdla.dry_run(2, program, kind, 2**24)
-        with pytest.raises(ShapeError, match=f"A has 16777217 rows, {kind} counts to 16777216: cast it to double"):
+        with pytest.raises(ShapeError, match=f"A has 16777217 rows, {kind} has integers up to 16777216 only: cast A to double"):
             pdla.dry_run(2, program, kind, 2**24 + 1, call)
     pdla.dry_run(2, program, "complex128", 2**24 + 1)
 

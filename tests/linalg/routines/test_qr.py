@@ -115,7 +115,7 @@ def test_words_of_forming_q(grid):
         A = pdla.random(shape, pdla.ProcessGrid(grid, comm=comm), cyclic(block), seed=3)
         made = FACTOR(A)
         with pdla.record() as ledger:
-            made.Q()
+            made.form_q()
         return ledger.bytes_received
 
     for shape, near in (((96, 96), 1e-12), ((192, 96), 1e-12), ((96, 192), 1e-12), ((101, 67), 0.03), ((67, 101), 0.03)):
