@@ -579,7 +579,7 @@ ELSEWHERE = Layout("col", "row")
     (right_side, "to_layout", lambda A, B, S, T, **o: [solve(S, B, assume_a="pos", layout=ELSEWHERE, **o)]),
     (inverse, "to_layout", CALLS["inv"]), (inverse, "to_layout", CALLS["inv pos"]), (inverse, "to_layout", CALLS["inv lower"]),
     (diagonal, "to_layout", lambda A, B, S, T, **o: [inv(T, assume_a="diagonal", layout=ELSEWHERE, **o)]),
-    (refinement.RightSide, "placed", CALLS["refined"]),
+    (refinement.RightSide, "place", CALLS["refined"]),
 ])
 @pytest.mark.parametrize("element", [(0, 1), (5, 2), (2, 7)])
 def test_all_that_is_given_is_checked(monkeypatch, module, function, call, element):
@@ -758,7 +758,7 @@ def test_what_is_no_way_to_verify():
 @pytest.mark.parametrize(("who", "said"), [([1], "rank 1 has"), ([0, 1], "ranks 0, 1 have"), ([0, 2, 3], "ranks 0, 2, 3 have")])
 def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said):
     """Blocks that err at the first computation alone are told of in the warning."""
-    right, done = RightSide.placed, [False] * 4
+    right, done = RightSide.place, [False] * 4
 
     def wrong(side, X):
         X, rank = right(side, X), X.grid.comm.rank
@@ -771,7 +771,7 @@ def test_one_rank_has_and_several_have_what_is_not_finite(monkeypatch, who, said
         T = on((4, 1), TRIANGLE, Layout("row"), comm)
         trsm(T, on((4, 1), B, Layout("row"), comm), lower=True, verify=True)
 
-    monkeypatch.setattr(RightSide, "placed", wrong)
+    monkeypatch.setattr(RightSide, "place", wrong)
     with pytest.warns(RuntimeWarning, match=f"^{said} elements that are not finite"):
         pdla.run(4, program)
 
