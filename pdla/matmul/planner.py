@@ -84,7 +84,7 @@ def _find_leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
         least = leanest.peak
         if guess >= least:
             break
-        if plan.peak_of(_first(plan)) < least:
+        if plan.peak_of(costs.first_rank(plan)) < least:
             leanest = min(leanest, plan, key=lambda plan: plan.peak)
     return leanest.peak, leanest
 
@@ -135,15 +135,10 @@ def _narrow(plan: Plan, limit: int) -> tuple[float, Plan]:
 
     One rank is run dry first: a plan above the limit there is not tried on the others.
     """
-    least, narrowed = _narrow_by(lambda plan: plan.peak_of(_first(plan)), plan, limit)
+    least, narrowed = _narrow_by(lambda plan: plan.peak_of(costs.first_rank(plan)), plan, limit)
     if least > limit:
         return least, plan
     return _narrow_by(lambda plan: plan.peak, narrowed, limit)
-
-
-def _first(plan: Plan) -> int:
-    """The first rank of the plan's grid."""
-    return int(plan.grid.ranks.flat[0])
 
 
 def _narrow_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
