@@ -371,7 +371,7 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (
             lambda grid: pdla.from_local(np.ones((3, 3)), (6, 7), grid, Layout("row", "col")),
             ShapeError,
-            r"wants \(3, 4\)",
+            r"needs \(3, 4\)",
         ),
     ],
 )
