@@ -84,7 +84,7 @@ class Transformer:
 
     @property
     def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
-        """A layer's linears: place in a pair, inputs, outputs, and the units in which inputs and outputs are cut."""
+        """A layer's linears: place in a pair, inputs, outputs, units in which both are cut."""
         h, size = self.hidden, self.hidden // self.heads
         attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
         return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
@@ -141,8 +141,8 @@ class Transformer:
         Parameters
         ----------
         ranks : int
-            The number of ranks. The search uses fewer where no scheme can use all, or where fewer are
-            faster (see `Machine.ladder`).
+            The number of ranks. The search uses fewer where no scheme can use all, or where fewer
+            are faster (see `Machine.ladder`).
         machine : Machine or str
             The machine, or its name or file.
         count : int, optional

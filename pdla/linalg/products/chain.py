@@ -170,7 +170,8 @@ def einsum(
     -------
     DistMatrix, Stack, number or array
         The product, as by `multi_dot`, in the dtype of all, or by `batched_matmul`. A trace or a
-        diagonal is on every rank, as by ``A.trace()`` and ``A.diagonal()``; A may have partial sums.
+        diagonal is on every rank, as by ``A.trace()`` and ``A.diagonal()``. A may have partial
+        sums.
 
     Raises
     ------

@@ -55,8 +55,8 @@ def symm(
 
     Notes
     -----
-    First the other triangle is filled in a copy: n^2 / 2 P words a rank if blocks are balanced. Then
-    `matmul` multiplies the copy.
+    First the other triangle is filled in a copy: n^2 / 2 P words a rank if blocks are balanced.
+    Then `matmul` multiplies the copy.
 
     Examples
     --------

@@ -38,7 +38,8 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
     Returns
     -------
     DistMatrix or array
-        y, m x 1; or, for a vector x, a vector of m numbers on every rank. Dtypes promote as NumPy's.
+        y, m x 1; or, for a vector x, a vector of m numbers on every rank. Dtypes promote as
+        NumPy's.
 
     Raises
     ------
