@@ -180,7 +180,7 @@ def test_every_casting(case):
 WORK = {
     **{name: (kernels, name) for name in ("potrf", "trtri", "getrf", "trsm")},
     **{f"{module.__name__}.multiply": (module, "multiply") for module in (kernels, right_looking, lu, lu_layers, triangular)},
-    **{f"{module.__name__}.below": (module, "below") for module in (right_looking, triangular)},
+    **{f"{module.__name__}.multiply_below": (module, "multiply_below") for module in (right_looking, triangular)},
 }
 
 
