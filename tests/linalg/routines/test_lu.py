@@ -156,7 +156,7 @@ def test_other_faults():
     assert "A has inf at [2, 7]" in raised(of(nan))[1]
     assert "must be square" in raised(of(a[:5]))[1]
     assert "lu_factor of float16: LAPACK has" in raised(of(a.astype("float16"), lu_factor))[1]
-    assert "12 numbers of rows" in raised(of(a, lambda A: lu_solve((A, np.arange(13)), np.ones(12))))[1]
+    assert "12 row numbers" in raised(of(a, lambda A: lu_solve((A, np.arange(13)), np.ones(12))))[1]
 
 
 def test_rows_that_a_dtype_cannot_count_are_refused():
