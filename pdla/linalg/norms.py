@@ -134,7 +134,7 @@ def cond(
             checks.check_finite(A)
     if not _is_hermitian(A):
         raise LinAlgError("cond: p=2 needs a Hermitian A, and A is not Hermitian: use p=1 or p=numpy.inf")
-    w = np.abs(eigvalsh(A, check_finite=check_finite, memory_limit=memory_limit, verify=verify))
+    w = np.abs(eigvalsh(A, check_finite=False, memory_limit=memory_limit, verify=verify))
     return float(w.max() / w.min()) if w.min() > 0 else inf
 
 

@@ -302,9 +302,8 @@ def _list_routines(n: int, least: float, eps: float) -> tuple[Routine, ...]:
     if least <= ILL:
         parts += [QR, FORMING, PRODUCT, PRODUCT]
     while 1 - least >= sqrt(eps):
-        a, b, c = _compute_weights(least, LOST / (n * eps))
+        (_, _, c), least = _compute_weights(least, n, eps)
         parts += [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT] * (2 if c > STABLE else 1)
-        least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
     return tuple(parts)
 
 
@@ -329,7 +328,7 @@ def _iterate_qdwh(A: DistMatrix, expected: float) -> DistMatrix:
         raise LinAlgError("polar: A has elements that are not finite")
     X = A * float(near_one(size, A.dtype))
     if m > n:
-        Q, R = qr(X)
+        Q, R = qr(X, overwrite_a=True, check_finite=False)
         return matmul(Q, _iterate_qdwh(R, expected), layout=A.layout.summed)
     size, inverse = estimate_extremes(X)
     X, least = X * (1 / size), expected if X.xp.name == "meta" else min(1.0, 1 / (size * inverse))
@@ -354,9 +353,9 @@ def _iterate(X: DistMatrix, least: float) -> DistMatrix:
     tried = False
     for _ in range(MOST):
         # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
-        near, last, (a, b, c) = not tried and 1 - least < sqrt(eps), X, _compute_weights(least, LOST / (n * eps))
-        X, tried = _step_by_product(X) if near else _step(X, a, b, c), tried or near
-        least = min(1.0, least * (a + b * least**2) / (1 + c * least**2))
+        near, last = not tried and 1 - least < sqrt(eps), X
+        weights, least = _compute_weights(least, n, eps)
+        X, tried = _step_by_product(X) if near else _step(X, *weights), tried or near
         if 1 - least < sqrt(eps) and _has_settled(X, last, near):
             if X.xp.name == "meta" or norm(X) ** 2 > n - 0.5:  # else steps keep a singular value of 0
                 return X
@@ -371,16 +370,17 @@ def _has_settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
     return bool(norm(X - last) < (5 * float(np.finfo(X.dtype).eps)) ** (1 / 2 if near else 1 / 3))
 
 
-def _compute_weights(least: float, most: float) -> tuple[float, float, float]:
-    """Compute the weights of Halley's iteration that bring singular values from `least` to 1 nearest to 1.
+def _compute_weights(least: float, n: int, eps: float) -> tuple[tuple[float, float, float], float]:
+    """Compute the weights that bring singular values from `least` to 1 nearest to 1 by Halley's iteration; and the next `least`.
 
-    c is at most `most`, or 3: if c were larger, the weights are those of a larger `least`.
+    n c eps is at most LOST, or c is 3: if c were larger, the weights are those of a larger `least`.
     """
-    a, b, c = _compute_best_weights(least)
-    while c > most and least < 1:
-        least = min(1.0, 2 * least)
-        a, b, c = _compute_best_weights(least)
-    return a, b, c
+    assumed = least
+    a, b, c = _compute_best_weights(assumed)
+    while n * c * eps > LOST and assumed < 1:
+        assumed = min(1.0, 2 * assumed)
+        a, b, c = _compute_best_weights(assumed)
+    return (a, b, c), min(1.0, least * (a + b * least**2) / (1 + c * least**2))
 
 
 def _compute_best_weights(least: float) -> tuple[float, float, float]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from pdla.checks import communicator, describe_call, matrix
 from pdla.comm.agreement import agreed
-from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import estimate_reciprocal_condition
@@ -193,9 +192,10 @@ def predict_lstsq(
     >>> pdla.linalg.predict_lstsq(200_000, 512, 64).ranks_used
     64
     """
-    wide = isinstance(m, int) and isinstance(n, int) and m < n
-    m, n = (n, m) if wide else (m, n)
-    (routine,) = routines_of("r", isinstance(m, int) and isinstance(n, int) and is_tall(m, n))
+    are_sizes = isinstance(m, int) and isinstance(n, int)
+    if are_sizes and m < n:
+        m, n = n, m
+    (routine,) = routines_of("r", are_sizes and is_tall(m, n))
     return predict(LSTSQ, routine, m, n, P, dtype, machine)
 
 
@@ -343,15 +343,15 @@ def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, in
     (m, n), wide, vector = A.shape, plan.adjoint, not isinstance(B, DistMatrix)
     # what is left of m > n is computed from A
     made = factor_qr(plan, A.H if wide else A, keep=m > n)
-    Y = cast(_to_column(B, A) if vector else B, plan.dtype)
+    side = RightSide(B, plan.options.layout if vector else plan.options.layout or cut_layout(B, (n, B.shape[1])), plan.dtype)
+    # a vector as one column, cut as A's rows are
+    Y = side.make_working_copy(Layout.trust(A.layout.summed.rows, ()), A.grid) if vector else cast(B, plan.dtype)
     C = Y if wide else made.multiply(Y, True)
     X, rank, s = _solve(made, C, wide, find_rank_limit(A, plan.options.rcond, plan.dtype))
     if wide:
         X = made.multiply(X, False)
     residuals = _compute_residuals(A, X, Y) if rank == n < m else np.zeros(0)
-    if vector:
-        return X.redistribute(Layout(), ProcessGrid.everyone(A.grid.comm)).stored.reshape(-1), residuals, rank, s
-    return to_layout(X, plan.options.layout or cut_layout(Y, (n, Y.shape[1])), Y.grid), residuals, rank, s
+    return side.to_b_form(side.place(X)), residuals, rank, s
 
 
 def _agree(
@@ -364,13 +364,6 @@ def _agree(
         dtype = checks.find_working_dtype(name, A.dtype)
         checks.check_result(A, result(A.shape), dtype, None, layout)
     return A.shape, A.shape[0] < A.shape[1], dtype
-
-
-def _to_column(b: Any, A: DistMatrix) -> DistMatrix:
-    """Local: make one column, cut as A's rows are, of a vector that all ranks have."""
-    layout, shape = Layout.trust(A.layout.summed.rows, ()), (len(b), 1)
-    held = layout.indices(shape, A.grid.sizes, A.grid.coords)
-    return DistMatrix(A.xp.take(b.reshape(-1, 1), held[0].selection, held[1].selection), shape, A.grid, layout)
 
 
 def _compute_svd(R: DistMatrix, vectors: bool, full: bool = False) -> Any:

@@ -118,7 +118,7 @@ class RightSide:
         """Local: X in B's form: a matrix, or a vector on every rank."""
         if isinstance(self.B, DistMatrix):
             return X
-        x = X.local.reshape(len(self.B))
+        x = X.local.reshape(-1)
         if self.out is None:
             return x
         X.xp.copy(self.out, x)
