@@ -13,33 +13,37 @@ from pdla import nn
 from pdla.bench.arguments import positive
 
 FOLDER = str(Path(pdla.__file__).parent)
-WAITS = {("communicator.py", "MPIComm._wait_until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
+WAITS = {
+    ("communicator.py", "MPIComm._wait_until"),
+    ("barrier.py", "SharedBarrier.wait"),
+    ("threads.py", "World.wait_until"),
+    ("threads.py", "World.notify"),
+}
 LAYOUTS = {
     "2-D blocks": pdla.Layout("row", "col"),
     "block-cyclic": pdla.Layout(pdla.Cyclic("row", 64), pdla.Cyclic("col", 64)),
 }
 
 
-def count_calls(work: Callable[[], Any], waits: bool = False) -> int:
-    """Count the calls within pdla of `work`. waits: count calls inside waits, too."""
-    return count_by_file(work, waits)[0]
+def count_calls(work: Callable[[], Any]) -> int:
+    """Count the calls within pdla of `work`, without waits."""
+    return count_by_file(work)[0]
 
 
-def count_by_file(work: Callable[[], Any], waits: bool) -> tuple[int, int]:
-    """Count the calls within pdla of `work`, and their files."""
+def count_by_file(work: Callable[[], Any]) -> tuple[int, int]:
+    """Count the calls within pdla of `work`, without waits, and the files of all calls."""
     calls = inside = 0
     files = set()
-    known = set() if waits else WAITS
 
     def watch(frame: Any, event: str, _: Any) -> None:
         nonlocal calls, inside
         if event not in ("call", "return") or not frame.f_code.co_filename.startswith(FOLDER):
             return
-        wait = (Path(frame.f_code.co_filename).name, frame.f_code.co_qualname) in known
+        wait = (Path(frame.f_code.co_filename).name, frame.f_code.co_qualname) in WAITS
         if event == "call":
+            inside += wait
             calls += not inside
             files.add(frame.f_code.co_filename)
-            inside += wait
         else:
             inside -= wait
 
@@ -82,11 +86,11 @@ SYSTEMS = ("solve(A, b)", "cholesky(A)")
 
 
 def count_systems(comm: Any, name: str) -> list[int]:
-    """Calls of the first and of the third solution or factorization, and the files of the third; waits count."""
+    """Calls of the first and of the third solution or factorization, and the files of the third."""
     work = make_system(comm)[name]
-    first = count_calls(work, True)
+    first = count_calls(work)
     work()
-    return [first, *count_by_file(work, True)]
+    return [first, *count_by_file(work)]
 
 
 SCHEMES = (nn.Summa2D, nn.Tensor3D)
@@ -112,8 +116,8 @@ def calls(dry: read_world = None):
 
     Products also have the first call of a new shape, on a grid that has multiplied; a linear's
     second pass has the calls forward and backward. Calls are frames of functions and generators of
-    pdla/, on rank 0. Solutions and factorizations also count their files. Products and layers leave
-    out calls inside waits, whose number depends on the other ranks.
+    pdla/, on rank 0. Solutions and factorizations also count their files. Waits, and
+    the calls inside them, are left out: their number depends on the other ranks.
 
     python -m bench calls 1024        run dry, as rank 0 of so many
     python -m bench calls threads     on 4 ranks that are threads
