@@ -1,4 +1,4 @@
-"""Activations made of blocks: one like another, and the parts of micro-batches."""
+"""Make activations from blocks (`like`), and divide and join them by micro-batches."""
 
 from __future__ import annotations
 

@@ -122,13 +122,14 @@ def check_sequence(kind: str, sequence: int) -> None:
 
 
 def check_sequences(layer: Declared, x: Any) -> None:
-    """Raise unless x has whole sequences, and cuts keep them whole wherever the scheme's cuts do."""
+    """Raise unless x has whole sequences. x's cuts must not divide a sequence that the scheme's cuts keep whole."""
     if x.shape[0] % layer.sequence:
         raise ShapeError(f"{layer!r} takes whole sequences of {layer.sequence} tokens, not {x.shape[0]} tokens")
     if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
         return
     expected = layer.scheme.activation(layer.takes, layer.sequence)
-    if any(cut.unit % own.unit for cut, own in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
+    pairs = zip(x.layout.rows, expected.rows, strict=True)
+    if any(cut.unit % expected_cut.unit for cut, expected_cut in pairs):  # type: ignore[union-attr]
         raise LayoutError(
             f"{layer!r} takes whole sequences of {layer.sequence} tokens, but the cuts of {x.layout!r} divide x's sequences: "
             f"scheme.shard(x, sequence={layer.sequence}) keeps them whole"
@@ -151,14 +152,15 @@ def count_tokens(tokens: int, layout: Layout, grid: ProcessGrid) -> list[int]:
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:
     """ShapeError unless ids is a 1-D array of whole sequences of token numbers, or `ignore`."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
-        raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
+        description = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
+        raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {description}")
     if np.ma.is_masked(ids):
-        where = "" if ignore is None else f", with x={ignore} to ignore them"
-        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){where}")
-    known = ids if ignore is None else ids[ids != ignore]
-    if known.size and (int(known.min()) < 0 or int(known.max()) >= vocabulary):
+        advice = "" if ignore is None else f", with x={ignore} to ignore them"
+        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){advice}")
+    labels = ids if ignore is None else ids[ids != ignore]
+    if labels.size and (int(labels.min()) < 0 or int(labels.max()) >= vocabulary):
         ignored = "" if ignore is None else f"; {ignore} is ignored, CrossEntropy(ignore=-100) would ignore -100"
-        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{ignored}")
+        span = f"from {labels.min()} to {labels.max()}; they go from 0 to {vocabulary - 1}"
+        raise ShapeError(f"{layer}: token numbers {span}{ignored}")
     if len(ids) % sequence:
         raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")

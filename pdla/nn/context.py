@@ -55,7 +55,7 @@ class PassContext:
         self.arrived: dict[Parameter, DistMatrix] = {}
         self.uses: Counter[Parameter] = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
-        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # with the ledger's name for it
+        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # with the sum's name in the ledger
         self.batches: list[MicroBatch] = [MicroBatch(self, number) for number in range(scheme.shards)]
 
     def drop(self) -> None:
@@ -75,9 +75,9 @@ class PassContext:
         """Start to gather a parameter, and the next in order."""
         if parameter.axes:
             self._start_gather(parameter)
-            following = self.order.index(parameter) + self.direction
-            if 0 <= following < len(self.order) and self._is_needed(self.order[following]):
-                self._start_gather(self.order[following])
+            position = self.order.index(parameter) + self.direction
+            if 0 <= position < len(self.order) and self._is_needed(self.order[position]):
+                self._start_gather(self.order[position])
 
     def _is_needed(self, parameter: Parameter) -> bool:
         return not self.uses[parameter] and (self.direction == 1 or parameter.backward)
@@ -105,7 +105,7 @@ class PassContext:
 
         After the last micro-batch, drop the gathered copy, unless the backward pass keeps it.
         """
-        if batch.recomputing:  # the backward pass needs it next
+        if batch.recomputing:  # the backward pass needs the parameter next
             return
         self.uses[parameter] += 1
         keep = self.scheme.keep and self.direction == 1 and batch.saving
@@ -189,7 +189,7 @@ class MicroBatch:
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
 
-    # ------------------------------------------------------------------ for layers of users' own
+    # ------------------------------------------------------------------ for users' own layers
 
     def save(self, layer: Any, *values: Any) -> None:
         """Save values that the layer's backward pass will need. Local.

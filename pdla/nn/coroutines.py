@@ -1,9 +1,9 @@
 """Coroutines: a pass stops where it would wait, so that another micro-batch computes meanwhile.
 
 A pass through a layer is an `async def`, written once. The pass of a single micro-batch runs to its
-end at once. Of several, each stops at `TURN` wherever its messages are under way, and the next one
-computes (overdecomposition, arXiv 2305.13525). Every rank drives the same passes in the same order,
-so the verbs match.
+end without a stop. With several micro-batches, each pass stops at `TURN` while its messages are
+under way, and the next pass computes (overdecomposition, arXiv 2305.13525). Every rank drives the
+same passes in the same order, so that all ranks call the communicator in the same order.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Layer(Runner):
         vars(copy).update(vars(self))
         copy._forget()
         vars(copy).update({name: deepcopy(value, memo) for name, value in vars(copy).items()})
-        copy.drawn = self.drawn  # copying the parameters has drawn them
+        copy.drawn = self.drawn  # the copy of a parameter reads its elements, which draws them in self
         return copy
 
     def __repr__(self) -> str:

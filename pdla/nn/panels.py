@@ -50,8 +50,8 @@ class Panels:
         key = A.shape, B.shape, A.layout, B.layout
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
-            chosen = self._find_roles(*layouts)
-            self.plans[key] = builder.plan_in_panels(Operand.of(A), Operand.of(B), C, A.dtype, chosen, self.width)
+            roles = self._find_roles(*layouts)
+            self.plans[key] = builder.plan_in_panels(Operand.of(A), Operand.of(B), C, A.dtype, roles, self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
         run = verify.run if config.settings.verify else Plan.run

@@ -45,12 +45,12 @@ class Runner(Node):
     def __init_subclass__(cls, **named: Any) -> None:
         """Refuse a class that overrides `forward` or `backward`, or confuses plain and async ones."""
         super().__init_subclass__(**named)
-        for way, instead in OVERRIDDEN.items():
-            if way in vars(cls):
-                raise PdlaError(f"{cls.__name__}.{way} starts a pass on all ranks: {instead}")
-            for name, coroutine in ((f"{way}_local", False), (f"{way}_async", True)):
+        for method, advice in OVERRIDDEN.items():
+            if method in vars(cls):
+                raise PdlaError(f"{cls.__name__}.{method} starts a pass on all ranks: {advice}")
+            for name, coroutine in ((f"{method}_local", False), (f"{method}_async", True)):
                 if name in vars(cls) and iscoroutinefunction(vars(cls)[name]) != coroutine:
-                    raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {instead}")
+                    raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {advice}")
 
     def _forget(self) -> None:
         """Drop the last pass, which can then not be taken backward."""
@@ -196,7 +196,7 @@ class Runner(Node):
             if training:
                 self._check_uses(named)
         self.passes += bool(training)
-        self._forget()  # after an error in this pass, no earlier one can be taken backward
+        self._forget()  # after an error in this pass, no earlier pass can be taken backward
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
         comm = self.scheme.grid.comm
@@ -204,7 +204,7 @@ class Runner(Node):
             x = to_row_major(x)
             try:
                 parts = run_in_turn([self.forward_async(take_part(x, batch), batch) for batch in context.batches])
-            except LayoutError:  # on every rank: a layer does not take the layout that earlier ones gave
+            except LayoutError:  # on every rank: a layer does not take the output layout of the layer before it
                 context.drop()
                 raise
             y = join_parts(parts)
@@ -252,7 +252,7 @@ class Runner(Node):
                 dx = run_in_turn([self.backward_async(part, batch) for part, batch in parts])
                 context.finish_gradients()
         except BaseException:
-            context.forget_gradients()  # an optimizer must not step by an unfinished one
+            context.forget_gradients()  # an optimizer must not step by an unfinished gradient
             raise
         return join_parts(dx)
 
@@ -268,10 +268,10 @@ class Runner(Node):
         context = self._context
         if context is None:
             return 0
-        own = {id(_find_memory(p.value.base)) for p in self.all_parameters()}
+        parameter_memory = {id(_find_memory(p.value.base)) for p in self.all_parameters()}
         saved = [values for batch in context.batches for values in batch.list_saved()]
-        found = {id(memory): memory.nbytes for memory in _find_arrays([*context.arrived.values(), *saved])}
-        return sum(size for memory, size in found.items() if memory not in own)
+        sizes = {id(memory): memory.nbytes for memory in _find_arrays([*context.arrived.values(), *saved])}
+        return sum(size for memory, size in sizes.items() if memory not in parameter_memory)
 
     def _check_uses(self, named: list[tuple[str, Parameter]]) -> None:
         """PdlaError unless exactly `parameter.layers` layers use each parameter in this pass.
@@ -291,17 +291,18 @@ class Runner(Node):
 
 
 def _describe_numbers(layers: Iterable[Any]) -> str:
-    """Describe the numbers of layers, each once, and add a digest of all numbers and places."""
-    words: dict[str, None] = {}
-    whole: list[str] = []
+    """Describe layers by their numbers, equal layers once, and add a digest of the numbers and places of all."""
+    descriptions: dict[str, None] = {}
+    digested: list[str] = []
     for layer in layers:
         if layer.numbers:
             numbers = ", ".join([f"{name}={to_python(getattr(layer, name))!r}" for name in layer.numbers])
-            word = f"{type(layer).__name__}({numbers})"
-            words[word] = None
-            whole.append(word)
-        whole.append(layer.place)
-    return "".join(f", {word}" for word in [*words, f"digest {blake2b(' '.join(whole).encode(), digest_size=8).hexdigest()}"])
+            description = f"{type(layer).__name__}({numbers})"
+            descriptions[description] = None
+            digested.append(description)
+        digested.append(layer.place)
+    digest = blake2b(" ".join(digested).encode(), digest_size=8).hexdigest()
+    return "".join(f", {description}" for description in [*descriptions, f"digest {digest}"])
 
 
 def _find_memory(x: Any) -> Any:

@@ -14,9 +14,9 @@ THUMB = 40.0  # pixels
 def picture(layer: Any) -> str:
     """Show a layer as HTML. Local; draws no parameters."""
     rows = []
-    for part, prefix in layer.all_layers().items():
-        rows.append((prefix.removesuffix(".") or "all", _describe(part), "", "", "", ""))
-        parameters = ((name, value) for name, value in vars(part).items() if isinstance(value, Parameter))
+    for node, prefix in layer.all_layers().items():
+        rows.append((prefix.removesuffix(".") or "all", _describe(node), "", "", "", ""))
+        parameters = ((name, value) for name, value in vars(node).items() if isinstance(value, Parameter))
         rows += [(f"{prefix}{name}", "", *_describe_parameter(parameter)) for name, parameter in parameters]
     matrices = [parameter.allocated for parameter in layer.all_parameters()]
     numbers, nbytes = sum(X.size for X in matrices), sum(X.stored.nbytes for X in matrices)

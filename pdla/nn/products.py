@@ -29,9 +29,9 @@ _random = np.random.default_rng(0x5EED)
 
 @contextmanager
 def check_products(comm: Communicator) -> Iterator[None]:
-    """Collective: a with-block in which layers multiply.
+    """Collective: collect the wrong products of a with-block, and compare them over ranks at its end.
 
-    VerificationError, on every rank, if a product was wrong twice on any of them.
+    VerificationError, on every rank, if a product was wrong twice on any rank.
     """
     faults: list[str] = []
     token = _pass.set((comm.rank, faults))
@@ -49,37 +49,37 @@ def multiply_and_check(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: co
 
     alpha and beta are 0 or 1.
     """
-    before = c.copy() if beta else None
+    addend = c.copy() if beta else None
 
     def compute() -> Any:
-        if before is not None:
-            xp.copy(c, before)
+        if addend is not None:
+            xp.copy(c, addend)
         multiply(xp, a, b, c, alpha, beta)
         return c
 
-    compute_and_check(compute, a, b, before)
+    compute_and_check(compute, a, b, addend)
 
 
-def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, before: Any = None) -> Any:
-    """Compute before + a b, of matrices or of stacks, and check the result.
+def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, addend: Any = None) -> Any:
+    """Compute addend + a b, of matrices or of stacks, and check the result.
 
     A wrong result is computed once more, with a warning.
     """
     product = compute()
-    if namespace(a).name == "meta" or not _is_wrong(a, b, before, product):
+    if namespace(a).name == "meta" or not _is_wrong(a, b, addend, product):
         return product
     rank, faults = _pass.get()
     message = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
     product = compute()
-    if _is_wrong(a, b, before, product):
+    if _is_wrong(a, b, addend, product):
         faults.append(f"{message}: it has, too")
     else:
         warnings.warn(f"{message}, it was right", RuntimeWarning, stacklevel=2)
     return product
 
 
-def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
-    """Whether product x differs from before x + a (b x) by more than rounding, for random x."""
+def _is_wrong(a: Any, b: Any, addend: Any, product: Any) -> bool:
+    """Whether product x differs from addend x + a (b x) by more than rounding, for random x."""
     xp, (k, n) = namespace(a), b.shape[-2:]
     if not product.size:
         return False
@@ -88,9 +88,9 @@ def _is_wrong(a: Any, b: Any, before: Any, product: Any) -> bool:
         signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(dtype)
         x = xp.asarray(signs), xp.asarray(np.ones((n, 1), dtype))
         expected, magnitude = _apply(xp, a, _apply(xp, b, x))
-        if before is not None:
-            addend = _apply(xp, before, x)
-            expected, magnitude = expected + addend[0], magnitude + addend[1]
+        if addend is not None:
+            image = _apply(xp, addend, x)
+            expected, magnitude = expected + image[0], magnitude + image[1]
         actual, expected, magnitude = map(xp.host, (_apply(xp, product, x)[0], expected, magnitude))
         return bool(find_wrong_rows(actual, expected, magnitude, product.dtype, n, k, xp=xp.name).any())
 

@@ -55,7 +55,7 @@ class Table:
         names = {one: other, other: one}
 
         def swap(text: str) -> str:
-            return " ".join(":".join(names.get(part, part) for part in word.split(":")) for word in text.split())
+            return " ".join(":".join(names.get(name, name) for name in word.split(":")) for word in text.split())
 
         return Table(*map(swap, (self.carries, self.X, self.W, self.Y)))
 
@@ -210,11 +210,11 @@ class Scheme:
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
         self.description = call  # the same on every rank
         with agreed(grid.comm, call):
-            named = {axis: None for table in (self.first, self.second) for axis in table.roles}
-            missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
-            unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]
-            if (missing or unknown) and named:
-                required = [axis for axis in named if axis not in self.optional]
+            table_axes = {axis: None for table in (self.first, self.second) for axis in table.roles}
+            missing = [axis for axis in table_axes if axis not in grid.axes and axis not in self.optional]
+            unknown = [axis for axis in grid.axes if axis not in table_axes and axis != "data"]
+            if (missing or unknown) and table_axes:
+                required = [axis for axis in table_axes if axis not in self.optional]
                 optional = [*self.optional, "data"]
                 fault = f"lacks {', '.join(missing)}" if missing else f"also has {', '.join(unknown)}"
                 hint = suggest(unknown[0], [*missing, *optional]) if unknown else ""
@@ -232,7 +232,7 @@ class Scheme:
                 )
             if shards > 1 and any(split_axes(table.X)[0] != split_axes(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens differently in a pair's two layers; shards=1")
-        data = tuple(axis for axis in grid.axes if axis == "data" and named)
+        data = tuple(axis for axis in grid.axes if axis == "data" and table_axes)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.restrict(grid.axes, data) for table in (self.first, self.second))
         self._layouts: dict[tuple[Any, ...], Any] = {}  # every pass asks for the same ones
@@ -271,11 +271,11 @@ class Scheme:
     def _cut_tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
         """Cut tokens along axes.
 
-        Axes that cut tokens in attention keep units whole; others may cut a unit. (A scheme with
-        shards has no others: see __init__.)
+        Axes that cut tokens in attention do not divide a unit; other axes may. (A scheme with shards
+        has no other axes: see __init__.)
         """
-        whole = split_axes(self.first.Y)[0]
-        return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole else 1).expand())
+        attention_axes = split_axes(self.first.Y)[0]
+        return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in attention_axes else 1).expand())
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
         """Give an activation's layout: tokens in whole sequences, features in whole units. Local.
@@ -285,9 +285,9 @@ class Scheme:
         spec : str
             "axes that cut rows | axes that cut columns".
         sequence : int, optional
-            Tokens in a unit that cuts keep whole.
+            Tokens of a sequence, which cuts in attention do not divide.
         unit : int, optional
-            Features in such a unit.
+            Features of a unit, which no cut divides.
 
         Returns
         -------
@@ -307,7 +307,7 @@ class Scheme:
         Parameters
         ----------
         sequence : int, optional
-            Tokens in a unit that cuts keep whole.
+            Tokens of a sequence, which cuts in attention do not divide.
 
         Returns
         -------
@@ -324,9 +324,9 @@ class Scheme:
         table : Table
             The scheme's `first` or `second`.
         sequence : int
-            Tokens in a unit that cuts keep whole.
+            Tokens of a sequence, which cuts in attention do not divide.
         units : (int, int)
-            Inputs, and outputs, in such a unit.
+            Inputs, and outputs, of a unit, which no cut divides.
 
         Returns
         -------
@@ -377,9 +377,9 @@ class Scheme:
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def is_count(n: object, least: float = 1) -> bool:
-    """Whether n is a whole number of at least `least`."""
-    return isinstance(n, Integral) and int(n) >= least
+def is_count(n: object, minimum: float = 1) -> bool:
+    """Whether n is a whole number of at least `minimum`."""
+    return isinstance(n, Integral) and int(n) >= minimum
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Six schemes: the papers' tables, and options that change a table."""
+"""Six schemes: the tables of layouts in the papers, and options that change a table."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ class Node:
             if isinstance(value, Node):
                 yield name, value
             elif isinstance(value, (list, tuple)):
-                for i, part in enumerate(value):
-                    if isinstance(part, Node):
-                        yield f"{name}.{i}", part
+                for i, element in enumerate(value):
+                    if isinstance(element, Node):
+                        yield f"{name}.{i}", element
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Give all parameters, with their names, in the order in which a pass uses them. Local.
@@ -182,16 +182,16 @@ def name_parameters(layers: Mapping[Any, str]) -> Iterator[tuple[str, Parameter]
                 yield prefix + name, value
 
 
-def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
+def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], owner: str) -> None:
     """ShapeError unless a state has exactly arrays of real numbers of these names and shapes."""
     if not isinstance(state, Mapping):
-        raise ShapeError(f"a state of {whose} is a dict of arrays by name, on every rank, not {kind_of(state)}")
+        raise ShapeError(f"a state of {owner} is a dict of arrays by name, on every rank, not {kind_of(state)}")
     if set(shapes) != set(state):
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
-        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and also has {has}")
+        raise ShapeError(f"the state is not {owner}'s: it lacks {lacks}, and also has {has}")
     for name, shape in shapes.items():
-        value = restore_bfloat16(state[name])  # once, as a file is read each time
+        value = restore_bfloat16(state[name])  # once: each access may read a file
         if shape != np.shape(value):
-            raise ShapeError(f"{name} is {np.shape(value)} in the state, {shape} in {whose}")
+            raise ShapeError(f"{name} is {np.shape(value)} in the state, {shape} in {owner}")
         dtype = getattr(value, "dtype", None)
         check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(value).dtype)

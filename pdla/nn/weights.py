@@ -1,4 +1,4 @@
-"""Making parameters: weights, drawn equally in every scheme, and vectors, a number a feature."""
+"""Make parameters: weights, whose elements are the same in every scheme, and vectors, one number for each feature."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def make_weight(
     """
     scheme = layer.scheme
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
-        kind = np.dtype(dtype)
-        check_floats(name, kind)
-        check_numbers(name, kind, scheme.grid.comm.xp)
+        weight_dtype = np.dtype(dtype)
+        check_floats(name, weight_dtype)
+        check_numbers(name, weight_dtype, scheme.grid.comm.xp)
         check_number(name, "scale", scale)
     layouts = scheme.linear(table, 1, units)
-    value = zeros(shape, scheme.grid, layouts.W, dtype=kind)
+    value = zeros(shape, scheme.grid, layouts.W, dtype=weight_dtype)
     return Parameter(value, layouts.w if whole else None, name, make_draw(layer, value, scale, seed, name))
 
 
@@ -48,9 +48,9 @@ def make_draw(layer: Layer, value: DistMatrix, scale: float, seed: int, name: st
 
     def draw() -> None:
         layer.drawn = True
-        if value.xp.name != "meta":  # it has no numbers, and drawing would count as work of the first pass
-            numbers = Draw(value.shape[1], np.dtype(np.float64), derive_seed(seed, layer.place + name), "normal", 0, 1)
-            value.xp.copy(value.stored, (value.xp.draw_part(*value.indices, numbers) * scale).astype(value.dtype))
+        if value.xp.name != "meta":  # dry arrays have no elements, and drawing would count as work of the first pass
+            distribution = Draw(value.shape[1], np.dtype(np.float64), derive_seed(seed, layer.place + name), "normal", 0, 1)
+            value.xp.copy(value.stored, (value.xp.draw_part(*value.indices, distribution) * scale).astype(value.dtype))
 
     return draw
 

@@ -86,7 +86,7 @@ class CrossEntropy:
         with agreed(logits.grid.comm, f"{self!r} of {logits.description} and {describe(targets)}"):
             check_output("CrossEntropy", logits)
             counted = self._count(targets, *logits.shape)
-        self._saved = None  # after an error in this pass, no earlier one can be taken backward
+        self._saved = None  # after an error in this pass, no earlier pass can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
             return self._compute(to_row_major(logits), targets, counted)
 
@@ -100,29 +100,29 @@ class CrossEntropy:
         check_ids("CrossEntropy", targets, vocabulary, ignore=self.ignore)
         if len(targets) != tokens:
             raise ShapeError(f"{len(targets)} targets for the logits of {tokens} tokens")
-        counted = int((targets != self.ignore).sum())
-        if counted == 0:
+        count = int((targets != self.ignore).sum())
+        if count == 0:
             none = f"no token counts: all {tokens} targets are {self.ignore}" if tokens else "CrossEntropy of no tokens"
             raise ShapeError(f"{none}: there is no mean loss; skip this step, on every rank")
-        return counted
+        return count
 
-    def _compute(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
-        x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
+    def _compute(self, logits: DistMatrix, targets: np.ndarray, count: int) -> float:
+        x, grid, xp, vocabulary_axes = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
         labels = targets[rows.indices()]
         labels = np.where(labels == self.ignore, -1, labels.astype(np.int64))
-        places = _find_columns(cols, logits.shape[1])[labels]
+        columns = _find_columns(cols, logits.shape[1])[labels]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
-        top = Transfer(allreduce(top, grid, across, "maximum")).wait()
+        top = Transfer(allreduce(top, grid, vocabulary_axes, "maximum")).wait()
         sums = xp.empty((2, x.shape[0]), sum_dtype(x.dtype))
-        powers = xp.exponentials(x, top, places, sums)
-        sums = Transfer(allreduce(sums, grid, across)).wait()
+        powers = xp.exponentials(x, top, columns, sums)
+        sums = Transfer(allreduce(sums, grid, vocabulary_axes)).wait()
         local = np.flatnonzero(labels >= 0)
         loss = xp.empty((1,), sum_dtype(x.dtype))
-        loss[...] = (np.log(sums[0]) - sums[1])[local].astype(loss.dtype, copy=False).sum() / counted
+        loss[...] = (np.log(sums[0]) - sums[1])[local].astype(loss.dtype, copy=False).sum() / count
         loss = Transfer(allreduce(loss, grid, axes_of(logits.layout.rows))).wait()
-        self._saved = like(logits, powers), sums[0], places, labels < 0, counted
+        self._saved = like(logits, powers), sums[0], columns, labels < 0, count
         return float(loss[0])
 
     def backward(self) -> DistMatrix:

@@ -78,7 +78,7 @@ class MeanSquaredError:
         with agreed(y.grid.comm, f"MeanSquaredError of {y.description} and {describe(targets)}"):
             check_output("MeanSquaredError", y)
             _check_targets(y, targets)
-        self._saved = None  # after an error in this pass, no earlier one can be taken backward
+        self._saved = None  # after an error in this pass, no earlier pass can be taken backward
         with tagged("loss"), collective_section(y.grid.comm, "a loss"):
             matrix = targets if isinstance(targets, DistMatrix) else from_global(targets, y.grid, y.layout)
             same = matrix.grid == y.grid and matrix.matches_layout(y.layout)

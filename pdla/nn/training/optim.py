@@ -84,15 +84,15 @@ class Optimizer:
             stepped with other numbers.
         """
         self._check()
-        stepped = []
+        updates = []
         for name, parameter in self.layer.named_parameters():
             if parameter.gradient is None:
                 raise PdlaError(f"{name} of {self.layer!r} has no gradient: call backward before step")
-            stepped.append((parameter, parameter.value.stored, parameter.gradient.stored))
+            updates.append((parameter, parameter.value.stored, parameter.gradient.stored))
         self.steps += 1
         note(self.layer.scheme.grid.comm, f"step {self.steps} of {self!r}")
-        for each in stepped:
-            self._step(*each)
+        for update in updates:
+            self._step(*update)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         raise NotImplementedError
@@ -372,7 +372,7 @@ def clip(layer: Layer, largest: float) -> float:
 
 def _shrink(gradient: DistMatrix, factor: float) -> None:
     """Multiply a gradient by a factor; by its root, twice, if the factor itself would lose digits."""
-    kind = sum_dtype(gradient.dtype)  # in float16 the factor may be 0
-    steps = [sqrt(factor)] * 2 if factor < np.finfo(kind).tiny else [factor]
+    dtype = sum_dtype(gradient.dtype)  # in float16 the factor may be 0
+    steps = [sqrt(factor)] * 2 if factor < np.finfo(dtype).tiny else [factor]
     for step in steps:
-        gradient.stored[...] *= kind.type(step)
+        gradient.stored[...] *= dtype.type(step)
