@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.claims import dry
 from bench.claims.cases import CASES
-from bench.claims.claims import ALL, BESIDE, CLAIMS, Claim, quartiles, ratio, seconds, spread, verdict
+from bench.claims.claims import BESIDE, CLAIMS, Claim, ratio, seconds, spread, verdict
 
 Results = Mapping[str, Any]  # by part, as in docs/experiments.json
 Cell = tuple[float | None, str]  # a ratio, and its text in a table; where there is no ratio, the reason
@@ -20,8 +20,11 @@ VOLUMES = {"words of the linears": "linears", "bytes from other nodes": "far", "
 
 
 def format_table(lines: Iterable[Iterable[str]]) -> str:
-    """Format lines of cells as a table in Markdown; the first line is the heading."""
+    """Format lines of cells as a table in Markdown; the first line is the heading. A first cell as above stays empty."""
     heading, *rest = (list(line) for line in lines)
+    firsts = [line[0] for line in rest]
+    for line, first, above in zip(rest[1:], firsts[1:], firsts, strict=False):
+        line[0] = "" if first == above else first
     return "\n".join("| " + " | ".join(line) + " |" for line in [heading, ["---"] * len(heading), *rest])
 
 
@@ -115,13 +118,6 @@ def compare_steps(claim: Claim, results: Results, which: str) -> dict[str, float
     return {name: claim.sequences() * slow[name] / fast[name] for name in dry.STEPS}
 
 
-def find_largest_step(ratios: dict[str, float]) -> str:
-    """The step after bandwidth that changes the ratio most."""
-    changes = {after: ratios[after] / ratios[before] for before, after in zip(dry.STEPS, dry.STEPS[1:], strict=False)}
-    name = max(changes, key=lambda step: abs(log(changes[step])))
-    return f"{name}, x {changes[name]:.2f}"
-
-
 def find_nearest(claim: Claim, results: Results, which: str) -> str:
     """The explanation or prediction nearest to the claimed ratio."""
     assert claim.value is not None
@@ -136,19 +132,17 @@ def find_nearest(claim: Claim, results: Results, which: str) -> str:
 
 
 def why_table(results: Results) -> str:
-    heading = ["claim", "pass", "claimed", "words of linears", "all bytes", "from other nodes", "the same by rings"]
-    heading += ["by binomial trees", "time of bandwidth alone", "with latency", "and nodes", "and computing"]
-    heading += ["changed most by", "nearest"]
+    heading = ["claim", "pass", "claimed", "words", "from other nodes", "by rings", "by trees", "time with latency", "and nodes"]
+    heading += ["and computing", "nearest"]
     known = {"full", "steps"} <= set(results)
     return format_table([heading, *(_make_why_row(claim, results, which) for claim in CLAIMS if known for which in claim.of)])
 
 
 def _make_why_row(claim: Claim, results: Results, which: str) -> list[str]:
-    volumes = [compare_volumes(claim, results, what, which) for what in ("linears", "bytes", "far", "rings")]
-    steps = compare_steps(claim, results, which)
-    figures = [claim.value, *volumes, compare_trees(claim, results, which), *steps.values()]
-    words = find_largest_step(steps), find_nearest(claim, results, which)
-    return [title(claim), which, *(f"{one:.2f}" for one in figures), *words]
+    volumes = [compare_volumes(claim, results, what, which) for what in VOLUMES.values()]
+    steps = list(compare_steps(claim, results, which).values())[1:]  # bandwidth alone gives the ratio of the words
+    figures = [claim.value, *volumes, compare_trees(claim, results, which), *steps]
+    return [title(claim), which, *(f"{one:.2f}" for one in figures), find_nearest(claim, results, which)]
 
 
 # ---------------------------------------------------------------------------------------------- placement
@@ -199,26 +193,23 @@ def best_table(results: Results) -> str:
 
 
 def measured_table(results: Results) -> str:
-    heading = ["case", "pass", "median, s", "quartiles, s", "least, s", "link busy", "predicted, s", "predicted / measured"]
-    heading += ["ledgers, MB", "kernel, MB", "kernel / ledgers", "messages a rank"]
+    heading = ["case", "pass", "median, s", "link busy", "predicted / measured", "ledgers, MB", "kernel / ledgers", "messages"]
     lines = [heading]
     for name, case in CASES.items():
         if name in results.get("measured", {}):
-            lines += [_make_measured_row(results, name, which) for which in (ALL if case.backward else ALL[:1])]
+            lines += [_make_measured_row(results, name, which) for which in ("forward", "backward")[: 1 + case.backward]]
     return format_table(lines)
 
 
 def _make_measured_row(results: Results, name: str, which: str) -> list[str]:
     figures = results["measured"][name]
-    times = seconds(results["measured"], name, which)
-    middle, (low, high) = median(times), quartiles(times)
+    middle = median(seconds(results["measured"], name, which))
     far, kernel, messages = (dry.sum_passes(figures, what, which) for what in ("far", "kernel", "messages"))
     busy = far / results["hosts"] / results["bytes_a_second"] / middle
     same = results.get("same", {}).get(name)
     guess = dry.sum_passes(same, "seconds", which) if same else None
-    beside = [f"{guess:.3f}", f"{guess / middle:.2f}"] if guess else ["–", "by formula" if CASES[name].undry else NOT_RUN]
-    wire = [f"{far / 1e6:.1f}", f"{kernel / 1e6:.1f}", f"{kernel / far:.3f}", f"{messages:.0f}"]
-    return [name, which, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", f"{min(times):.3f}", f"{busy:.0%}", *beside, *wire]
+    beside = f"{guess / middle:.2f}" if guess else "by formula" if CASES[name].undry else NOT_RUN
+    return [name, which, f"{middle:.3f}", f"{busy:.0%}", beside, f"{far / 1e6:.1f}", f"{kernel / far:.3f}", f"{messages:.0f}"]
 
 
 def describe_errors(results: Results) -> str:
@@ -233,9 +224,8 @@ def describe_errors(results: Results) -> str:
     apart = {name: abs(one - 1) for name, one in off.items()}
     worst = max(apart, key=apart.__getitem__)
     return (
-        f"Predicted times of the {len(off)} measured cases differ from the measured times by "
-        f"{median(apart.values()):.0%} at the median, and by {apart[worst]:.0%} at most "
-        f"({worst}: {off[worst]:.2f} of the measured time)."
+        f"Predicted times of the {len(off)} measured cases differ from the measured times by {median(apart.values()):.0%} at the "
+        f"median. The farthest is {worst}: {off[worst]:.2f} of the measured time."
     )
 
 
@@ -247,8 +237,8 @@ def cluster_table(results: Results, cluster: Any, papers: Mapping[str, Any], by:
         ["the emulated cluster", ""],
         [
             "links",
-            f"{results['rate']} each way; reached of it: {reached[0]} by a megabyte a rank to the next host, {reached[1]} by a "
-            f"piece from every rank to every other, {rate / 1e6:.3f} MB/s for each of the {cluster.node} ranks of a host",
+            f"{results['rate']} each way; reached: {reached[0]} by a megabyte a rank to the next host, {reached[1]} by a piece "
+            f"from every rank to every other; {rate / 1e6:.3f} MB/s for each of the {cluster.node} ranks of a host",
         ],
         [
             "latency",
@@ -265,5 +255,5 @@ def cluster_table(results: Results, cluster: Any, papers: Mapping[str, Any], by:
     for name, paper in papers.items():
         weight = single / rate / (paper.flops * paper.single / paper.rate(True))
         words = ", ".join(f"{c * weight:.1f} (scaled down by {c})" for c in by)
-        lines.append([f"network against products, over that of {NODES[name]}", words])
+        lines.append([f"network against products, over {NODES[name]}", words])
     return format_table(lines)
