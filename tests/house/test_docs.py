@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.jobs import LONGEST, mpirun
 
@@ -35,7 +36,7 @@ class Page:
 
     def __init__(self, path, folder, capsys):
         self.path, self.folder, self.capsys = path, folder, capsys
-        self.names = {"__name__": "__main__", "PAGE": str(path)}
+        self.names = {"__name__": "__main__"}
         self.printed = None
 
     def run(self):
@@ -125,6 +126,33 @@ def test_names_in_tables_are_names_of_the_code():
             assert name in known, (page, name)
         for file in re.findall(r"`([\w/]+\.py)`", line):
             assert (ROOT / file).exists() or (ROOT / "pdla" / file).exists(), (page, file)
+
+
+def list_calls(comm, work):
+    """The functions of pdla that `work` calls, in order: (file, name)."""
+    calls, A = [], pdla.ones((413, 413), pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row", "col"))
+
+    def watch(frame, event, _):
+        if event == "call" and "/pdla/" in frame.f_code.co_filename:
+            calls.append((frame.f_code.co_filename.rpartition("/pdla/")[2], frame.f_code.co_qualname))
+
+    sys.setprofile(watch)
+    work(A)
+    sys.setprofile(None)
+    return calls
+
+
+CALLS = {"A @ B": lambda A: A @ A, "solve(A, b)": lambda A: pdla.linalg.solve(A, np.ones(413))}
+
+
+@pytest.mark.parametrize(("heading", "work"), CALLS.items(), ids=CALLS)
+def test_the_architecture_s_tables_of_calls_are_in_order(heading, work):
+    section = (ROOT / "docs" / "architecture.md").read_text().split(f"## {heading}, from top to bottom")[1].split("\n## ")[0]
+    lines = re.findall(r"^\| \d+ \| (\S+) \| `(\S+)` \|", section.replace("\\", ""), re.MULTILINE)
+    assert len(lines) == section.count("\n| ") - 1 > 20
+    calls = iter(pdla.dry_run(4, list_calls, work)[0])
+    for line in lines:
+        assert line in calls, line  # reads on, up to this call
 
 
 def test_a_link_into_a_page_finds_its_heading():
