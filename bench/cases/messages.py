@@ -48,8 +48,8 @@ def broadcasts(comm, repeats: positive = 5):
 @contextmanager
 def broadcast_by(way):
     """Send broadcasts by `way`; auto: pdla's choice."""
-    best = broadcast.best if way == "auto" else lambda *_: way.partition(" ")[0]
-    with patch.object(broadcast, "best", best), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
+    best = broadcast.choose if way == "auto" else lambda *_: way.partition(" ")[0]
+    with patch.object(broadcast, "choose", best), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
         yield
 
 

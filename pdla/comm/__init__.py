@@ -4,8 +4,7 @@ communicator  ranks that send each other arrays (communicator.py, group.py), in 
 verb          bcast, reduce and so on: it starts, and returns a Pending to wait for (pending.py, collectives/)
 ledger        what a rank has received and computed (ledger.py, trace.py, workspace.py)
 
-`world()` is the communicator that comm=None means: inside pdla.run or pdla.dry_run theirs, else
-MPI's world.
+comm=None means the communicator `world()`: inside pdla.run or pdla.dry_run theirs, else MPI's world.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ current_world: ContextVar[Communicator | None] = ContextVar("pdla_world", defaul
 
 
 def world() -> Communicator:
-    """Give the communicator over all ranks, which `comm=None` means everywhere.
+    """Find the communicator over all ranks, which `comm=None` means everywhere.
 
     The first call under MPI is collective.
 
@@ -39,9 +38,9 @@ def world() -> Communicator:
     >>> pdla.run(2, lambda comm: pdla.world() is comm)
     [True, True]
     """
-    here = current_world.get()
-    if here is not None:
-        return here
+    current = current_world.get()
+    if current is not None:
+        return current
     from pdla.comm.mpi import libmpi
     from pdla.comm.mpi.attach import attach
 
@@ -99,8 +98,8 @@ def abort_on_exception() -> None:
     """End the whole MPI job, from here on, if a rank does not catch an exception.
 
     One rank prints the traceback for all ranks that fail in the same way within half a second, and
-    names them. Otherwise the other ranks wait for a failed rank for PDLA_TIMEOUT seconds. They
-    still wait for a rank that calls sys.exit, which is no error. Not collective; for MPI only.
+    names them. Otherwise the other ranks wait for a failed rank for PDLA_TIMEOUT seconds. A call of
+    sys.exit is no error: the others wait for that rank. Not collective; for MPI only.
 
     Raises
     ------

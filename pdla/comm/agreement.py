@@ -42,8 +42,8 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     """Collective: raise on every rank unless all give the same `call` and no rank gives an error.
 
     One rank's error is raised on every rank, with the numbers of the ranks that gave it. Its class
-    is the nearest base class of pdla or Python that is made from a text alone. Calls that differ
-    raise AgreementError.
+    is the nearest base class, of pdla or of Python, whose constructor takes a text alone. Calls that
+    differ raise AgreementError.
     """
     if not config.settings.check:
         comm.count_meeting()
@@ -80,15 +80,15 @@ def raise_disagreement(comm: Communicator, call: str, error: Exception | None = 
 
     All ranks know already that they differ.
     """
-    kind, text = (None, None) if error is None else (_find_plain_base(type(error)), str(error) or type(error).__name__)
-    others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
-    if failures := group_ranks(texts):
-        told = "; ".join(f"{name_ranks(ranks)}: {failure}" for failure, ranks in failures.items())
-        raise _mark_known(comm, next(filter(None, kinds))(told))
+    base, text = (None, None) if error is None else (_find_plain_base(type(error)), str(error) or type(error).__name__)
+    calls, bases, texts = zip(*comm.share((call, base, text)), strict=True)
+    if ranks_by_failure := group_ranks(texts):
+        message = "; ".join(f"{name_ranks(ranks)}: {failure}" for failure, ranks in ranks_by_failure.items())
+        raise _mark_known(comm, next(filter(None, bases))(message))
     comm.noted.clear()
-    calls = group_ranks(others)
-    told = "; ".join(f"{name_ranks(ranks)}: {other}" for other, ranks in calls.items())
-    raise _mark_known(comm, AgreementError(f"ranks disagree{_find_difference([*calls])}: {told}"))
+    ranks_by_call = group_ranks(calls)
+    message = "; ".join(f"{name_ranks(ranks)}: {other}" for other, ranks in ranks_by_call.items())
+    raise _mark_known(comm, AgreementError(f"ranks disagree{_find_difference([*ranks_by_call])}: {message}"))
 
 
 def _find_difference(calls: list[str]) -> str:
@@ -96,18 +96,18 @@ def _find_difference(calls: list[str]) -> str:
     if len({call.count("; ") for call in calls}) > 1:
         return ""
     arguments = map(set, zip(*(call.split("; ") for call in calls), strict=True))
-    apart = [said for said in arguments if len(said) > 1]
-    if len(apart) != 1 or max(map(len, apart[0])) > SHORT:
+    differing = [values for values in arguments if len(values) > 1]
+    if len(differing) != 1 or max(map(len, differing[0])) > SHORT:
         return ""
-    if all(text.startswith("digest ") for text in apart[0]):
+    if all(text.startswith("digest ") for text in differing[0]):
         return " in the elements of an array"
-    words = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(apart[0])]
-    named = all("=" in word and word.partition("=")[0].isidentifier() for word in words)  # no other part of a call
-    return f" in {' and '.join(words)}" if named and len(words) == 2 else ""
+    values = [text.removesuffix(")") if text.count("(") < text.count(")") else text for text in sorted(differing[0])]
+    are_named = all("=" in word and word.partition("=")[0].isidentifier() for word in values)  # no other part of a call
+    return f" in {' and '.join(values)}" if are_named and len(values) == 2 else ""
 
 
 def _mark_known(comm: Communicator, error: Exception) -> Exception:
-    """Mark an error that all ranks of the communicator raise now, so that an outer `agreed` does not share it again."""
+    """Mark an error that all ranks of the communicator raise now: an outer `agreed` then does not share it again."""
     error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
     return error
 
@@ -118,23 +118,23 @@ def to_text(given: Any) -> str:
     The text is the repr, except that equal numbers have one text, alone and in sequences. One rank
     may give an int, another a float or a NumPy number.
     """
-    kind = type(given)
-    if given is None or (kind in (int, float) and abs(given) < _LONG):  # most arguments
-        return repr(int(given) if kind is float and given.is_integer() else given)
-    if kind in (tuple, list):
-        inside = ", ".join(map(to_text, given)) + "," * (kind is tuple and len(given) == 1)
-        return f"({inside})" if kind is tuple else f"[{inside}]"
-    return _number(given) if is_number(given) else repr(given)
+    cls = type(given)
+    if given is None or (cls in (int, float) and abs(given) < _LONG):  # most arguments
+        return repr(int(given) if cls is float and given.is_integer() else given)
+    if cls in (tuple, list):
+        elements = ", ".join(map(to_text, given)) + "," * (cls is tuple and len(given) == 1)
+        return f"({elements})" if cls is tuple else f"[{elements}]"
+    return _number_to_text(given) if is_number(given) else repr(given)
 
 
-def _number(given: Any) -> str:
+def _number_to_text(given: Any) -> str:
     number = given.item() if isinstance(given, np.generic) else given
     if isinstance(number, COMPLEX) and number.imag == 0:
         number = number.real
-    for kind in (complex,) if isinstance(number, COMPLEX) else (int, float):
+    for cls in (complex,) if isinstance(number, COMPLEX) else (int, float):
         with suppress(TypeError, ValueError, OverflowError):
-            if kind(number) == number and (kind is not int or abs(number) < _LONG):
-                return repr(kind(number))
+            if cls(number) == number and (cls is not int or abs(number) < _LONG):
+                return repr(cls(number))
     try:
         return repr(number)
     except ValueError:  # more digits than Python writes
@@ -150,22 +150,22 @@ def group_ranks(texts: Sequence[str | None]) -> dict[str, list[int]]:
     return ranks
 
 
-def _find_plain_base(kind: type[Exception]) -> type[Exception]:
-    """Find the nearest base class that can be pickled and is made from a text alone; NumPy's and users' errors may not be.
+def _find_plain_base(cls: type[Exception]) -> type[Exception]:
+    """Find the nearest base class that can be pickled and whose constructor takes a text alone, unlike some of NumPy and users.
 
     The class is never StopIteration, which would end the generator `agreed`.
     """
     return next(
         base
-        for base in kind.__mro__
+        for base in cls.__mro__
         if base.__module__ == errors.__name__ or (base.__module__ == "builtins" and not issubclass(base, _OTHERS))
     )
 
 
 def name_ranks(ranks: list[int]) -> str:
     """Name ranks, at most eight of them by number."""
-    some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
+    numbers = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
     except Exception as raised:
         ranks, when = getattr(raised, "known_to", ("", -1))
         if ranks == comm.identity and when > entered:
-            raise  # the user's function made another call in here, and that call raised it on all its ranks
+            raise  # a collective call within this block has raised the error on all its ranks
         error = raised
     agree(comm, call, error)
 
@@ -196,7 +196,7 @@ def raise_everywhere(error: Exception) -> NoReturn:
     """Raise an error of a call whose arguments on this rank name no communicator.
 
     Collective over the only communicator over which this rank has made grids: the other ranks meet
-    the error in whatever call they make. Local if there is no such communicator, or several.
+    the error in their next call, whichever it is. Local if there is no such communicator, or several.
     """
     if len(known := known_ranks.get()) == 1:
         agree(known[0], "a call without a grid", error)
@@ -209,8 +209,8 @@ def raise_everywhere(error: Exception) -> NoReturn:
 class collective_section:
     """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank.
 
-    meetings  verbs and agreements of all ranks of the communicator in this block
-    verbs     verbs started since the last of these, some without idle ranks
+    meetings  the number of verbs and agreements of all ranks of the communicator in this block
+    verbs     the number of verbs started since the last meeting; some have no idle ranks
     """
 
     before: tuple[int, str] | None
@@ -244,12 +244,12 @@ def mark_failed(comm: Communicator, what: str, error: BaseException, verb: int =
     `collective_section` calls it, and so do blocks too short for a section.
     """
     if comm.failed is None:
-        told = PdlaError(
+        failure = PdlaError(
             f"went on after an error in {what} that not all ranks had at the same place "
             f"({type(error).__name__}: {error}): the messages since then are lost, so let an exception end the job"
         )
         place = f"going on after an error in {what}, in verb {verb} after {meeting} of all ranks"
-        comm.failed = partial(_check_all_failed, comm, place, told)
+        comm.failed = partial(_check_all_failed, comm, place, failure)
 
 
 def _check_all_failed(comm: Communicator, place: str, error: PdlaError) -> None:
@@ -268,8 +268,8 @@ def raise_out_of_step(comm: Communicator, fault: str) -> NoReturn:
 
 def mark_out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
     """Local: let every further call raise this error. Return the function that raises it."""
-    comm.failed = raises = partial(_raise, f"{fault}; they stay out of step, so let an exception end the job")
-    return raises
+    comm.failed = raise_fault = partial(_raise, f"{fault}; they stay out of step, so let an exception end the job")
+    return raise_fault
 
 
 def _raise(fault: str) -> NoReturn:

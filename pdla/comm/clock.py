@@ -43,8 +43,8 @@ class Link:
 class Clock:
     """One rank's time on a machine, in seconds, and the times at which its links are free.
 
-    The links' own time is `lag` behind the rank's, and stands still in that share of computing time
-    in which messages do not move: 1 - machine.overlap.
+    The links' own time is `lag` behind the rank's. It stands still in the share of computing time in
+    which messages do not move: 1 - machine.overlap.
     """
 
     time: float
@@ -102,13 +102,14 @@ class Clock:
         return link.free
 
     @property
-    def read(self) -> tuple[float, float, float]:
+    def reading(self) -> tuple[float, float, float]:
         """The rank's time, its links' lag, and its computing time."""
         return self.time, self.lag, self.computed
 
     def repeat(self, since: tuple[float, float, float], times: int) -> None:
-        """Repeat what has happened since the clock was read, so that it happens `times` times in all."""
-        self.time, self.lag, self.computed = (was + times * (now - was) for was, now in zip(since, self.read, strict=True))
+        """Count the time since the reading `since` `times` times."""
+        readings = zip(since, self.reading, strict=True)
+        self.time, self.lag, self.computed = (before + times * (after - before) for before, after in readings)
 
     def wait(self, until: float) -> None:
         """Advance to this moment of the links' time."""

@@ -1,6 +1,6 @@
 """The communicator: ten verbs on arrays, the same in every world.
 
-A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the
+A verb starts when it is called and returns a `Pending`; `wait()` returns its result. Overlap is the
 order of the lines: start the next panel, multiply this one, wait. Pieces may differ in size from
 rank to rank and may be empty; arrays may be strided views.
 
@@ -43,9 +43,9 @@ _RANK, _NBYTES = itemgetter(0), attrgetter("nbytes")
 class Communicator(Group):
     """A group of ranks that send each other arrays, by ten verbs that are the same in every world.
 
-    A verb starts when it is called and gives a `Pending`; its `wait()` gives the result. Every verb
-    but send and recv is collective: all ranks call the same verbs in the same order. Pieces may
-    differ in size from rank to rank, and may be empty or strided.
+    A verb starts when it is called and returns a `Pending`; its `wait()` returns the result. Every
+    verb but send and recv is collective: all ranks call the same verbs in the same order. Pieces
+    may differ in size from rank to rank, and may be empty or strided.
 
     Parameters
     ----------
@@ -90,11 +90,11 @@ class Communicator(Group):
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 
-    def _rank_error(self, verb: str, name: str, rank: int) -> GridError:
+    def _make_rank_error(self, verb: str, name: str, rank: int) -> GridError:
         """Make the error for a rank outside this communicator; to MPI some negative numbers mean any rank, or none."""
         return GridError(f"{verb} on {self.axis!r}: {name}={rank}: the communicator has ranks 0 to {self.size - 1}")
 
-    def _count_error(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
+    def _make_count_error(self, verb: str, pieces: Sequence[Any]) -> ShapeError:
         return ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
 
     def _check_arrays(self, verb: str, *given: Any) -> None:
@@ -114,12 +114,12 @@ class Communicator(Group):
 
         owners[i]: the owner of piece recvs[i], if other ranks forward pieces.
         """
-        whose = owners or [*map(_RANK, recvs)]
+        sources = owners or [*map(_RANK, recvs)]
         event = None
         if current() is not None:
             received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._is_far(source))
             event = verb, self.axis, received, len(recvs), way, far
-        return Pending(map(whose.__getitem__, arrivals), result, event, finish)
+        return Pending(map(sources.__getitem__, arrivals), result, event, finish)
 
     def bcast(self, x: Array, root: int) -> Pending:
         """Copy x of one rank into x of every rank. Collective.
@@ -145,9 +145,9 @@ class Communicator(Group):
         """
         self._check_arrays("bcast", x)
         if not 0 <= root < self.size:
-            raise self._rank_error("bcast", "root", root)
-        way = broadcast.best(x.nbytes, self.size, self.nodes, self.tree)
-        m = broadcast.messages(way, x, self.rank, self.size, root)
+            raise self._make_rank_error("bcast", "root", root)
+        way = broadcast.choose(x.nbytes, self.size, self.nodes, self.tree)
+        m = broadcast.list_messages(way, x, self.rank, self.size, root)
         arrivals = self._exchange("bcast", *m) if way != "mpi" else self._broadcast(x, root, m)
         return self._make_pending("bcast", arrivals, m.recvs, x, way)
 
@@ -179,7 +179,7 @@ class Communicator(Group):
         """
         self._check_arrays("reduce", x)
         if not 0 <= root < self.size:
-            raise self._rank_error("reduce", "root", root)
+            raise self._make_rank_error("reduce", "root", root)
         if self.rank != root:
             return self._make_pending("reduce", self._exchange("reduce", [(root, x)] if x.size else [], [], {}), [], None)
         return self._sum("reduce", [], x, x if out is None else out)
@@ -223,7 +223,7 @@ class Communicator(Group):
         return Pending(steps(), out)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """Give the two verbs of an all-reduce, for callers that compute in between. Collective.
+        """Yield the two verbs of an all-reduce, for callers that compute in between. Collective.
 
         Ask for the second when the first has ended.
 
@@ -248,7 +248,7 @@ class Communicator(Group):
         """
         self._check_gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
-        if self.stepwise(x.nbytes):
+        if self.goes_stepwise(x.nbytes):
             for row in circulant.allreduce(self.xp, self.rank, self.size, flat, target, op):
                 yield self._start_stepwise("allreduce", row, out)
             return
@@ -259,7 +259,7 @@ class Communicator(Group):
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
     def _start_stepwise(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
-        """Start a verb that goes step by step along a row. Its pieces, those of `owners`, come all at the end."""
+        """Start a verb that goes step by step along a row. The pieces of `owners` all come at the end."""
         number = self._number()
 
         def arrivals() -> Iterator[int]:
@@ -313,27 +313,28 @@ class Communicator(Group):
         the same order.
         """
         if len(outs) != self.size and not isinstance(outs, Mapping):
-            raise self._count_error(verb, outs)
-        into = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
-        own = into.get(self.rank)
+            raise self._make_count_error(verb, outs)
+        arrays = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
+        own = arrays.get(self.rank)
         if own is not None and own is not x:
             namespace(own).copy(own, x)
-        coming, size = {}, x.nbytes
-        for r, out in into.items():
+        incoming, size = {}, x.nbytes
+        for r, out in arrays.items():
             if r != self.rank and out.size:  # type: ignore[union-attr]
-                coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
-        if self.stepwise(size):
-            return self._start_stepwise(verb, circulant.allgather(self.xp, self.rank, self.size, x, coming), outs, [*coming])
+                incoming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
+        if self.goes_stepwise(size):
+            return self._start_stepwise(verb, circulant.allgather(self.xp, self.rank, self.size, x, incoming), outs, [*incoming])
         if self.nodes > 1 and self._goes_around(size):
             route = self._route
-            hops = [hop for hop in route.hops if hop.owner in coming]
-            recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
+            hops = [hop for hop in route.hops if hop.owner in incoming]
+            recvs, owners = [(hop.source, incoming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
             if gather_buffer is None:
-                arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
+                arrivals = self._exchange(verb, *ring.list_messages(route, x, hops, incoming))
             else:
-                arrivals = self._receive_shared(verb, x, ring.messages_between_nodes(route, x, hops, coming), hops, gather_buffer)
+                m = ring.list_messages_between_nodes(route, x, hops, incoming)
+                arrivals = self._receive_shared(verb, x, m, hops, gather_buffer)
             return self._make_pending(verb, arrivals, recvs, outs, "ring", owners)
-        sends, recvs = [*zip(self._others, repeat(x))] if x.size else [], sorted(coming.items(), key=_RANK)
+        sends, recvs = [*zip(self._others, repeat(x))] if x.size else [], sorted(incoming.items(), key=_RANK)
         return self._make_pending(verb, self._exchange(verb, sends, recvs, {}), recvs, outs)
 
     def _receive_shared(
@@ -346,8 +347,8 @@ class Communicator(Group):
         """
         own = 1 if x.size else 0
         gather_buffer.publish(own)
-        ours = self._exchange(verb, *m, lambda on_arrival: gather_buffer.publish(own + on_arrival))
-        return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._wait_until, verb))
+        received = self._exchange(verb, *m, lambda on_arrival: gather_buffer.publish(own + on_arrival))
+        return gather_buffer.arrivals(hops, self._circle.place, received, partial(self._wait_until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """Add up parts[r] of all ranks on rank r, in rank order. Collective.
@@ -382,9 +383,9 @@ class Communicator(Group):
         in the same order.
         """
         if len(parts) != self.size:
-            raise self._count_error(verb, parts)
+            raise self._make_count_error(verb, parts)
         size = sum(map(_NBYTES, parts))
-        if self.stepwise(size):
+        if self.goes_stepwise(size):
             return self._start_stepwise(verb, circulant.reduce_scatter(self.xp, self.rank, parts, out, op), out)
         wide = reduction_dtype(out.dtype, op)
         if self.nodes > 1 and self._goes_by_pipeline(size, wide.itemsize // parts[0].itemsize):
@@ -402,7 +403,7 @@ class Communicator(Group):
         others = self._others if x.size else []
         recvs = [*zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True)]
         addends = dict(recvs)
-        wide, into = reduction_dtype(out.dtype, op), getattr(self.xp, op)
+        wide, combine = reduction_dtype(out.dtype, op), getattr(self.xp, op)
 
         def add_up() -> None:
             first = addends.get(0, x)
@@ -412,7 +413,7 @@ class Communicator(Group):
                 sum_ = out if out.dtype == wide else buffer(self.xp, x.shape, wide)
                 self.xp.copy(sum_, first)
             for r in range(1, self.size if x.size else 0):
-                into(sum_, x if r == self.rank else addends[r])
+                combine(sum_, x if r == self.rank else addends[r])
             addends.clear()
             if sum_ is not out:
                 self.xp.copy(out, sum_)
@@ -423,9 +424,9 @@ class Communicator(Group):
         """Convert `x` to a dtype; return `x` itself if it has that dtype."""
         if x.dtype == dtype:
             return x
-        made = buffer(self.xp, x.shape, dtype)
-        self.xp.copy(made, x)
-        return made
+        wide = buffer(self.xp, x.shape, dtype)
+        self.xp.copy(wide, x)
+        return wide
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
         """Send a message to each of some ranks, and receive one from each of some. Collective.
@@ -442,8 +443,8 @@ class Communicator(Group):
         Pending
             Of `recvs`.
         """
-        coming = [*recvs.items()]
-        return self._make_pending("alltoall", self._exchange("alltoall", [*sends.items()], coming, {}), coming, recvs)
+        messages = [*recvs.items()]
+        return self._make_pending("alltoall", self._exchange("alltoall", [*sends.items()], messages, {}), messages, recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
         """Send an array around the ring, and receive one. Collective.
@@ -503,7 +504,7 @@ class Communicator(Group):
         """
         self._check_arrays("send", x)
         if not 0 <= to < self.size:
-            raise self._rank_error("send", "to", to)
+            raise self._make_rank_error("send", "to", to)
         return self._make_pending("send", self._exchange_tagged("send", _check_tag(tag), [(to, x)], []), [], x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
@@ -532,9 +533,9 @@ class Communicator(Group):
         """
         self._check_arrays("recv", out)
         if not 0 <= source < self.size:
-            raise self._rank_error("recv", "source", source)
-        coming = [(source, out)]
-        return self._make_pending("recv", self._exchange_tagged("recv", _check_tag(tag), [], coming), coming, out)
+            raise self._make_rank_error("recv", "source", source)
+        messages = [(source, out)]
+        return self._make_pending("recv", self._exchange_tagged("recv", _check_tag(tag), [], messages), messages, out)
 
     def barrier(self) -> None:
         """Wait until all ranks have called it. Collective, blocking.

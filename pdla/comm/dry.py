@@ -99,25 +99,25 @@ class DryComm(Communicator):
         clock = self.clock
         if clock is None:
             return _hold_until_end(held, iter(range(len(recvs))))
-        left = max((clock.send(x.nbytes, self._count_sharing(to, clock.machine.node)) for to, x in sends), default=0.0)
-        due = [clock.receive(x.nbytes, self._count_sharing(source, clock.machine.node)) for source, x in recvs]
-        return _hold_until_end(held, self._arrivals(clock, due, left))
+        departure = max((clock.send(x.nbytes, self._count_sharing(to, clock.machine.node)) for to, x in sends), default=0.0)
+        arrivals = [clock.receive(x.nbytes, self._count_sharing(source, clock.machine.node)) for source, x in recvs]
+        return _hold_until_end(held, self._arrivals(clock, arrivals, departure))
 
-    def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
-        for i, when in enumerate(due):
-            clock.wait(when)
+    def _arrivals(self, clock: Clock, arrivals: list[float], departure: float) -> Iterator[int]:
+        for i, arrival in enumerate(arrivals):
+            clock.wait(arrival)
             yield i
-        clock.wait(left)
+        clock.wait(departure)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """Give the two halves of an all-reduce, counting all messages of each at once: the cost does not grow with the ranks."""
+        """Yield the two halves of an all-reduce. Each counts all its messages at once: a dry run of many ranks costs no more."""
         self._check_open()
-        if self.stepwise(x.nbytes):
+        if self.goes_stepwise(x.nbytes):
             yield from super().halves(x, out, op)
             return
         self._check_gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
-        first, nbytes, way = self._addends(x, own, reduction_dtype(x.dtype, op).itemsize)
+        first, nbytes, way = self._count_addends(x, own, reduction_dtype(x.dtype, op).itemsize)
         addends = [buffer(meta, (nbytes // x.itemsize,), x.dtype)]
 
         def add() -> None:
@@ -126,16 +126,16 @@ class DryComm(Communicator):
             meta.copy(x.reshape(-1)[:own], x.reshape(-1)[:own])
             addends.clear()
 
-        yield self._half(first, add, way)
+        yield self._make_half(first, add, way)
         around = self._goes_around(x.nbytes)
         size, messages = (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0)
         outside = self._circle.count_carried(self.rank) if around else self._outside
-        yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
+        yield self._make_half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
-    def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
-        """Count what this rank receives for its `own` elements of a sum of x. Also return bytes of buffers, and the sum's way.
+    def _count_addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
+        """Count what this rank receives for its `own` elements of a sum of x. Also return the bytes of buffers, and the algorithm.
 
-        An element is added up in `wide` bytes.
+        wide: the bytes of an element while it is added up.
         """
         growth, peers = wide // x.itemsize, self.size - 1
         if self._goes_by_pipeline(x.nbytes, growth):
@@ -150,10 +150,10 @@ class DryComm(Communicator):
         far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
         return Figures(size, messages, far, far_messages)
 
-    def _half(self, come: Figures, end: Callable[[], None], way: str) -> Pending:
-        """Make the Pending of a verb that receives these bytes and messages; it calls `end` when it ends."""
+    def _make_half(self, received: Figures, end: Callable[[], None], way: str) -> Pending:
+        """Make the Pending of a verb that receives these bytes and messages, and calls `end` at its end."""
         clock, due = self.clock, 0.0
-        size, messages, far, far_messages = come
+        size, messages, far, far_messages = received
         if clock is not None and size:
             parts = (size - far, 0, messages - far_messages), (far, clock.machine.node, far_messages)
             due = max(passed(*part) for part in parts if part[0] for passed in (clock.receive, clock.send))
@@ -178,11 +178,11 @@ class DryComm(Communicator):
         self._check_open()
         if ranks is None:
             return None
-        here, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
-        made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
-        made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
-        made.adds, made.publishes, made.name, made.alive = self.adds, self.publishes, (*self.name, number), self.alive
-        return made
+        rank, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
+        comm = DryComm(rank, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
+        comm.homes, comm.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
+        comm.adds, comm.publishes, comm.name, comm.alive = self.adds, self.publishes, (*self.name, number), self.alive
+        return comm
 
     def shared_buffer(self) -> SharedBuffer | None:
         return DryBuffer() if self.nodes == 1 else None
@@ -194,11 +194,11 @@ class DryComm(Communicator):
         pass
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """Run the one or two middle steps, counted for all: a cost that is linear in the step is exact."""
+        """Yield the one or two middle steps, and count them for all: exact if the cost is linear in the step."""
         count, clock, ledger = len(steps), self.clock, current()
         middle = steps[(count - 1) // 2 : count // 2 + 1]
         for step in middle:
-            first, since, times = len(ledger.events) if ledger else 0, clock and clock.read, count // len(middle)
+            first, since, times = len(ledger.events) if ledger else 0, clock and clock.reading, count // len(middle)
             yield step
             if ledger:
                 ledger.events[first:] = [event.repeated(times) for event in ledger.events[first:]]
@@ -206,7 +206,7 @@ class DryComm(Communicator):
                 clock.repeat(since, times)
 
     def share(self, value: Any) -> list[Any]:
-        """Give this rank's value for every rank."""
+        """Return this rank's value as every rank's."""
         self._check_open()
         return [value] * self.size
 
@@ -234,8 +234,7 @@ def dry_run(
 ) -> tuple[Result, Ledger]:
     """Run a program as one rank of many, without data or other ranks.
 
-    Blocks have a shape and a dtype alone. Numbers that depend on elements, as norm and trace, are
-    0.
+    Blocks have only a shape and a dtype. Numbers that depend on elements, as norm and trace, are 0.
 
     Parameters
     ----------
@@ -284,12 +283,12 @@ def dry_run(
     clock = None if machine is None else Clock(Machine.of(machine))
     comm = DryComm(rank, size, clock=clock)
     try:
-        return copy_context().run(as_rank, comm, clock, partial(program, comm, *args, **named))
+        return copy_context().run(run_as_rank, comm, clock, partial(program, comm, *args, **named))
     finally:
         comm.alive.clear()
 
 
-def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Result]) -> tuple[Result, Ledger]:
+def run_as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Result]) -> tuple[Result, Ledger]:
     """Run the program as one rank in the current context. Return its result and its ledger."""
     current_world.set(comm)
     known_ranks.set(())

@@ -97,13 +97,13 @@ class Group(ABC):
         return [(rank - self.rank) % self.size for rank in range(self.size)]
 
     def _order_by_ring(self, pieces: Pieces, forwards: Forwards | None = None) -> list[int]:
-        """Order pieces by their ranks around the ring, from this rank on; return their numbers.
+        """Order pieces by their ranks around the ring, from this rank on; return their positions in `pieces`.
 
-        Each rank thus starts with another rank. Pieces to forward come first.
+        Each rank thus starts with a different rank. Pieces to forward come first.
         """
         ahead = [*map(self._ahead.__getitem__, map(_RANK, pieces))]
-        turns = sorted(range(len(ahead)), key=ahead.__getitem__)
-        return [*forwards, *filterfalse(forwards.__contains__, turns)] if forwards else turns
+        order = sorted(range(len(ahead)), key=ahead.__getitem__)
+        return [*forwards, *filterfalse(forwards.__contains__, order)] if forwards else order
 
     @cached_property
     def _circle(self) -> ring.Nodes:
@@ -111,7 +111,7 @@ class Group(ABC):
 
     @cached_property
     def _route(self) -> ring.Route:
-        return self._circle.route(self.rank)
+        return self._circle.make_route(self.rank)
 
     def _goes_around(self, nbytes: int) -> bool:
         """Whether an all-gather of `nbytes` in all goes around the nodes (ring.py)."""
@@ -126,8 +126,8 @@ class Group(ABC):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
 
-    def stepwise(self, nbytes: int) -> bool:
-        """Tell whether short pieces are gathered, or summed, step by step (circulant.py).
+    def goes_stepwise(self, nbytes: int) -> bool:
+        """Tell whether pieces are gathered, or summed, step by step (circulant.py), as short ones.
 
         Parameters
         ----------
@@ -146,20 +146,20 @@ class Group(ABC):
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
     @cached_property
-    def _beside(self) -> list[int]:
+    def _node_ranks(self) -> list[int]:
         """The ranks on this rank's node, including itself."""
         return [rank for rank, home in enumerate(self.homes) if home == self.homes[self.rank]]
 
     def _count_sharing(self, rank: int, node: int) -> int:
-        """Count the ranks, of `node` on a node, that use its links while this one exchanges with `rank`; 0: it is on this node.
+        """Count the ranks, of `node` on a node, that use its links while this one exchanges with `rank`; 0 for one on this node.
 
         The count assumes that each rank exchanges with the rank equally far ahead, in this group and in others.
         """
         if not self._is_far(rank):
             return 0
-        ahead, here = rank - self.rank, self.homes[self.rank]
-        abroad = sum(self.homes[(each + ahead) % self.size] != here for each in self._beside)
-        return abroad * max(1, node // len(self._beside))
+        ahead, home = rank - self.rank, self.homes[self.rank]
+        sharing = sum(self.homes[(neighbour + ahead) % self.size] != home for neighbour in self._node_ranks)
+        return sharing * max(1, node // len(self._node_ranks))
 
     def check_in_step(self, call: str = "a verb") -> None:
         """Check, before an agreement or a message, that this rank may go on.
@@ -249,12 +249,12 @@ class Group(ABC):
     def _check_failures(self) -> None:
         if self.above is not None:
             self.above._check_failures()  # open or not, as this one may outlive it
-        if (asks := self.failed) is not None:
+        if (check := self.failed) is not None:
             self.failed = None
             try:
-                asks()
+                check()
             except BaseException:
-                self.failed = asks
+                self.failed = check
                 raise
 
     # ------------------------------------------------------------------ what a world provides
@@ -283,7 +283,7 @@ class Group(ABC):
 
     @abstractmethod
     def split(self, ranks: Sequence[int] | None, axis: str) -> Self | None:
-        """Give the communicator of this rank's group. Collective.
+        """Make the communicator of this rank's group. Collective.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class Group(ABC):
 
     @abstractmethod
     def share(self, value: Any) -> list[Any]:
-        """Give every rank's value to every rank. Collective, blocking.
+        """Share every rank's value with every rank. Collective, blocking.
 
         Parameters
         ----------
@@ -340,7 +340,7 @@ class Group(ABC):
         """A value that two handles of one communicator have in common on each rank."""
 
     def shared_buffer(self) -> SharedBuffer | None:
-        """Give memory that all ranks write to and read from in turns.
+        """Find memory that all ranks write to and read from in turns.
 
         Returns
         -------
@@ -372,9 +372,9 @@ class Group(ABC):
     @cached_property
     def near(self) -> Self:
         """The communicator of the ranks of this node; collective at its first use."""
-        made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
-        assert made is not None
-        return made
+        comm = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
+        assert comm is not None
+        return comm
 
     def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
         """Allocate memory that the ranks of each node share, for an all-gather. Collective.
@@ -389,13 +389,16 @@ class Group(ABC):
         Returns
         -------
         GatherBuffer or None
-            None if that does not pay or is not possible: then each rank needs memory of its own.
+            None if shared memory is not faster, or not possible: then each rank needs memory of
+            its own.
         """
         if self.nodes in (1, self.size) or not self._goes_around(nbytes):
             return None
         size = nbytes + align(1) * pieces
         most = max(map(len, self._circle.ranks))
-        return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
+        if size * most > self.shared_limit:
+            return None
+        return GatherBuffer(self.near.shared_buffer(), self.near.size, size)  # type: ignore[arg-type]
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Iterate over steps of equal cost, or of cost that falls evenly from each to the next.

@@ -51,7 +51,7 @@ class Event:
         the result was there.
     way : str
         The algorithm: a broadcast's is one of `broadcast.WAYS`. "ring" is an all-gather around the
-        nodes, "pipeline" a sum from node to node, "circulant" short pieces in steps.
+        nodes, "pipeline" a sum from node to node. "circulant" are short pieces in steps.
     tag : str
         The purpose, if a layer or a program has named one by `tagged`.
     far : int
@@ -181,13 +181,13 @@ class Ledger:
 
     def __repr__(self) -> str:
         far = f", {self.bytes_from_far} of them from other nodes" if self.bytes_from_far else ""
-        timed = f"; {self.seconds:.4g} s, {self.computed:.4g} of them computing" if self.seconds else ""
+        seconds = f"; {self.seconds:.4g} s, {self.computed:.4g} of them computing" if self.seconds else ""
         sums = {"verb": self.by_verb(), "axis": self.by_axis(), "tag": self.by_tag()}
         head = f"Ledger: {len(self.events)} events, {self.bytes_received} bytes received{far}"
         return "\n".join([
             f"{head}, {self.messages} messages, {self.flops} flops",
-            *(f"    bytes by {key}: {_largest(found)}" for key, found in sums.items() if any(found)),
-            f"    workspace: {self.workspace} bytes, at most {self.peak_workspace}{timed}",
+            *(f"    bytes by {key}: {_name_largest(found)}" for key, found in sums.items() if any(found)),
+            f"    workspace: {self.workspace} bytes, at most {self.peak_workspace}{seconds}",
         ])
 
     def _repr_html_(self) -> str:
@@ -201,9 +201,9 @@ class Ledger:
             for first, (name, size) in _sort(sums)
         ]  # fmt: skip
         received, flops, peak = (show.with_unit(*pair) for pair in ((total, "B"), (self.flops, "flop"), (self.peak_workspace, "B")))
-        timed = f", {self.seconds:.3g} s, {self.computed:.3g} of them computing" if self.seconds else ""
-        said = f"Ledger: {received} received in {self.messages} messages, {flops}, workspace at most {peak}{timed}"
-        return show.heading(said) + show.table((), rows)
+        seconds = f", {self.seconds:.3g} s, {self.computed:.3g} of them computing" if self.seconds else ""
+        title = f"Ledger: {received} received in {self.messages} messages, {flops}, workspace at most {peak}{seconds}"
+        return show.heading(title) + show.table((), rows)
 
     def total(self, comm: Any) -> dict[str, int]:
         """Add up the figures of all ranks.
@@ -252,7 +252,7 @@ class Ledger:
         ranks, fault = comm.share((now(), self.events)), ""
         if comm.rank == 0:
             try:
-                trace.write(path, {rank: trace.shift(events, ranks[0][0] - mark) for rank, (mark, events) in enumerate(ranks)})
+                trace.write(path, {rank: trace.shift(events, ranks[0][0] - time) for rank, (time, events) in enumerate(ranks)})
             except Exception as error:  # of any class, as for a path that is no text: the other ranks wait below
                 fault = f"{path!r}: {error or type(error).__name__}" if not isinstance(error, OSError) else str(error)
         if fault := comm.share(fault)[0]:
@@ -274,10 +274,10 @@ def _sort(sums: dict[str, int]) -> Iterator[tuple[bool, tuple[str, int]]]:
         yield i == 0, (name, sums[name])
 
 
-def _largest(sums: dict[str, int]) -> str:
+def _name_largest(sums: dict[str, int]) -> str:
     """Name the largest sums."""
-    found = [f"{name or 'without one'}: {size}" for _, (name, size) in _sort(sums)]
-    return ", ".join(found[:_NAMED]) + (f", and {len(found) - _NAMED} others" if len(found) > _NAMED else "")
+    texts = [f"{name or 'without one'}: {size}" for _, (name, size) in _sort(sums)]
+    return ", ".join(texts[:_NAMED]) + (f", and {len(texts) - _NAMED} others" if len(texts) > _NAMED else "")
 
 
 @contextmanager
@@ -368,11 +368,11 @@ def buffers(xp: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
     """Call xp.take; a copy counts as workspace, but two slices give a view."""
     in_place = isinstance(rows, slice) and isinstance(cols, slice)
-    return xp.take(x, rows, cols) if in_place else takes(xp, x, [(rows, cols)])[0]
+    return xp.take(x, rows, cols) if in_place else take_all(xp, x, [(rows, cols)])[0]
 
 
-def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
-    """Call xp.takes; copies count as workspace."""
+def take_all(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
+    """Call xp.take_all; copies count as workspace."""
     parts = xp.take_all(x, places)
     for part, (rows, cols) in zip(parts, places, strict=True):
         if not (isinstance(rows, slice) and isinstance(cols, slice)):
@@ -393,21 +393,21 @@ class held:
     """Count `size` bytes of workspace that are not in a buffer, for the length of a with-block."""
 
     size: int
-    tellers: list[Callable[[int], None]]
+    counters: list[Callable[[int], None]]
 
-    __slots__ = ("size", "tellers")
+    __slots__ = ("counters", "size")
 
     def __init__(self, size: int) -> None:
         workspace, ledger = find_workspace(), _open.get()
-        told = workspace and workspace.hold, ledger and ledger._hold
-        self.size, self.tellers = size, [hold for hold in told if hold]
+        adders = workspace and workspace.hold, ledger and ledger._hold
+        self.size, self.counters = size, [hold for hold in adders if hold]
 
     def __enter__(self) -> None:
-        for hold in self.tellers:
+        for hold in self.counters:
             hold(self.size)
 
     def __exit__(self, *failure: object) -> None:
-        for hold in self.tellers:
+        for hold in self.counters:
             hold(-self.size)
 
 
@@ -415,8 +415,8 @@ def note_read(axis: str, size: int, messages: int) -> None:
     """Record bytes that this rank reads in shared memory, without a verb."""
     ledger = _open.get()
     if ledger is not None:
-        at = now()
-        ledger.events.append(Event("read", axis, size, messages, start=at, end=at, tag=_tag.get()))
+        time = now()
+        ledger.events.append(Event("read", axis, size, messages, start=time, end=time, tag=_tag.get()))
 
 
 class timed:

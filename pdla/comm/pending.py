@@ -11,10 +11,10 @@ from pdla.comm.ledger import Event, Ledger, current, tag
 
 
 class Pending:
-    """A verb that has started: `wait()` ends it and gives its result, once.
+    """A verb that has started: `wait()` ends it and returns its result, once.
 
-    Iterating gives the ranks whose pieces have come, in order of arrival, until the verb has ended
-    on this rank. Verbs of a `Communicator` make it.
+    Iterating yields the ranks whose pieces have come, in order of arrival, until the verb has ended
+    on this rank. The verbs of a `Communicator` return it.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Pending:
     event : tuple, optional
         The event for the open ledger.
     finish : callable, optional
-        `wait` calls it before it gives the result, for instance to add up addends.
+        `wait` calls it before it returns the result, for instance to add up addends.
     """
 
     def __init__(

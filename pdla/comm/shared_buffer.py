@@ -30,11 +30,11 @@ HALF = 2**20  # bytes up to which turns alternate between two halves of memory, 
 class SharedBuffer(ABC):
     """Memory that the ranks of a communicator write to and read from in turns."""
 
-    place: Any = None  # names this turn's memory: turns with equal names have the same; None: new memory at each turn
+    place: Any = None  # identifies this turn's memory: turns of equal places have the same; None: each turn has new memory
 
     @abstractmethod
     def open(self, size: int) -> Any:
-        """Collective: give raw memory of at least `size` bytes for this turn."""
+        """Collective: start a turn, and return its raw memory, of at least `size` bytes."""
 
     @abstractmethod
     def seal(self) -> None:
@@ -72,18 +72,18 @@ class SharedBuffer(ABC):
 class Turns(SharedBuffer):
     """A shared buffer over the same memory from turn to turn.
 
-    `_grow` provides the memory; `_come` and `_await` are the halves of a barrier.
+    `_grow` allocates the memory; `_arrive` and `_await` are the halves of a barrier.
     """
 
     size: int
     half: int
     place: Any
     small: bool
-    open_still: bool
+    is_open: bool
 
     def __init__(self) -> None:
         self.memory: Any = None
-        self.size, self.half, self.small, self.open_still = 0, 0, False, False
+        self.size, self.half, self.small, self.is_open = 0, 0, False, False
         self.grown: int = 0
 
     @abstractmethod
@@ -91,36 +91,36 @@ class Turns(SharedBuffer):
         """Collective: allocate memory of this size; no rank uses the old memory any more."""
 
     @abstractmethod
-    def _come(self) -> None:
-        """Enter a barrier: show the others that this rank has come."""
+    def _arrive(self) -> None:
+        """Enter a barrier: show the others that this rank has arrived."""
 
     @abstractmethod
     def _await(self) -> None:
-        """Wait until all ranks have come to the barrier that this rank entered last."""
+        """Wait until all ranks have arrived at the barrier that this rank entered last."""
 
     def open(self, size: int) -> Any:
-        if self.open_still:
+        if self.is_open:
             raise PdlaError("this rank failed in a product while others waited for its blocks: end the job")
-        small, before = size <= HALF, self.small
+        small, was_small = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
-            wanted, self.size = max(size, 2 * HALF), 0  # size 0: if this fails, the next turn allocates again
-            self.memory = self._grow(wanted)
-            self.size, self.grown = wanted, self.grown + 1
-        elif not (small and before):
-            if before:
-                self._come()
+            allocated, self.size = max(size, 2 * HALF), 0  # size 0: if this fails, the next turn allocates again
+            self.memory = self._grow(allocated)
+            self.size, self.grown = allocated, self.grown + 1
+        elif not (small and was_small):
+            if was_small:
+                self._arrive()
             self._await()
         self.half = HALF - self.half if small else 0
-        self.place, self.open_still = (self.grown, self.half), True
+        self.place, self.is_open = (self.grown, self.half), True
         return self.memory[self.half : self.half + size]
 
     def seal(self) -> None:
-        self.open_still = False
-        self._come()
+        self.is_open = False
+        self._arrive()
         self._await()
 
     def leave(self) -> None:
-        self.open_still = False
+        self.is_open = False
         if not self.small:  # after a small turn, the next large one enters this barrier: see open
-            self._come()
+            self._arrive()

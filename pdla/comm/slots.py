@@ -57,7 +57,7 @@ class Slots:
         self.size: int = align(size * dtype.itemsize)
         self.addends: int = align(addends * dtype.itemsize)
         self.taken = self.released = self.bcasts = self.sums = 0
-        self.seen: SharedBuffer | None = None
+        self.shared_buffer: SharedBuffer | None = None
         self.known: tuple[list[int], ...] = ()  # by lane and rank: the last count seen
         self.own: list[Any] = []
         self.rows: list[list[Any]] = []  # by turn and rank: the addends' memory
@@ -66,79 +66,81 @@ class Slots:
     def __enter__(self) -> Slots:
         comm, size = self.comm, COUNT * self.size
         size += TURNS * self.addends * (0 if comm is None else comm.size)
-        if comm is None or not comm.publishes or not 0 < size <= comm.shared_limit or (seen := comm.shared_buffer()) is None:
+        shared_buffer = comm.shared_buffer() if comm is not None and comm.publishes and 0 < size <= comm.shared_limit else None
+        if comm is None or shared_buffer is None:
             self.own = buffers(self.xp, [(self.size // self.dtype.itemsize,)] * COUNT, self.dtype)
             return self
         self.ends.enter_context(held(size // comm.size))
-        self.memory, self.seen = seen.open(size), seen
+        self.memory, self.shared_buffer = shared_buffer.open(size), shared_buffer
         self.known = tuple([-1] * comm.size for _ in range(LANES))
         if self.addends:
             ends = range(COUNT * self.size, size, self.addends)
             rows = [self.xp.view_at(self.memory, at, (self.addends // self.dtype.itemsize,), self.dtype) for at in ends]
             self.rows = [rows[: comm.size], rows[comm.size :]]
         for lane in range(LANES):
-            seen.publish(0, lane)
+            shared_buffer.publish(0, lane)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        seen, self.seen, self.own, self.rows, self.memory = self.seen, None, [], [], None
+        shared_buffer, self.shared_buffer, self.own, self.rows, self.memory = self.shared_buffer, None, [], [], None
         self.ends.close()
-        if seen is None:
+        if shared_buffer is None:
             return
         if error is not None:
             for lane in range(LANES):
-                seen.publish(GONE, lane)
-        seen.leave()
+                shared_buffer.publish(GONE, lane)
+        shared_buffer.leave()
         if error is None:
-            seen.trim(KEPT)
+            shared_buffer.trim(KEPT)
 
     def take(self, n: int, writes: bool) -> Any:
         """Take the first n elements of the next slot; writes: this rank writes them."""
         number, self.taken = self.taken, self.taken + 1
-        if self.seen is None:
+        if self.shared_buffer is None:
             return self.own[number % COUNT][:n]
         if writes:
-            self._wait_until("writing to a slot", RELEASED, range(self.comm.size), max(0, number + 1 - COUNT))  # type: ignore[union-attr]
+            ranks = range(self.comm.size)  # type: ignore[union-attr]
+            self._wait_until("writing to a slot", RELEASED, ranks, max(0, number + 1 - COUNT))
         return self.xp.view_at(self.memory, number % COUNT * self.size, (n,), self.dtype)
 
     def bcast(self, x: Any, parts: Parts) -> Pending:
         """Collective: publish, or send, this rank's rows of x, an array of the slot taken last."""
         if self.comm is None or not x.size:
             return to_pending(x)
-        if self.seen is None:
+        if self.shared_buffer is None:
             return self._send_parts(x, parts)
         self.bcasts += 1
         if self.comm.rank in parts:
-            self.seen.publish(self.bcasts, WRITTEN)
+            self.shared_buffer.publish(self.bcasts, WRITTEN)
         others = [rank for rank in parts if rank != self.comm.rank]
         event = None
         if current() is not None:
-            words = sum(_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
+            words = sum(_count_rows(x, rows) for rank in others for rows in parts[rank]) * prod(x.shape[1:])
             event = "bcast", self.comm.axis, words * x.itemsize, len(others), "slots", 0
         return Pending(self._arrivals(others, self.bcasts), x, event)
 
     def release(self) -> None:
         """Release the oldest slot held: this rank reads it no more."""
         self.released += 1
-        if self.seen is not None:
-            self.seen.publish(self.released, RELEASED)
+        if self.shared_buffer is not None:
+            self.shared_buffer.publish(self.released, RELEASED)
 
     def sum(self, x: Any) -> None:
-        """Collective, blocking: sum x, in C order, over all ranks, in rank order.
+        """Collective, blocking: sum x over all ranks, in rank order; x is in C order.
 
         The ledger counts the bytes of an all-reduce by messages.
         """
-        comm, seen = self.comm, self.seen
+        comm, shared_buffer = self.comm, self.shared_buffer
         if comm is None or not x.size:
             return
-        if seen is None:
+        if shared_buffer is None:
             comm.allreduce(x).wait()
             return
         self.sums += 1
         number, flat, add = self.sums, x.reshape(-1), self.xp.add
         rows = [row[: x.size] for row in self.rows[number % TURNS]]
         self.xp.copy(rows[comm.rank], flat)
-        seen.publish(number, ADDED)
+        shared_buffer.publish(number, ADDED)
         with self._record_sum(x):
             self._wait_until("allreduce", ADDED, range(comm.size), number)
         if comm.rank > 1:
@@ -163,20 +165,20 @@ class Slots:
 
     def _wait_until(self, call: str, lane: int, ranks: Sequence[int], count: int) -> None:
         """Wait until these ranks have published this count; raise PdlaError if one of them left by an error."""
-        seen, known = self.seen, self.known[lane]
-        assert seen is not None
-        behind = [*ranks] if seen.may_have_left(lane) else [rank for rank in ranks if known[rank] < count]
+        shared_buffer, known = self.shared_buffer, self.known[lane]
+        assert shared_buffer is not None
+        behind = [*ranks] if shared_buffer.may_have_left(lane) else [rank for rank in ranks if known[rank] < count]
         if not behind:
             return
 
         def ready() -> bool:
-            while behind and (told := seen.count_published(behind[-1], lane)) >= count:
-                if told == GONE:
+            while behind and (published := shared_buffer.count_published(behind[-1], lane)) >= count:
+                if published == GONE:
                     return True
-                known[behind.pop()] = told
+                known[behind.pop()] = published
             return not behind
 
-        seen.wait_until(call, ready)
+        shared_buffer.wait_until(call, ready)
         if behind:
             assert self.comm is not None
             raise PdlaError(f"{call} on {self.comm.axis!r}: rank {behind[-1]} of {self.comm.size} has left this call by an error")
@@ -184,30 +186,30 @@ class Slots:
     def _send_parts(self, x: Any, parts: Parts) -> Pending:
         """Broadcast what each rank has written, as one array a rank."""
         assert self.comm is not None
-        coming = []
+        pieces = []
         for root, rows in parts.items():
             piece, pairs = (x[rows[0]], []) if len(rows) == 1 else self._plan_packing(x, rows)
             mine = root == self.comm.rank
             if pairs and mine:
                 self.xp.copy_all(pairs)
-            coming.append((self.comm.bcast(piece, root), [] if mine else pairs))
+            pieces.append((self.comm.bcast(piece, root), [] if mine else pairs))
 
         def arrivals() -> Iterator[int]:
-            for pending, pairs in coming:
+            for pending, pairs in pieces:
                 yield from pending
                 if pairs:
-                    self.xp.copy_all((there, here) for here, there in pairs)
+                    self.xp.copy_all((rows_of_x, packed) for packed, rows_of_x in pairs)
 
         return Pending(arrivals(), x)
 
     def _plan_packing(self, x: Any, rows: Sequence[slice]) -> tuple[Any, list[tuple[Any, Any]]]:
-        """Make an array without gaps for rows of x. Return it, and a pair (part of it, rows of x) for each slice."""
+        """Make an array without gaps for rows of x. Return the array, and a pair (its part, rows of x) for each slice."""
         ends = [0]
-        for each in rows:
-            ends.append(ends[-1] + _rows(x, each))
+        for part in rows:
+            ends.append(ends[-1] + _count_rows(x, part))
         piece = buffer(self.xp, (ends[-1], *x.shape[1:]), x.dtype)
-        return piece, [(piece[lo:hi], x[each]) for lo, hi, each in zip(ends, ends[1:], rows, strict=False)]
+        return piece, [(piece[lo:hi], x[part]) for lo, hi, part in zip(ends, ends[1:], rows, strict=False)]
 
 
-def _rows(x: Any, rows: slice) -> int:
+def _count_rows(x: Any, rows: slice) -> int:
     return len(range(*rows.indices(len(x))))

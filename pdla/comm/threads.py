@@ -116,13 +116,13 @@ class World:
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
         if late or not any(thread.is_alive() for threads in self.running for thread in threads):
-            self.deadlock([(rank, call) for rank in sorted(self.waiting) for call in self.waiting[rank].values()])
+            self.fail_in_deadlock([(rank, call) for rank in sorted(self.waiting) for call in self.waiting[rank].values()])
 
-    def deadlock(self, waits: Sequence[tuple[int, Callable[[], str]]]) -> None:
+    def fail_in_deadlock(self, waits: Sequence[tuple[int, Callable[[], str]]]) -> None:
         """Fail with a DeadlockError. waits: for each rank a function that describes its call."""
         calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in waits)
-        gone = sorted(set(range(self.size)) - self.alive)
-        note = f"\n  ended: ranks {gone}" if gone else ""
+        ended = sorted(set(range(self.size)) - self.alive)
+        note = f"\n  ended: ranks {ended}" if ended else ""
         self.fail(waits[0][0], DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
 
     def fail(self, rank: int, failure: BaseException) -> None:
@@ -173,8 +173,8 @@ class ThreadComm(Communicator):
             self.world.check_failure()
 
     def _describe(self, call: str, number: int, awaited: Sequence[int]) -> str:
-        whom = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
-        return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){whom}"
+        suffix = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
+        return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){suffix}"
 
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
@@ -215,16 +215,16 @@ class ThreadComm(Communicator):
         with self.world.lock:
             for to, message in sent:
                 if not message.copied:
-                    copied, told = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
-                    self.world.wait_until(self.me, copied, told)
+                    copied, describe = partial(getattr, message, "copied"), partial(self._describe, call, key[-1], [self.ranks[to]])
+                    self.world.wait_until(self.me, copied, describe)
 
     def _copy(self, out: Array, call: str, key: tuple[Any, ...], source: int) -> None:
         """Wait for a message and copy it to `out`."""
         world, slot = self.world, (self.name, key, source, self.rank)
         with world.lock:
             if slot not in world.mail:
-                sent, told = partial(world.mail.__contains__, slot), partial(self._describe, call, key[-1], [self.ranks[source]])
-                world.wait_until(self.me, sent, told)
+                describe = partial(self._describe, call, key[-1], [self.ranks[source]])
+                world.wait_until(self.me, partial(world.mail.__contains__, slot), describe)
             message = world.mail[slot].popleft()
             if not world.mail[slot]:
                 del world.mail[slot]
@@ -232,8 +232,8 @@ class ThreadComm(Communicator):
         if message.call != call or x.shape != out.shape or x.dtype != out.dtype:
             self._check(call, key, source, message.call)
             self._check_fit(call, source, x, self.rank, out)
-        if (left := message.due - time.perf_counter()) > 0:
-            time.sleep(left)  # no wait in the sense of a deadlock: this rank goes on by itself
+        if (delay := message.due - time.perf_counter()) > 0:
+            time.sleep(delay)  # no wait in the sense of a deadlock: this rank goes on by itself
         namespace(out).copy(out, x)
         if self.xp is not numpy:
             self.xp.finish()
@@ -243,12 +243,12 @@ class ThreadComm(Communicator):
             world.bytes_copied[self.me] += x.nbytes
             world.notify((self.ranks[source],))
 
-    def _check(self, call: str, key: tuple[Any, ...], other: int, theirs: str) -> None:
+    def _check(self, call: str, key: tuple[Any, ...], other: int, other_call: str) -> None:
         """Raise AgreementError unless the other rank is in the same call; send and recv are matched by tags alone."""
-        if theirs != call and key[0] == "verb":
+        if other_call != call and key[0] == "verb":
             raise AgreementError(
                 f"ranks disagree on call {key[-1]} on {self.axis!r}: "
-                f"rank {self.me} calls {call}, rank {self.ranks[other]} calls {theirs}"
+                f"rank {self.me} calls {call}, rank {self.ranks[other]} calls {other_call}"
             )
 
     def _check_fit(self, call: str, source: int, x: Array, to: int, out: Array) -> None:
@@ -266,10 +266,10 @@ class ThreadComm(Communicator):
         return self._post(f"{verb}(tag={tag})", (tag, next(self._tags[verb, tag, peer])), sends, recvs, {})
 
     def share(self, value: Any) -> list[Any]:
-        return self._shared("share", value, "share")
+        return self._share("share", value, "share")
 
-    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
-        """Collective: give every rank's value, by rank. call: the text for a DeadlockError."""
+    def _share(self, verb: str, value: Any, call: str) -> list[Any]:
+        """Collective: share every rank's value; return them by rank. call: the text for a DeadlockError."""
         self.check_in_step()
         if sections.get():
             self.count_meeting()
@@ -289,9 +289,9 @@ class ThreadComm(Communicator):
                 world.wait_until(self.me, ready, lambda: self._describe(call, key[-1], self._find_missing(slot.value)))
         return [*slot.value]
 
-    def _find_missing(self, come: Mapping[int, Any]) -> list[int]:
-        """Find the ranks that have not come yet, by their numbers in the world."""
-        return [r for i, r in enumerate(self.ranks) if i not in come]
+    def _find_missing(self, arrived: Mapping[int, Any]) -> list[int]:
+        """Find the ranks that have not arrived yet, by their numbers in the world."""
+        return [r for i, r in enumerate(self.ranks) if i not in arrived]
 
     def _end_waits(self) -> None:
         with self.world.lock:
@@ -310,7 +310,7 @@ class ThreadComm(Communicator):
         return self.share(self.xp.memory(size) if self.rank == 0 else None)[0]
 
     def same(self, text: str) -> bool:
-        return len(set(self._shared("same", text, text))) == 1
+        return len(set(self._share("same", text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
         self.check_in_step()
@@ -318,10 +318,10 @@ class ThreadComm(Communicator):
         if ranks is None:
             return None
         group = [self.ranks[r] for r in ranks]
-        made = type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
-        made.homes = [self.homes[r] for r in ranks] if self.homes else ()
-        made.xp, made.shared_limit = self.xp, self.shared_limit
-        return made
+        comm = type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
+        comm.homes = [self.homes[r] for r in ranks] if self.homes else ()
+        comm.xp, comm.shared_limit = self.xp, self.shared_limit
+        return comm
 
 
 class ThreadBuffer(SharedBuffer):
@@ -332,8 +332,8 @@ class ThreadBuffer(SharedBuffer):
         self.counts: list[list[int]] = []
 
     def open(self, size: int) -> Any:
-        mine = (self.comm.xp.memory(size), [[0] * self.comm.size for _ in range(LANES)]) if self.comm.rank == 0 else None
-        memory, self.counts = self.comm.share(mine)[0]
+        new = (self.comm.xp.memory(size), [[0] * self.comm.size for _ in range(LANES)]) if self.comm.rank == 0 else None
+        memory, self.counts = self.comm.share(new)[0]
         return memory
 
     def seal(self) -> None:
@@ -370,7 +370,7 @@ def run(
 def run(
     size: int, program: Callable[..., Result], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
 ) -> list[Result]:
-    """Run a program on ranks that are threads of this process, and give their results.
+    """Run a program on ranks that are threads of this process, and return their results.
 
     Inside, `comm=None` means this world. Meanwhile every BLAS has one thread a rank.
 
@@ -428,13 +428,14 @@ def run(
         return program(comm, *args, **named)
 
     with blas.with_threads(1 if size > 1 else cores.share(1)):
-        return together(world, main)
+        return run_ranks(world, main)
 
 
 def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[Any], **own: bool) -> None:
-    """Raise PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's.
+    """Raise PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called.
 
-    own  the caller's own keywords, and whether they were given; PdlaError if the program takes one as an argument, too
+    name  the name of the calling function, for messages
+    own   by name, whether the user gave that keyword of the caller; PdlaError if the program has an argument of the same name
     """
     if not isinstance(size, Integral):
         raise ArgumentError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
@@ -442,7 +443,7 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
         raise PdlaError(f"pdla.{name} needs at least one rank, not {size}")
     if not callable(program):
         raise ArgumentError(f"pdla.{name}({size}, {program!r}): give a function of the communicator, as pdla.{name}(4, program)")
-    for argument in _unbound(program, 1 + len(args)):
+    for argument in _find_unbound(program, 1 + len(args)):
         if argument.name in own and (own[argument.name] or argument.default is argument.empty):
             raise PdlaError(
                 f"{argument.name}= is pdla.{name}'s own, and an argument of {program!r}, too: give the program its own by place, "
@@ -450,22 +451,23 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
             )
 
 
-def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
+def _find_unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
     """Find the arguments that a function still takes by keyword, once this many are given by position.
 
     Arguments that functools.partial gives are left out.
     """
     try:
-        known = [*signature(program).parameters.values()]
+        parameters = [*signature(program).parameters.values()]
     except (TypeError, ValueError):  # some functions of C have none that Python knows
         return []
-    by_place = [one for one in known if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
-    by_name = [one for one in known if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
-    bound = {*(one.name for one in by_place[:positions]), *getattr(program, "keywords", ())}
-    return [one for one in by_name if one.name not in bound]
+    either = Parameter.POSITIONAL_OR_KEYWORD
+    positional = [parameter for parameter in parameters if parameter.kind in (Parameter.POSITIONAL_ONLY, either)]
+    by_keyword = [parameter for parameter in parameters if parameter.kind in (either, Parameter.KEYWORD_ONLY)]
+    given = {*(parameter.name for parameter in positional[:positions]), *getattr(program, "keywords", ())}
+    return [parameter for parameter in by_keyword if parameter.name not in given]
 
 
-def together(world: World, main: Callable[[int], Any]) -> list[Any]:
+def run_ranks(world: World, main: Callable[[int], Any]) -> list[Any]:
     """Run main(rank) for each rank of a world, in a thread each. Return the results, or raise as `run` does."""
     size, results = world.size, [None] * world.size
 
@@ -483,7 +485,7 @@ def together(world: World, main: Callable[[int], Any]) -> list[Any]:
         world.failure.add_note(f"raised on rank {world.failed_rank} of {size}")
         raise world.failure
     if world.mail:
-        calls = sorted({message.call for letters in world.mail.values() for message in letters})
+        calls = sorted({message.call for queue in world.mail.values() for message in queue})
         raise PdlaError(f"the program ended with messages that no rank received: {', '.join(calls)}")
     return results
 

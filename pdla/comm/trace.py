@@ -18,12 +18,12 @@ def write(path: str, ranks: Mapping[int, Sequence[Any]]) -> None:
     """Write all ranks' events; times count from the start of the first event."""
     origin = min((event.start for events in ranks.values() for event in events), default=0.0)
     numbers = count()
-    rows = [row for rank, events in ranks.items() for row in _rank(rank, events, origin, numbers)]
+    rows = [row for rank, events in ranks.items() for row in _list_rows(rank, events, origin, numbers)]
     with open(path, "w") as file:
         json.dump({"traceEvents": rows, "displayTimeUnit": "ms"}, file)
 
 
-def _rank(rank: int, events: Sequence[Any], origin: float, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
+def _list_rows(rank: int, events: Sequence[Any], origin: float, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
     for event in events:
         begin, end = (1e6 * (at - origin) for at in (event.start, event.end))

@@ -50,17 +50,17 @@ class Workspace:
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Take an array over unused memory, or over new memory if none of its size is unused."""
         size = align(prod(shape) * np.dtype(dtype).itemsize)
-        kind = size, xp.lane()
-        spare = self._free.setdefault(kind, [])
-        if spare:
-            memory = spare.pop()
+        key = size, xp.lane()
+        unused = self._free.setdefault(key, [])
+        if unused:
+            memory = unused.pop()
         else:
             self._make_room(size)
             memory = xp.memory(size)
             self.held += size
         self._use(size)
         x = xp.view_memory(memory, shape, dtype)
-        weakref.finalize(x if x.base is None else x.base, self._give_back, memory, kind)
+        weakref.finalize(x if x.base is None else x.base, self._give_back, memory, key)
         return x
 
     def count(self, x: Any) -> None:
@@ -85,16 +85,16 @@ class Workspace:
         self.used += size
         self.peak = max(self.peak, self.used)
 
-    def _give_back(self, memory: Any, kind: tuple[int, int]) -> None:
-        self._free[kind].append(memory)
-        self.used -= kind[0]
+    def _give_back(self, memory: Any, key: tuple[int, int]) -> None:
+        self._free[key].append(memory)
+        self.used -= key[0]
 
     def trim(self, keep: float) -> None:
         """Free unused memory, largest pieces first, until at most `keep` bytes are held."""
-        for kind in sorted(self._free, reverse=True):
-            while self._free[kind] and self.held > keep:
-                self._free[kind].pop()
-                self.held -= kind[0]
+        for key in sorted(self._free, reverse=True):
+            while self._free[key] and self.held > keep:
+                self._free[key].pop()
+                self.held -= key[0]
 
 
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)

@@ -87,7 +87,7 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     rows = np.concatenate([small, pk // small])
     # Floats, as NumPy's integers end at 2^63.
     words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).count_two_sums(rows, pk // rows)
-    each = circulant.messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
+    each = circulant.count_messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
     best = int(rows[np.lexsort((words, np.where(words <= ABOUT * words.min(), each, np.inf)))[0]])
     return best, pk // best
 
@@ -128,7 +128,7 @@ class Boxes:
         if np.max(np.maximum(np.maximum(self.pm, self.pn), self.pk), initial=1) < circulant.MANY:
             return self.pn - 1, self.pm - 1, self.pk - 1
         faces = (self.bm * self.bk, self.pn), (self.bk * self.bn, self.pm)
-        A, B = (circulant.messages(8 * size, np.where(size, np.minimum(ranks, size), ranks)) for size, ranks in faces)
+        A, B = (circulant.count_messages(8 * size, np.where(size, np.minimum(ranks, size), ranks)) for size, ranks in faces)
         return A, B, self._sums[1]
 
     @property
@@ -151,8 +151,8 @@ class Boxes:
         second = pk // self.first
         twice = np.minimum(self.count_two_sums(self.first, second), self.count_two_sums(second, self.first))
         two_sums = many & self.prefers_two_sums(once, twice)
-        steps = circulant.messages(size, self.first) + circulant.messages(size, second)
-        return np.where(two_sums, twice, once), np.where(two_sums, steps, circulant.messages(size, pk))
+        steps = circulant.count_messages(size, self.first) + circulant.count_messages(size, second)
+        return np.where(two_sums, twice, once), np.where(two_sums, steps, circulant.count_messages(size, pk))
 
     def prefers_two_sums(self, once: Any, twice: Any) -> Any:
         """Whether two sums of so many words are better than one: they are if the shares are as even, since fewer messages come.
@@ -172,7 +172,7 @@ class Boxes:
         ranks, size = np.broadcast_arrays(ranks, size)
         addends = np.array(ranks - 1.0)
         crowded = (size < ranks) & circulant.pays(8 * size * across, ranks)
-        addends[crowded] = circulant.most_addends(ranks[crowded], size[crowded])
+        addends[crowded] = circulant.count_most_addends(ranks[crowded], size[crowded])
         return np.ceil(size / ranks) * across * addends
 
 

@@ -22,7 +22,7 @@ from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import find_or_make
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, buffers, held, note_read, take, takes
+from pdla.comm.ledger import buffer, buffers, held, note_read, take, take_all
 from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import KEPT
 from pdla.cuts import Cuts
@@ -128,7 +128,7 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
     """Collective: start to move A along its route into `out`, this rank's new block; return a function that ends the move."""
     xp, me = A.xp, comm.rank
     sends = [p for p in route.sends if p.peer != me]
-    parts = dict(zip([p.peer for p in sends], takes(xp, A.stored, [(p.rows, p.cols) for p in sends]), strict=True))
+    parts = dict(zip([p.peer for p in sends], take_all(xp, A.stored, [(p.rows, p.cols) for p in sends]), strict=True))
     places = {p.peer: p for p in route.recvs}
     # A piece that is one rectangle of `out` is received there; others are unpacked from a buffer.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
@@ -317,7 +317,7 @@ def count_addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
         in_steps, which = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1
         holders = min(ranks, share[which])
         share[which] = ceil(share[which] / ranks)
-        words += prod(share) * (circulant.most_addends(ranks, holders) if in_steps else ranks - 1)
+        words += prod(share) * (circulant.count_most_addends(ranks, holders) if in_steps else ranks - 1)
     return words
 
 
@@ -331,7 +331,7 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool,
     if comm is None or grid.coords is None:
         return xp.empty((0, 0), sum_dtype(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
-    parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
+    parts = take_all(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
     parts = [part.T for part in parts] if by_columns else parts
     total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, sum_dtype(A.dtype))).wait()
     return total.T if by_columns else total

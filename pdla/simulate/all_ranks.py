@@ -22,10 +22,10 @@ from typing import Any
 
 from pdla.array import meta
 from pdla.comm import trace
-from pdla.comm.dry import as_rank
+from pdla.comm.dry import run_as_rank
 from pdla.comm.group import Array, Forwards, OnArrival, Pieces
 from pdla.comm.ledger import Ledger, tag
-from pdla.comm.threads import ThreadComm, World, check_run, together
+from pdla.comm.threads import ThreadComm, World, check_run, run_ranks
 from pdla.errors import AgreementError
 from pdla.model.machine import Machine
 from pdla.simulate import critical_path
@@ -88,7 +88,7 @@ class VirtualWorld(World):
             else:
                 self._arrive(*what)
         if self.asleep and self.failure is None:
-            self.deadlock([(rank, call) for rank, (_, call) in sorted(self.asleep.items())])
+            self.fail_in_deadlock([(rank, call) for rank, (_, call) in sorted(self.asleep.items())])
         return min(self.alive)
 
     def _yield_turn(self, rank: int) -> None:
@@ -284,9 +284,9 @@ class VirtualComm(ThreadComm):
             nth[to] += 1
         return round_.arrivals() if on_arrival is None else _call_on_arrival(round_.arrivals(), forwards, on_arrival)
 
-    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+    def _share(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank waits for the last one. The exchange itself takes no time, as in a dry run of one rank."""
-        gathered = super()._shared(verb, (self.lane.time, value), call)
+        gathered = super()._share(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in gathered)
         self.world.reach(self.me, latest)
         self.lane.wait_for(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
@@ -406,7 +406,7 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
 
     def main(rank: int) -> tuple[Any, Ledger]:
         comm = VirtualComm(world, (), range(size), rank)
-        return as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
+        return run_as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
 
-    ended = together(world, main)
+    ended = run_ranks(world, main)
     return AllRanks([result for result, _ in ended], [ledger for _, ledger in ended], world.lanes)

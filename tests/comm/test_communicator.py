@@ -41,13 +41,13 @@ def test_every_verb(size, way):
             np.testing.assert_array_equal(out, numbers((me - step) % size, (2, 3)))
         comm.barrier()
 
-    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "choose", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         run(size, program)
 
 
 @pytest.mark.parametrize("way", ["flat", "chain"])
 def test_a_number_alone_is_broadcast(way):
-    with patch.object(broadcast, "best", lambda *_: way):
+    with patch.object(broadcast, "choose", lambda *_: way):
         assert run(4, lambda comm: comm.bcast(np.array(comm.rank + 0.5), 2).wait().tolist()) == [2.5] * 4
 
 

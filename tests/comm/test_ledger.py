@@ -74,7 +74,7 @@ def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
         count(lambda: comm.alltoall({comm.rank ^ 1: x}, {comm.rank ^ 1: empty((4, 5), "float64")}))
         return far
 
-    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "choose", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         by_rank = run(4, program)
         assert [pdla.dry_run(4, program, rank=r)[0] for r in range(4)] == by_rank
     bcast, *others = zip(*by_rank, strict=True)

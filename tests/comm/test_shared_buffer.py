@@ -15,7 +15,7 @@ class Counted(Turns):
     def _grow(self, size):
         return np.zeros(size, np.uint8)
 
-    def _come(self):
+    def _arrive(self):
         self.come += 1
 
     def _await(self):

@@ -155,7 +155,7 @@ def test_a_rank_that_left_is_noticed_also_where_it_has_told_enough_before():
         return str(error.value)
 
     def when_gone(slots):
-        slots.seen.wait_until("an error", lambda: slots.seen.may_have_left(RELEASED))
+        slots.shared_buffer.wait_until("an error", lambda: slots.shared_buffer.may_have_left(RELEASED))
 
     assert pdla.run(2, program)[0] == "writing to a slot on 'all': rank 1 of 2 has left this call by an error"
 
@@ -234,7 +234,7 @@ def test_nothing_is_read_in_a_slot_that_was_released(shape, monkeypatch):
 
     def released(self, release=Slots.release):
         release(self)
-        if self.seen is None:
+        if self.shared_buffer is None:
             lost.append(self.own[(self.released - 1) % COUNT])
             lost[-1][...] = np.nan
 

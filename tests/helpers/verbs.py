@@ -39,7 +39,7 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
 def broadcast_by(way, comm, monkeypatch):
     """Let all worlds broadcast this way, a chain in chunks of some hundred bytes."""
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(broadcast, "best", lambda *_: way)
+    monkeypatch.setattr(broadcast, "choose", lambda *_: way)
     monkeypatch.setattr(broadcast, "CHUNK", 500)
 
 

@@ -188,7 +188,7 @@ def test_broadcasts(way, seconds):
         work(comm, 1 if comm.rank == 1 else 0)
         comm.bcast(block(comm), 1).wait()
 
-    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", TENTH * 2):
+    with patch.object(broadcast, "choose", lambda *_: way), patch.object(broadcast, "CHUNK", TENTH * 2):
         run = pdla.dry_run_all(4, program, machine=PLAIN)
     assert run.seconds == pytest.approx(1 + seconds)
     assert run.path.steps[0].rank == 1 and {step.what for step in run.path.steps} == {"gemm", "bcast"}
@@ -429,7 +429,7 @@ def test_an_error_in_what_is_sent_on_is_its_senders():
             comm.shift(x, block(comm)).wait()
 
     told = "rank 2 calls bcast, rank 3 calls shift"
-    with patch.object(broadcast, "best", lambda *_: "chain"), pytest.raises(AgreementError, match=told) as caught:
+    with patch.object(broadcast, "choose", lambda *_: "chain"), pytest.raises(AgreementError, match=told) as caught:
         pdla.dry_run_all(4, program, machine=PLAIN)
     assert caught.value.__notes__ == ["raised on rank 2 of 4"]
 

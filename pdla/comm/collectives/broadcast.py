@@ -17,8 +17,8 @@ CHUNK = 64 << 10  # least bytes of a chain's chunk
 LONG = 128 << 10  # bytes of x from which a chain is faster between nodes
 
 
-def best(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
-    """Choose the fastest algorithm, by `python -m bench broadcasts`; tree: the world has one of its own."""
+def choose(nbytes: int, ranks: int, nodes: int, tree: bool) -> str:
+    """Choose the fastest algorithm, by `python -m bench broadcasts`. tree: whether the world has an algorithm of its own."""
     if ranks > 2 and nodes > 1 and nbytes >= LONG:
         return "chain"
     return "mpi" if tree and ranks > 2 else "flat"
@@ -35,8 +35,8 @@ class Messages(NamedTuple):
     forwards: Mapping[int, Sequence[int]]
 
 
-def messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:
-    """Give the part of `rank` of `size` ranks."""
+def list_messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:
+    """List the messages of `rank`, one of `size` ranks."""
     if size == 1 or not x.size:
         return Messages((), (), {})
     return WAYS[way](x if x.ndim else x.reshape(1), rank, size, root)
@@ -49,14 +49,14 @@ def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
 
 
 def _chain(x: Any, rank: int, size: int, root: int) -> Messages:
-    """Cut x into chunks along its first dimension, short enough that the delay adds an eighth to the time of x at most."""
+    """Cut x into chunks along its first dimension, so short that the delay adds at most an eighth to the time of x."""
     chunk = max(CHUNK, x.nbytes // (8 * size))
-    rows = max(1, chunk * len(x) // x.nbytes)
-    chunks = [x[lo : lo + rows] for lo in range(0, len(x), rows)]
+    step = max(1, chunk * len(x) // x.nbytes)
+    chunks = [x[lo : lo + step] for lo in range(0, len(x), step)]
     ahead, back = (rank + 1) % size, (rank - 1) % size
     if rank == root:
-        return Messages([(ahead, part) for part in chunks], (), {})
-    return Messages((), [(back, part) for part in chunks], dict.fromkeys(range(len(chunks)), (ahead,)) if ahead != root else {})
+        return Messages([(ahead, piece) for piece in chunks], (), {})
+    return Messages((), [(back, piece) for piece in chunks], dict.fromkeys(range(len(chunks)), (ahead,)) if ahead != root else {})
 
 
 WAYS = {"mpi": _flat, "flat": _flat, "chain": _chain}  # "mpi": in a world without an algorithm of its own

@@ -32,33 +32,35 @@ from pdla.array.composed import reduction_dtype
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.ledger import buffer
 
-MANY = 32  # ranks from which steps are faster, by `python -m bench exchanges`
-SHORT = 4 << 10  # bytes of a piece below which steps are faster: at this length 64 ranks take 85 ms instead of 96
+# Steps are faster than P - 1 messages at once for at least MANY ranks and pieces of less than SHORT
+# bytes, by `python -m bench exchanges`: at this length 64 ranks take 85 ms instead of 96.
+MANY = 32
+SHORT = 4 << 10
 
 
 def pays(nbytes: Any, ranks: Any) -> Any:
-    """Whether pieces of `nbytes` in all go in steps; elementwise for arrays."""
+    """Whether pieces of `nbytes` in all are sent in steps; elementwise for arrays."""
     return (ranks >= MANY) & (nbytes < SHORT * ranks)
 
 
-def messages(nbytes: Any, ranks: Any) -> Any:
+def count_messages(nbytes: Any, ranks: Any) -> Any:
     """Count the messages that a rank receives for pieces of `nbytes` in all, in steps or at once; elementwise for arrays."""
     return np.where(pays(nbytes, ranks), np.ceil(np.log2(ranks)), ranks - 1)
 
 
-def skips(ranks: Any) -> list[tuple[Any, Any]]:
+def list_skips(ranks: Any) -> list[tuple[Any, Any]]:
     """List (skip, count) of each step of a sum: each skip is half of the one before, rounded up; elementwise for arrays."""
-    found, left = [], ranks
+    steps, skip = [], ranks
     for _ in range(int(np.max(ranks, initial=1) - 1).bit_length()):
-        count = left // 2
-        left = left - count
-        found.append((left, count))
-    return found
+        count = skip // 2
+        skip = skip - count
+        steps.append((skip, count))
+    return steps
 
 
-def most_addends(ranks: Any, holders: Any) -> Any:
+def count_most_addends(ranks: Any, holders: Any) -> Any:
     """Count the most pieces that a rank receives in a sum if only `holders` ranks have pieces; elementwise for arrays."""
-    return sum([-(-count * holders // ranks) for _, count in skips(ranks)])
+    return sum([-(-count * holders // ranks) for _, count in list_skips(ranks)])
 
 
 def spread(sizes: Sequence[int]) -> Sequence[int]:
@@ -83,22 +85,23 @@ class Step(NamedTuple):
     into: slice
 
 
-def sum_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
+def list_sum_steps(ring: Sequence[int], position: int, start: Callable[[int], int]) -> list[Step]:
     """List a rank's steps of a sum.
 
-    * ring: the ranks in their order around it, this one at `here`.
-    * at(place): the start of the piece at this place of the row; at(ranks) is the end of the last piece.
+    * ring: the ranks in their order around it, this one at `position`.
+    * start(place): the start of the piece at this place of the row; start(ranks) is the end of the last piece.
     """
     ranks = len(ring)
-    return [
-        Step(ring[(here + skip) % ranks], slice(at(skip), at(skip + count)), ring[(here - skip) % ranks], slice(0, at(count)))
-        for skip, count in skips(ranks)
-    ]
+    steps = []
+    for skip, count in list_skips(ranks):
+        to, source = ring[(position + skip) % ranks], ring[(position - skip) % ranks]
+        steps.append(Step(to, slice(start(skip), start(skip + count)), source, slice(0, start(count))))
+    return steps
 
 
-def gather_steps(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
+def list_gather_steps(ring: Sequence[int], position: int, start: Callable[[int], int]) -> list[Step]:
     """List a rank's steps of an all-gather."""
-    return [Step(source, into, to, sent) for to, sent, source, into in reversed(sum_steps(ring, here, at))]
+    return [Step(source, into, to, sent) for to, sent, source, into in reversed(list_sum_steps(ring, position, start))]
 
 
 @dataclass(frozen=True)
@@ -114,11 +117,11 @@ class Row:
     def steps(self) -> Iterator[Messages]:
         """Yield the messages of each step; the caller completes them before it asks for the next."""
         for to, sent, source, into in self.parts:
-            mine, here = self.row[sent], self.row[into]
-            theirs = buffer(self.xp, here.shape, here.dtype) if self.op else here
-            yield Messages([(to, mine)] if mine.size else [], [(source, theirs)] if theirs.size else [], {})
+            outgoing, own = self.row[sent], self.row[into]
+            received = buffer(self.xp, own.shape, own.dtype) if self.op else own
+            yield Messages([(to, outgoing)] if outgoing.size else [], [(source, received)] if received.size else [], {})
             if self.op:
-                getattr(self.xp, self.op)(here, theirs)
+                getattr(self.xp, self.op)(own, received)
         self.end()
 
     @property
@@ -128,33 +131,33 @@ class Row:
 
 
 def allgather(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
-    """Copy `x` of rank r to outs[r] of every rank, after the last step. outs: by rank, of other ranks whose x is not empty."""
-    there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
-    places = [0, *(place for place, _ in there)]
-    begins = [0, *accumulate((x.size, *(out.size for _, out in there)))]
-    row = buffer(xp, (begins[-1],), x.dtype)
+    """Copy `x` of rank r to outs[r] of every rank, after the last step. outs: of the other ranks whose x is not empty."""
+    pieces = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
+    places = [0, *(place for place, _ in pieces)]
+    starts = [0, *accumulate((x.size, *(out.size for _, out in pieces)))]
+    row = buffer(xp, (starts[-1],), x.dtype)
     xp.copy(row[: x.size].reshape(*x.shape), x)
 
-    def at(place: int) -> int:
-        return begins[bisect_left(places, place)]
+    def start(place: int) -> int:
+        return starts[bisect_left(places, place)]
 
     def end() -> None:
-        for (_, out), (lo, hi) in zip(there, pairwise(begins[1:]), strict=True):
+        for (_, out), (lo, hi) in zip(pieces, pairwise(starts[1:]), strict=True):
             xp.copy(out, row[lo:hi].reshape(*out.shape))
 
-    return Row(xp, row, gather_steps(range(ranks), rank, at), end)
+    return Row(xp, row, list_gather_steps(range(ranks), rank, start), end)
 
 
 def reduce_scatter(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
     """Write the sum over ranks of parts[rank] to `out`."""
     ring = spread([part.size for part in parts])
-    here = ring.index(rank)
-    mine = [parts[r] for r in (*ring[here:], *ring[:here])]
-    begins = [0, *accumulate(part.size for part in mine)]
-    row = buffer(xp, (begins[-1],), reduction_dtype(out.dtype, op))
-    for part, (lo, hi) in zip(mine, pairwise(begins), strict=True):
+    position = ring.index(rank)
+    ordered = [parts[r] for r in (*ring[position:], *ring[:position])]
+    starts = [0, *accumulate(part.size for part in ordered)]
+    row = buffer(xp, (starts[-1],), reduction_dtype(out.dtype, op))
+    for part, (lo, hi) in zip(ordered, pairwise(starts), strict=True):
         xp.copy(row[lo:hi].reshape(*part.shape), part)
-    steps = sum_steps(ring, here, begins.__getitem__)
+    steps = list_sum_steps(ring, position, starts.__getitem__)
     return Row(xp, row, steps, lambda: xp.copy(out, row[: out.size].reshape(*out.shape)), op)
 
 
@@ -162,19 +165,19 @@ def allreduce(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) 
     """Yield the two rows of steps that write the sum over ranks of x, which is flat, to `out` of every rank.
 
     The caller asks for the second row when the first has ended. Both rows have the dtype of `out` if
-    sums have it.
+    sums have that dtype.
     """
     before = rank * x.size // ranks
 
-    def at(place: int) -> int:
+    def start(place: int) -> int:
         return (rank + place) * x.size // ranks - before
 
     row = _rotate(xp, buffer(xp, x.shape, reduction_dtype(x.dtype, op)), x, x.size - before)
-    yield Row(xp, row, sum_steps(range(ranks), rank, at), lambda: None, op)
+    yield Row(xp, row, list_sum_steps(range(ranks), rank, start), lambda: None, op)
     whole = row if row.dtype == out.dtype else buffer(xp, x.shape, out.dtype)
     if whole is not row:
-        xp.copy(whole[: at(1)], row[: at(1)])
-    yield Row(xp, whole, gather_steps(range(ranks), rank, at), lambda: _rotate(xp, out, whole, before))
+        xp.copy(whole[: start(1)], row[: start(1)])
+    yield Row(xp, whole, list_gather_steps(range(ranks), rank, start), lambda: _rotate(xp, out, whole, before))
 
 
 def _rotate(xp: ModuleType, out: Any, x: Any, first: int) -> Any:

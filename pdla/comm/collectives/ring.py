@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from pdla.comm.collectives.broadcast import Messages
 
-LONG = 256 << 10  # bytes of all pieces from which this is faster than direct messages
+LONG = 256 << 10  # bytes of all pieces from which the ring is faster than direct messages
 
 
 def pays(nbytes: int, ranks: int, nodes: int) -> bool:
-    """Whether pieces of `nbytes` in all go around the nodes, and not from every rank to every other."""
+    """Whether pieces of `nbytes` in all go around the nodes, instead of from every rank to every other."""
     return nodes > 1 and ranks > 2 and nbytes >= LONG
 
 
@@ -53,9 +53,9 @@ class Nodes:
         ranks: dict[int, list[int]] = {}
         self.place: list[int] = []
         for rank, home in enumerate(homes):
-            mates = ranks.setdefault(home, [])
-            self.place.append(len(mates))
-            mates.append(rank)
+            node_ranks = ranks.setdefault(home, [])
+            self.place.append(len(node_ranks))
+            node_ranks.append(rank)
         number = {home: i for i, home in enumerate(ranks)}
         self.ranks, self.node = [*ranks.values()], [number[home] for home in homes]
 
@@ -64,12 +64,12 @@ class Nodes:
         """Whether all nodes have the same number of ranks, and rank numbers ascend from node to node."""
         return len(set(map(len, self.ranks))) == 1 and self.node == sorted(self.node)
 
-    def column(self, rank: int) -> list[int]:
+    def list_column(self, rank: int) -> list[int]:
         """List the rank of every node with this rank's place, for nodes with the same number of ranks."""
         return [ranks[self.place[rank]] for ranks in self.ranks]
 
-    def carrier(self, owner: int, node: int) -> int:
-        """Find the rank of a node that receives a piece first; on the owner's node that is the owner."""
+    def find_carrier(self, owner: int, node: int) -> int:
+        """Find the rank of a node that receives a piece first; on the owner's node it is the owner."""
         ranks = self.ranks[node % len(self.ranks)]
         return ranks[self.place[owner] % len(ranks)]
 
@@ -79,8 +79,8 @@ class Nodes:
         step = len(self.ranks[own])
         return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
 
-    def route(self, rank: int) -> Route:
-        """Give the part of a rank.
+    def make_route(self, rank: int) -> Route:
+        """Make the part of a rank.
 
         Hops are ordered by the owner's distance in nodes, and a rank forwards pieces in the order of
         their arrival. Any two ranks thus agree on the order of the messages between them.
@@ -89,17 +89,17 @@ class Nodes:
         hops = []
         for steps in range(count):
             for owner in self.ranks[(node - steps) % count]:
-                carrier = self.carrier(owner, node)
+                carrier = self.find_carrier(owner, node)
                 if carrier != rank:
                     hops.append(Hop(owner, carrier, False, ()))
                 elif owner != rank:
-                    forwards = [self.carrier(owner, node + 1)] if steps < count - 1 else []
-                    hops.append(Hop(owner, self.carrier(owner, node - 1), True, forwards))
-        return Route(self.carrier(rank, node + 1), [r for r in self.ranks[node] if r != rank], hops)
+                    forwards = [self.find_carrier(owner, node + 1)] if steps < count - 1 else []
+                    hops.append(Hop(owner, self.find_carrier(owner, node - 1), True, forwards))
+        return Route(self.find_carrier(rank, node + 1), [r for r in self.ranks[node] if r != rank], hops)
 
 
-def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
-    """Give a rank's messages to gather x of each rank r into outs[r].
+def list_messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
+    """List a rank's messages to gather x of each rank r into outs[r].
 
     hops: the hops of the route whose pieces are not empty.
     """
@@ -108,8 +108,8 @@ def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any])
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], forwards)
 
 
-def messages_between_nodes(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
-    """Give the messages if the ranks of a node share the memory of outs: only those between nodes."""
+def list_messages_between_nodes(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
+    """List the messages between nodes alone, as the ranks of a node share the memory of outs."""
     far = [hop for hop in hops if hop.far]
     sends = [(route.to, x)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.forwards for i, hop in enumerate(far)})

@@ -51,7 +51,7 @@ class GatherBuffer:
         return self.counts[place] >= pieces
 
     def arrivals(
-        self, hops: Sequence[Hop], place: Sequence[int], ours: Iterator[int], until: Callable[[Callable[[], bool]], None]
+        self, hops: Sequence[Hop], place: Sequence[int], received: Iterator[int], wait_until: Callable[[Callable[[], bool]], None]
     ) -> Iterator[int]:
         """Wait for each hop's piece in turn.
 
@@ -59,24 +59,24 @@ class GatherBuffer:
         for each other.
 
         * place: by rank, its place on its node.
-        * ours: yields the numbers of pieces from other nodes as this rank receives them.
-        * until: waits until its argument returns true.
+        * received: yields the numbers of pieces from other nodes as this rank receives them.
+        * wait_until: waits until its argument returns true.
         """
-        expected, came, mine = [0] * len(self.counts), set[int](), count()
+        expected, arrived, numbers = [0] * len(self.counts), set[int](), count()
         for i, hop in enumerate(hops):
             if hop.far:
-                number = next(mine)
-                while number not in came:
-                    came.add(next(ours))
+                number = next(numbers)
+                while number not in arrived:
+                    arrived.add(next(received))
             else:
-                bringer = place[hop.source]
-                expected[bringer] += 1
-                until(partial(self._has, bringer, expected[bringer]))
+                receiver = place[hop.source]
+                expected[receiver] += 1
+                wait_until(partial(self._has, receiver, expected[receiver]))
             yield i
-        for _ in ours:
+        for _ in received:
             pass
-        for bringer in range(len(self.counts)):
-            until(partial(self._has, bringer, 0))
+        for receiver in range(len(self.counts)):
+            wait_until(partial(self._has, receiver, 0))
 
     def leave(self) -> None:
         """End this rank's reading, without waiting for others."""

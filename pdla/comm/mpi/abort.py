@@ -35,7 +35,7 @@ def say(text: str) -> None:
 def give_up(call: str, passing: BaseException | None = None) -> None:
     """Print this rank's stack and end the job, as the rank has waited too long.
 
-    passing  the exception that caused the wait, as at the end of a with-block; else no user would see it
+    passing  the exception that caused the wait, as at the end of a with-block; no user would see it otherwise
     """
     try:
         say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
@@ -116,13 +116,13 @@ def end_when_interrupted() -> None:
     """End a job of several ranks, from here on, by a Ctrl-C that the program does not catch, in one line.
 
     Otherwise each rank prints its stack, and waits in MPI_Finalize for ranks that were not interrupted.
-    A Python prompt is unchanged.
+    At a Python prompt nothing changes.
     """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-        ends = issubclass(kind, KeyboardInterrupt) and not hasattr(sys, "ps1")
-        (end_job if ends else before)(kind, error, trace)  # type: ignore[arg-type]
+        interrupted = issubclass(kind, KeyboardInterrupt) and not hasattr(sys, "ps1")
+        (end_job if interrupted else before)(kind, error, trace)  # type: ignore[arg-type]
 
     if MPI.COMM_WORLD.Get_size() > 1:
         sys.excepthook = hook

@@ -17,7 +17,7 @@ from pdla.comm.mpi import failures, libmpi
 from pdla.comm.mpi.abort import end_when_interrupted, watch
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import count_started, find_node, least_free_bytes
+from pdla.comm.mpi.node import count_started, find_least_free_bytes, find_node
 from pdla.comm.mpi.transport import connect
 from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
@@ -40,22 +40,22 @@ def attach(comm: MPI.Comm) -> MPIComm:
         raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")
     if comm.Is_inter():
         raise GridError("an intercommunicator: pdla needs one group of ranks; MPI_Intercomm_merge, comm.Merge(), makes one of both")
-    ours: Any = comm.Get_attr(_key())
-    if ours is None or ours.mpi == MPI.COMM_NULL:
+    made: Any = comm.Get_attr(_make_key())
+    if made is None or made.mpi == MPI.COMM_NULL:
         with watch(f"wrapping a communicator of {comm.Get_size()} ranks"):
             _agree_on_settings(comm)
-            here, homes = find_node(comm)
-            own = comm.Dup()
-            own.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, whatever handler a C program has set on comm
+            node, homes = find_node(comm)
+            duplicate = comm.Dup()
+            duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, whatever handler a C program has set on comm
             if comm == MPI.COMM_WORLD:
-                failures.use(own)
-            ours = MPIComm(own, here, homes, xp=_choose_arrays(comm, homes))
-            ours = connect(ours)
-            ours.shared_limit = least_free_bytes(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
-        comm.Set_attr(_key(), ours)
-        _divide_cores(ours)
+                failures.use(duplicate)
+            made = MPIComm(duplicate, node, homes, xp=_choose_arrays(comm, homes))
+            made = connect(made)
+            made.shared_limit = find_least_free_bytes(comm) // 2 if config.settings.shared and made.xp is numpy else 0
+        comm.Set_attr(_make_key(), made)
+        _divide_cores(made)
         end_when_interrupted()
-    return ours
+    return made
 
 
 def _agree_on_settings(comm: MPI.Comm) -> None:
@@ -63,13 +63,13 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
 
     Ranks would otherwise make different plans, and wait for messages that no rank sends.
     """
-    mine = vars(config.settings) | {"machine": Machine.describe_choice()}
-    as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
+    settings = vars(config.settings) | {"machine": Machine.describe_choice()}
+    as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in settings.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
     for setting in everyone[0]:
-        said = group_ranks([settings[setting] for settings in everyone])
-        if len(said) > 1:
-            values = "; ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in said.items())
+        ranks_by_text = group_ranks([others[setting] for others in everyone])
+        if len(ranks_by_text) > 1:
+            values = "; ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in ranks_by_text.items())
             raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")
 
 
@@ -86,14 +86,14 @@ def _choose_arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
     except DeviceError as error:
         fault = str(error)
     everyone = comm.allgather(fault)
-    wrong = [r for r, fault in enumerate(everyone) if fault]
-    if wrong:
-        raise DeviceError(f"{everyone[wrong[0]]} (rank {wrong[0]}, {len(wrong)} of {comm.Get_size()} ranks)")
+    failed = [r for r, fault in enumerate(everyone) if fault]
+    if failed:
+        raise DeviceError(f"{everyone[failed[0]]} (rank {failed[0]}, {len(failed)} of {comm.Get_size()} ranks)")
     return xp
 
 
 @cache
-def _key() -> int:
+def _make_key() -> int:
     """Make the MPI attribute under which a communicator keeps its duplicate; duplicates of comm do not inherit it."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, ours: ours.close())
 
@@ -101,22 +101,22 @@ def _key() -> int:
 _ranks_counted = 0  # the number of ranks among which this node's cores are divided
 
 
-def _divide_cores(ours: MPIComm) -> None:
+def _divide_cores(comm: MPIComm) -> None:
     """Limit BLAS to this rank's share of the node's cores.
 
     The limit is set at the first communicator, and at each with more ranks on this node than known
     so far. The first rank of a node warns if the node has fewer cores than BLAS threads.
     """
     global _ranks_counted
-    here, ranks = ours.node, max(ours.node.ranks, count_started())
+    node, ranks = comm.node, max(comm.node.ranks, count_started())
     if ranks <= _ranks_counted:
         return
     _ranks_counted = ranks
     threads = config.settings.threads or cores.share(ranks)
     blas.set_threads(threads)
-    if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
+    if threads > 1 and threads * node.ranks > node.cores and comm.homes[comm.rank] == comm.rank:
         warnings.warn(
-            f"{here.ranks} ranks x {threads} BLAS threads on a node of {here.cores} cores: set PDLA_THREADS="
-            f"{max(1, here.cores // here.ranks)}, or have the launcher bind each rank to cores of its own",
+            f"{node.ranks} ranks x {threads} BLAS threads on a node of {node.cores} cores: set PDLA_THREADS="
+            f"{max(1, node.cores // node.ranks)}, or have the launcher bind each rank to cores of its own",
             stacklevel=2,
         )

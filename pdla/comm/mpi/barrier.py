@@ -1,14 +1,14 @@
 """A barrier: words of shared memory at which the ranks of a node wait until all have come.
 
-Each rank writes the number of times that it has come, and reads the numbers of all others. (Messages
+Each rank writes the number of times that it has arrived, and reads the numbers of all others. (Messages
 would form a tree, and each of its steps would wait for a turn on a shared core.) Ranks that share
 cores sleep while they wait, as polling takes the core from the ranks that they wait for. The rank
-that finds all ranks there wakes the others. It does so only if one has noted that it sleeps, as
-waking is a system call.
+that finds that all have arrived wakes the others. The rank does so only if one has noted that it
+sleeps, as waking is a system call.
 
-Barriers come in pairs. Ranks in the same calls come to both in the same order. Suppose that another
-rank has come to the second barrier, but not to this one, and this rank the other way round. Then the
-two are in different calls, and would wait for each other for ever.
+Barriers come in pairs. Ranks in the same calls arrive at both in the same order. Suppose that another
+rank has arrived at the second barrier, but not at this one, and this rank the other way round. Then
+the two are in different calls, and would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class SharedBarrier:
     """A barrier in memory of a window that all ranks of comm see.
 
     spare   spare[i][rank]: six 64-bit words of each rank, for counts that it publishes
-    beside  the other barrier of the pair
+    partner  the other barrier of the pair
     """
 
-    beside: SharedBarrier
+    partner: SharedBarrier
     comm: NodeComm
     window: MPI.Win
     turns: memoryview[int]
@@ -76,11 +76,11 @@ class SharedBarrier:
         self.turns, self.asleep, *self.spare = (words[i:-step:step] for i in range(step))
         self.word, self.address = memory[-_LINE:].data.cast("I"), memory[-_LINE:].ctypes.data
         self.turn = self.turns[comm.rank] = self.asleep[comm.rank] = self.word[0] = self.word[1] = self.word_seen = 0
-        for each in self.spare:
-            each[comm.rank] = 0
+        for words_of_lane in self.spare:
+            words_of_lane[comm.rank] = 0
 
-    def come(self) -> None:
-        """Enter the barrier; after it all ranks see what this rank has written before."""
+    def arrive(self) -> None:
+        """Enter the barrier; ranks that leave it see what this rank has written before."""
         self.turn += 1
         self.window.Sync()
         self.turns[self.comm.rank] = self.turn
@@ -93,7 +93,7 @@ class SharedBarrier:
                     futex.wake(self.address)
 
     def wait(self, call: str, sends: bool = False) -> None:
-        """Wait until all ranks have come as often as this one. call: the call in words.
+        """Wait until all ranks have arrived as often as this one. call: the call in words.
 
         sends  sleep only briefly: others may still wait for messages of this rank, which MPI moves when it is polled
         """
@@ -116,7 +116,7 @@ class SharedBarrier:
         self.window.Sync()
 
     def _rest(self, polls: int) -> None:
-        """Leave the core to another rank. A count published since the last poll has changed the word, and ends the sleep."""
+        """Leave the core to another rank. A count published since the last poll has changed the word, and so ends the sleep."""
         if polls > _RESTLESS and self.comm.node.is_crowded:
             self._doze(self.address + _WORD, self.word_seen, _SLEEP)
         else:
@@ -132,7 +132,7 @@ class SharedBarrier:
     def _pause(self, call: str, sends: bool, polls: int) -> None:
         """Leave the core to another rank.
 
-        A sleep is short, as perhaps no rank ends it: if the last two ranks come at the same moment,
+        A sleep is short, as perhaps no rank ends it: if the last two ranks arrive at the same moment,
         neither may see the other.
         """
         if polls % _POLLS == 0 and (others := self._find_elsewhere()):
@@ -158,8 +158,8 @@ class SharedBarrier:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def _find_elsewhere(self) -> list[int]:
-        """Find the ranks in another call: they have come to the other barrier without this rank, and not to this one."""
-        beside = self.beside
-        ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]
-        self.window.Sync()  # a rank in step comes here before it comes there, so read its number here afterwards
+        """Find the ranks in another call: they have arrived at the other barrier without this rank, and not at this one."""
+        partner = self.partner
+        ahead = [rank for rank, turn in enumerate(partner.turns) if turn > partner.turn]
+        self.window.Sync()  # a rank in step arrives at this barrier first, so read this barrier's numbers last
         return [rank for rank in ahead if self.turns[rank] < self.turn]

@@ -1,10 +1,10 @@
 """Ranks as processes, over MPI.
 
 A verb posts a round of messages when it is called, all receives first. Arrays travel as bytes in C
-order: contiguous ones without a copy, strided ones through a buffer. Waiting is a loop of tests. It
-lets other processes run if the ranks of a node outnumber its cores. After PDLA_TIMEOUT seconds it
-prints stacks and ends the job. Between nodes a thread of each rank lets MPI work while the rank
-computes.
+order: contiguous ones without a copy, strided ones through a buffer. A waiting rank tests for
+messages in a loop. The loop lets other processes run if the ranks of a node outnumber its cores.
+After PDLA_TIMEOUT seconds it prints stacks and ends the job. Between nodes a thread of each rank
+lets MPI work while the rank computes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pdla.comm.mpi import libmpi, staging
 from pdla.comm.mpi.abort import give_up, watch
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.mapped import map_memory
-from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, progress, send_on, unsent
+from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, send_on, start_progress, unsent
 from pdla.comm.mpi.node import FAR, NEAR, Node, Patience
 from pdla.comm.mpi.shared_buffer import WindowBuffer
 from pdla.comm.shared_buffer import SharedBuffer
@@ -56,14 +56,14 @@ class MPIComm(Communicator):
 
     staged = False  # whether a device's arrays go through pinned memory of the host
 
-    def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
+    def __init__(self, mpi: MPI.Comm, node: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
         self.xp, self.adds = xp, xp is numpy
-        self.mpi, self.node, self.homes = mpi, here, homes
-        self._progress = progress(here, xp) if self.nodes > 1 else None
+        self.mpi, self.node, self.homes = mpi, node, homes
+        self._progress = start_progress(node, xp) if self.nodes > 1 else None
         # Whether MPI's broadcast, by a tree, pays: each of its steps waits until a rank gets a core, and
         # 8 ranks on 2 cores take 8 times as long.
-        self.tree: bool = self.nodes > 1 or not here.is_crowded
+        self.tree: bool = self.nodes > 1 or not node.is_crowded
         self._shared_buffer: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # rounds to which MPI may still write, and their waiters
         self._waits: dict[int, Any] = {}  # requests of `_wait`, and their memory
@@ -95,45 +95,45 @@ class MPIComm(Communicator):
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, forwards: Forwards, on_arrival: OnArrival | None = None
     ) -> Iterator[int]:
-        """Post a round: receives, then sends, in ring order from this rank on, so that each starts with another rank.
+        """Post a round: receives, then sends, in ring order from this rank on, so that each starts with a different rank.
 
         If each rank sends to each, post only few sends at first. Yield the numbers of `recvs` in order
         of arrival.
         """
-        landings = staging.landings([*map(_ARRAY, recvs)], self.staged) if recvs else {}
+        landings = staging.make_landings([*map(_ARRAY, recvs)], self.staged) if recvs else {}
         # Pack before posting: if memory runs out here, MPI must have no receives into freed memory.
         packed = staging.pack([*map(_ARRAY, sends)], self.staged) if sends else {}
-        coming, going, expected = [], [], []
+        receives, posted, expected = [], [], []
         cut = self.staged or self.nodes > 1
         for i, (source, out) in enumerate(recvs):
             box = landings[i].box if i in landings else out
-            for number, piece in enumerate(pieces(box, self._least_piece(source) if cut else 0)):
-                coming.append(self.mpi.Irecv(piece, source, tag))
+            for number, piece in enumerate(pieces(box, self._find_least_piece(source) if cut else 0)):
+                receives.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later: dict[int, list[Send]] = {}
         for i in forwards:
             box = landings[i].box if i in landings else recvs[i][1]
-            later[i] = [send for to in forwards[i] for send in self._sends(pieces(box, self._least_piece(to)), to, tag)]
-        turns = {} if forwards or self.nodes == 1 else self._turns(sends, recvs)
+            later[i] = [send for to in forwards[i] for send in self._make_sends(pieces(box, self._find_least_piece(to)), to, tag)]
+        turns = {} if forwards or self.nodes == 1 else self._map_delayed_sends(sends, recvs)
         if len(sends) > 1:
             sends = [*map(sends.__getitem__, self._order_by_ring(sends))]
         before = None
         for to, x in sends:
-            if cut or x is not before:  # else reuse the pieces for the previous rank
+            if cut or x is not before:  # else reuse the pieces of the previous rank
                 box, events = packed.get(id(x), (x, ()))
-                parts, before = pieces(box, self._least_piece(to) if cut else 0), x
+                parts, before = pieces(box, self._find_least_piece(to) if cut else 0), x
             if events:
-                packing += zip(events, self._sends(parts, to, tag), strict=True)
+                packing += zip(events, self._make_sends(parts, to, tag), strict=True)
             elif to in turns:
-                later[turns[to]] = self._sends(parts, to, tag)
+                later[turns[to]] = self._make_sends(parts, to, tag)
             else:
                 for piece in parts:
-                    going.append(self.mpi.Isend(piece, to, tag))
+                    posted.append(self.mpi.Isend(piece, to, tag))
         by_piece = [i for i in landings if landings[i].by_piece] if landings else ()
-        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, on_arrival), landings)
+        return self._arrivals(call, Round(receives, expected, posted, later, packing, by_piece, on_arrival), landings)
 
-    def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
+    def _map_delayed_sends(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
         """Map receivers of delayed sends to the number, in `recvs`, of the message that must come first.
 
         The map is empty unless each rank sends to each other.
@@ -145,11 +145,11 @@ class MPIComm(Communicator):
         further = range(1, self.size - at_once)
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
-    def _sends(self, parts: Sequence[Any], to: int, tag: int) -> list[Send]:
+    def _make_sends(self, parts: Sequence[Any], to: int, tag: int) -> list[Send]:
         return [partial(self.mpi.Isend, piece, to, tag) for piece in parts]
 
-    def _least_piece(self, rank: int) -> int:
-        """Give the least bytes of a piece of a message from or to this rank; 0: messages travel whole."""
+    def _find_least_piece(self, rank: int) -> int:
+        """Find the least bytes of a piece of a message from or to this rank; 0: messages travel whole."""
         if self.staged:
             return staging.PIECE
         return FAR_PIECE if self._is_far(rank) else 0
@@ -200,7 +200,7 @@ class MPIComm(Communicator):
             return super()._broadcast(x, root, m)
         self._number()
         mine = self.rank == root
-        landings = {} if mine else staging.landings([x], self.staged)
+        landings = {} if mine else staging.make_landings([x], self.staged)
         packed = staging.pack([x], self.staged) if mine else {}
         box, events = packed.get(id(x), (landings[0].box if landings else x, ()))
         parts = pieces(box, staging.PIECE if self.staged else 0)
@@ -246,8 +246,8 @@ class MPIComm(Communicator):
                     self._check_threads(call)
                     waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
                     if 0 < config.settings.timeout < waited:
-                        late = [*awaited()]
-                        give_up(self._describe(call) + (f", for {name_ranks(late)}" if late else ""), sys.exception())
+                        missing = [*awaited()]
+                        give_up(self._describe(call) + (f", for {name_ranks(missing)}" if missing else ""), sys.exception())
                 if ready():
                     return
         finally:
@@ -293,13 +293,13 @@ class MPIComm(Communicator):
         except PdlaError:
             raise
         except BaseException as error:  # a signal's handler raised it: the others may be in either half, and cannot agree
-            told = f"{type(error).__name__}: {error}"
-            mark_out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({told})")
+            cause = f"{type(error).__name__}: {error}"
+            mark_out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({cause})")
             raise
-        said = [pickle.loads(row.data) for row in everyone]  # pickle ignores the zeros behind its end
-        if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
+        values = [pickle.loads(row.data) for row in everyone]  # pickle ignores the zeros behind its end
+        if faults := [(rank, each.text) for rank, each in enumerate(values) if isinstance(each, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
-        return said
+        return values
 
     def _gather_bytes(self, payload: bytes) -> np.ndarray:
         """Collective: gather the bytes of every rank, by rank, padded with zeros to the longest."""
@@ -316,9 +316,9 @@ class MPIComm(Communicator):
         self._meet_in_verb("barrier")
 
     def _meet_in_verb(self, call: str, size: int = 0) -> int:
-        """Collective: find the largest of the ranks' sizes, once all have come to this verb.
+        """Collective: find the largest of the ranks' sizes, once all are in this verb.
 
-        Raise AgreementError if some are in another call that compares, too.
+        Raise AgreementError if some are in another call that compares texts.
         """
         alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
         if not alike:
@@ -345,8 +345,8 @@ class MPIComm(Communicator):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._wait_until(f"split({axis!r})", send_on)
-        # First all ranks meet: a rank in MPI's own call forwards no message, and another rank may wait
-        # for one on its way here.
+        # First all ranks meet: a rank in MPI's own call forwards no message, and a rank that has not
+        # reached this call may wait for one.
         self._meet_in_verb(f"split({axis!r})")
         node = self.node
         if node.is_crowded and self.nodes == 1:  # ranks without a group leave their cores to the others
@@ -355,9 +355,9 @@ class MPIComm(Communicator):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
             return None
-        made = type(self)(group, node, [self.homes[r] for r in ranks], axis, self.xp)
-        made.staged, made.shared_limit = self.staged, self.shared_limit
-        return made
+        comm = type(self)(group, node, [self.homes[r] for r in ranks], axis, self.xp)
+        comm.staged, comm.shared_limit = self.staged, self.shared_limit
+        return comm
 
     def shared_buffer(self) -> SharedBuffer | None:
         if self.nodes > 1 or self.xp is not numpy:

@@ -6,7 +6,7 @@ keeps silent; otherwise it waits a moment and prints the error itself.
 
 These messages match no message of the program: they travel on pdla's duplicate of MPI's world, with
 tags of their own. Before there is a duplicate, ranks that all fail within a moment make one, in a
-thread; if one of them does not, the thread stays behind.
+thread. The thread never ends if a rank does not fail.
 """
 
 from __future__ import annotations
@@ -160,5 +160,5 @@ class Failure:
 def name_spans(ranks: list[int]) -> str:
     """Name ascending ranks, as "ranks 1-3, 5"."""
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
-    said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"{plural(len(ranks), 'rank')} {said}"
+    spans = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"{plural(len(ranks), 'rank')} {spans}"

@@ -29,12 +29,12 @@ finally:
 _forked = False
 
 
-def _fork() -> None:
+def _note_fork() -> None:
     global _forked
     _forked = MPI.Is_initialized()
 
 
-os.register_at_fork(after_in_child=_fork)
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_forked() -> bool:
@@ -52,7 +52,7 @@ def check_not_forked() -> None:
 
 
 def version() -> dict[str, str]:
-    """Give the names and versions of this MPI and mpi4py; not collective."""
+    """Return the names and versions of this MPI and mpi4py; not collective."""
     version = ".".join(map(str, MPI.Get_version()))
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from pdla.comm.communicator import Communicator
-from pdla.comm.mpi.node import SHARED, free_bytes
+from pdla.comm.mpi.node import SHARED, count_free_bytes
 from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
@@ -48,7 +48,7 @@ def _open(path: str, size: int, ends: ExitStack) -> int:
     """Open the file if there is room for all of it; else ranks would take all memory before they fail."""
     file = os.open(path, os.O_RDWR)
     ends.callback(os.close, file)
-    if free_bytes() < size:
+    if count_free_bytes() < size:
         raise OSError(ENOSPC, os.strerror(ENOSPC))
     return file
 
@@ -60,15 +60,15 @@ def _allocate(file: int, start: int, stop: int) -> None:
 
 def _run_on_all(comm: Communicator, size: int, step: Callable[[], T]) -> T:
     """Collective: run `step` on this rank; an OSError on one rank raises PdlaError on all."""
-    fault, made = "", None
+    fault, result = "", None
     try:
-        made = step()
+        result = step()
     except OSError as error:
-        kept = ": each such matrix keeps one open, up to `ulimit -n`" if error.errno == EMFILE else ""
-        fault = f"{error.strerror} (rank {comm.rank}){kept}"
-    if faults := [said for said in comm.share(fault) if said]:
+        advice = ": each such matrix keeps one open, up to `ulimit -n`" if error.errno == EMFILE else ""
+        fault = f"{error.strerror} (rank {comm.rank}){advice}"
+    if faults := [text for text in comm.share(fault) if text]:
         raise PdlaError(
             f"{size} bytes of shared memory: {faults[0]}; enlarge {SHARED}, leave out .shared(), or "
             "set PDLA_SHARED=0"
         )
-    return made  # type: ignore[return-value]
+    return result  # type: ignore[return-value]

@@ -34,7 +34,7 @@ def _make_long_type(size: int) -> MPI.Datatype:
 
 
 def piece_length(nbytes: int, least: int) -> int:
-    """Give the bytes of each piece but the last, at least `least`, of a message of nbytes; 0: the message travels whole."""
+    """Find the bytes of each piece but the last, at least `least`, of a message of nbytes; 0: the message travels whole."""
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
 
@@ -52,12 +52,12 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
     The request queues behind data in its own direction. Each direction of a pair would wait for a
     whole message of the other.
     """
-    raw, made = x.reshape(-1).view(np.uint8), []
+    flat, arguments = x.reshape(-1).view(np.uint8), []
     length = least and piece_length(x.nbytes, least)
-    for part in [raw[lo : lo + length] for lo in range(0, raw.size + 1, length)] if length else [raw]:
+    for part in [flat[lo : lo + length] for lo in range(0, flat.size + 1, length)] if length else [flat]:
         large = part.nbytes > _INT_MAX and MPI.Get_version() < (4, 0)
-        made.append([part, 1, _make_long_type(part.nbytes)] if large else [part, part.nbytes, MPI.BYTE])
-    return made
+        arguments.append([part, 1, _make_long_type(part.nbytes)] if large else [part, part.nbytes, MPI.BYTE])
+    return arguments
 
 
 class Round:
@@ -75,7 +75,7 @@ class Round:
     packing: deque[tuple[Any, Send]]
     by_piece: Collection[int]
     on_arrival: Callable[[int], None] | None
-    landings: int
+    forwarded: int
 
     def __init__(
         self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
@@ -91,11 +91,11 @@ class Round:
         * on_arrival: called, before each forward, with the number of forwarded messages that have come.
         """
         self.recvs, self.expected, self.sends, self.forwards = recvs, expected, sends, deque(forwards.items())
-        self.missing: dict[int, int] = {}
+        self.missing: dict[int, int] = {}  # by message: its pieces that have not come
         for message, number, _ in expected:
-            self.missing[message] = number + 1  # the number of its pieces, as the last is the last in expected
+            self.missing[message] = number + 1  # all pieces, as the last one is also the last in expected
         self.packing, self.by_piece = deque(packing), by_piece
-        self.on_arrival, self.landings = on_arrival, 0
+        self.on_arrival, self.forwarded = on_arrival, 0
         self.lock: threading.Lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and that no caller has taken yet
         self.fault: str = ""
@@ -149,9 +149,9 @@ class Round:
             self.sends.append(self.packing[0][1]())
             self.packing.popleft()
         while self.forwards and not (self.packing or self.missing[self.forwards[0][0]] or self.fault):
-            self.landings += 1
+            self.forwarded += 1
             if self.on_arrival is not None:
-                self.on_arrival(self.landings)
+                self.on_arrival(self.forwarded)
             self.sends += [send() for send in self.forwards[0][1]]
             self.forwards.popleft()
         if self.fault or not (self.packing or self.forwards):
@@ -185,26 +185,27 @@ class Progress:
     each call takes the core, and its cache, from a rank that computes. On one node there is no such
     thread, as a message is a copy there, and costs a core's time in any thread.
 
+    busy      set while rounds are under way
     resting   whether the rank waits; a change does not wake the thread, as waits are many and short
     """
 
-    wanted: threading.Event
+    busy: threading.Event
     ended: bool
     resting: bool
 
-    def __init__(self, here: Node, xp: ModuleType = numpy) -> None:
+    def __init__(self, node: Node, xp: ModuleType = numpy) -> None:
         """Start the thread. xp: the module of the rounds' arrays, on the device of the calling thread."""
-        self.nap: float = config.settings.progress * here.crowding
+        self.nap: float = config.settings.progress * node.crowding
         self.rounds: dict[int, Round] = {}
-        self.wanted, self.ended, self.resting = threading.Event(), False, False
+        self.busy, self.ended, self.resting = threading.Event(), False, False
         args = [xp.bind_device()]
-        self.thread: threading.Thread = threading.Thread(target=self._look, args=args, name="pdla progress", daemon=True)
+        self.thread: threading.Thread = threading.Thread(target=self._run, args=args, name="pdla progress", daemon=True)
         self.thread.start()
         atexit.register(self.end)
 
-    def _look(self, join: Callable[[], Any]) -> None:
+    def _run(self, join: Callable[[], Any]) -> None:
         join()  # else the thread would make a context on the first device, and MPI would not find the rank's own
-        while self.wanted.wait() and not self.ended:
+        while self.busy.wait() and not self.ended:
             time.sleep(self.nap)
             self._advance()
 
@@ -217,22 +218,22 @@ class Progress:
 
     def begin(self, round_: Round) -> None:
         self.rounds[id(round_)] = round_
-        self.wanted.set()
+        self.busy.set()
 
     def finish(self, round_: Round) -> None:
         del self.rounds[id(round_)]
         if not self.rounds:
-            self.wanted.clear()
+            self.busy.clear()
 
     def end(self) -> None:
         """End the thread; afterwards it calls MPI no more."""
         self.ended = True
-        self.wanted.set()
+        self.busy.set()
         self.thread.join()
 
 
 @cache
-def progress(here: Node, xp: ModuleType) -> Progress | None:
-    """Start the process's thread for such arrays, once; None if PDLA_PROGRESS is 0, or MPI forbids calls by two threads."""
+def start_progress(node: Node, xp: ModuleType) -> Progress | None:
+    """Start the process's thread for arrays of this module, once; None if PDLA_PROGRESS is 0, or MPI forbids two threads."""
     threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    return Progress(here, xp) if config.settings.progress and threads else None
+    return Progress(node, xp) if config.settings.progress and threads else None

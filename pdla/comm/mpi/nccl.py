@@ -28,7 +28,7 @@ class Group(NamedTuple):
     """Calls that NCCL makes together, and the numbers of the messages that have come at their end."""
 
     calls: list[Call]
-    there: list[int]
+    received: list[int]
 
 
 class NCCLComm(MPIComm):
@@ -43,7 +43,7 @@ class NCCLComm(MPIComm):
     def _goes_around(self, nbytes: int) -> bool:
         return False  # each rank's device has its own link to other nodes
 
-    def stepwise(self, nbytes: int) -> bool:
+    def goes_stepwise(self, nbytes: int) -> bool:
         return False  # steps start in wait(), and all ranks must make NCCL's calls in one order
 
     def _exchange(
@@ -55,9 +55,9 @@ class NCCLComm(MPIComm):
         landings = [staging.Landing(self.xp, out) for _, out in recvs]
         boxes = {id(x): (staging.make_gapless(self.xp, x), x) for _, x in sends}
         self.xp.copy_all([(box, x) for box, x in boxes.values() if box is not x])
-        going = [(to, boxes[id(x)][0]) for to, x in sends]
-        coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
-        return self._launch(call, groups(going, coming, forwards), landings)
+        outgoing = [(to, boxes[id(x)][0]) for to, x in sends]
+        incoming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
+        return self._launch(call, groups(outgoing, incoming, forwards), landings)
 
     def _broadcast(self, x: Array, root: int, m: Messages) -> Iterator[int]:
         if not x.size or not _on_device([x]):
@@ -87,24 +87,24 @@ class NCCLComm(MPIComm):
         meeting = watch(self._describe(call)) if new else nullcontext()  # the first call with a peer blocks until it makes it, too
         with self.xp.use_stream("messages", self.xp.mark()) as stream, meeting:
             for group in groups:
-                self._make(group.calls, stream)
+                self._make_calls(group.calls, stream)
                 events.append(self.xp.mark())
         self._held[id(events)] = events, groups, landings  # events too: while they live no other list has their id
         return self._arrive(call, events, groups, landings)
 
-    def _make(self, calls: Sequence[Call], stream: Any) -> None:
+    def _make_calls(self, calls: Sequence[Call], stream: Any) -> None:
         with _core().group():
             for what, rank, box in calls:
-                raw = box.reshape(-1).view(np.uint8)
-                both = (raw, raw) if what == "broadcast" else (raw,)
-                getattr(self.nccl, what)(*both, rank, stream=stream.ptr)
+                flat = box.reshape(-1).view(np.uint8)
+                buffers = (flat, flat) if what == "broadcast" else (flat,)
+                getattr(self.nccl, what)(*buffers, rank, stream=stream.ptr)
 
     def _arrive(
         self, call: str, events: Sequence[Any], groups: Sequence[Group], landings: Sequence[staging.Landing]
     ) -> Iterator[int]:
         for event, group in zip(events, groups, strict=True):
             self._wait_until(call, partial(getattr, event, "done"))
-            for i in group.there:
+            for i in group.received:
                 landings[i].land(0)
                 yield i
         del self._held[id(events)]
@@ -114,13 +114,13 @@ class NCCLComm(MPIComm):
         with self.xp.use_stream("messages", self.xp.mark()):
             idle = self.xp.mark()
         self._wait_until(f"split({axis!r})", partial(getattr, idle, "done"))  # NCCL splits only idle communicators
-        made = super().split(ranks, axis)
+        comm = super().split(ranks, axis)
         with watch(self._describe(f"split({axis!r})")):
             group = self.nccl.split(*((None, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
-        if not isinstance(made, NCCLComm):
+        if not isinstance(comm, NCCLComm):
             return None
-        made.nccl = group
-        return made
+        comm.nccl = group
+        return comm
 
     def close(self) -> None:
         with watch(self._describe("freeing a communicator")):  # NCCL waits for the other ranks of the node
@@ -135,28 +135,28 @@ def groups(sends: Pieces, recvs: Pieces, forwards: Forwards) -> list[Group]:
     group or in later ones. In the algorithms of broadcast.py no rank thus waits in one group for a
     message that another sends in a later group. Empty messages are left out.
     """
-    made: dict[int, Group] = {0: Group([], [])}
-    taken = Counter[tuple[str, int]]()
+    by_number: dict[int, Group] = {0: Group([], [])}
+    used = Counter[tuple[str, int]]()
 
     def put(what: str, rank: int, box: Array, first: int) -> int:
         if not box.size:
             return 0
-        at = max(first, taken[what, rank])
-        taken[what, rank] = at + 1
-        made.setdefault(at, Group([], [])).calls.append((what, rank, box))
-        return at
+        number = max(first, used[what, rank])
+        used[what, rank] = number + 1
+        by_number.setdefault(number, Group([], [])).calls.append((what, rank, box))
+        return number
 
     for to, box in sends:
         put("send", to, box, 0)
-    first, came = 0, []
+    first, group_of = 0, []
     for i, (source, box) in enumerate(recvs):
-        came.append(put("recv", source, box, first))
-        made[came[i]].there.append(i)
-        first = came[i] + 1 if i in forwards else first
+        group_of.append(put("recv", source, box, first))
+        by_number[group_of[i]].received.append(i)
+        first = group_of[i] + 1 if i in forwards else first
     for i, ranks in forwards.items():
         for to in ranks:
-            put("send", to, recvs[i][1], came[i] + 1)
-    return [made[at] for at in sorted(made)]
+            put("send", to, recvs[i][1], group_of[i] + 1)
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _on_device(arrays: Iterable[Array]) -> bool:
@@ -199,8 +199,8 @@ def _find_fault(comm: MPIComm) -> str:
     if comm.size == 1:
         return "there is one rank only"
     places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _find_lack())), strict=True)
-    twice = [(places.index(place), rank) for rank, place in enumerate(places) if places.index(place) < rank]
-    return next(filter(None, lacks), "") or (f"ranks {twice[0][0]} and {twice[0][1]} share a GPU" if twice else "")
+    sharing = [(places.index(place), rank) for rank, place in enumerate(places) if places.index(place) < rank]
+    return next(filter(None, lacks), "") or (f"ranks {sharing[0][0]} and {sharing[0][1]} share a GPU" if sharing else "")
 
 
 def _find_lack() -> str:

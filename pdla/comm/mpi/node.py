@@ -14,18 +14,18 @@ from pdla.comm.mpi.libmpi import MPI
 SHARED = "/dev/shm"  # the folder in which MPIs keep the memory that ranks share
 # Launchers set these variables to the number of the job's ranks on this node.
 _STARTED = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
-_GROWTH = 10  # the n-th nap is n / _GROWTH times as long as the first, or as long
+_GROWTH = 10  # the n-th nap is n / _GROWTH times as long as the first, and at least as long
 
 
 class Patience(NamedTuple):
-    """Of a rank that shares its core: the polls before it naps in between; the first and the longest nap, in seconds."""
+    """How a rank that shares its core waits: the polls before it naps between polls, and the first and longest nap, in seconds."""
 
     polls: int
     nap: float
     longest: float
 
     def nap_after(self, polls: int) -> float:
-        """Give the seconds of the nap after this many polls: the longer a rank has waited, the longer it naps."""
+        """Compute the seconds of the nap after this many polls: the longer a rank has waited, the longer it naps."""
         return min(self.longest, self.nap * max(1.0, (polls - self.polls) / _GROWTH))
 
 
@@ -74,21 +74,21 @@ def count_started() -> int:
 
     (The ranks of a communicator over a part of the job cannot ask the others.)
     """
-    said = (os.environ.get(name, "") for name in _STARTED)
-    found = next((int(ranks) for ranks in said if ranks.isdecimal()), 0)
-    return min(found, MPI.COMM_WORLD.Get_size())  # a program that a rank starts is its own job, with the rank's variables
+    values = (os.environ.get(name, "") for name in _STARTED)
+    started = next((int(ranks) for ranks in values if ranks.isdecimal()), 0)
+    return min(started, MPI.COMM_WORLD.Get_size())  # a program that a rank starts is its own job, with the rank's variables
 
 
-def free_bytes() -> int:
+def count_free_bytes() -> int:
     """Count the free bytes of this machine's shared memory; 0 without /dev/shm."""
-    here = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
-    return here.f_bavail * here.f_frsize if here else 0
+    stats = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
+    return stats.f_bavail * stats.f_frsize if stats else 0
 
 
-def least_free_bytes(comm: MPI.Comm) -> int:
-    """Collective over comm: find the least `free_bytes` of its ranks' nodes, the same on every rank.
+def find_least_free_bytes(comm: MPI.Comm) -> int:
+    """Collective over comm: find the least free bytes of its ranks' nodes, the same on every rank.
 
     mpi4py's allreduce of objects first makes a collective call that holds Python's lock. Two threads
     could then wait for each other's rank, and no watchdog could run; hence an allgather.
     """
-    return min(comm.allgather(free_bytes()))
+    return min(comm.allgather(count_free_bytes()))

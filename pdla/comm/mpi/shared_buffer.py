@@ -1,8 +1,8 @@
 """The shared buffer of ranks on one node under MPI: a window of memory that all of them see, with two barriers.
 
 At one barrier ranks wait for others to write to the buffer. At the other they meet and compare their
-calls, in a fraction of the time of messages. With two barriers no rank takes another rank's coming,
-in another call, for the one that it waits for.
+calls, in a fraction of the time of messages. With two barriers no rank takes an arrival in another
+call for the arrival that it waits for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pdla.comm.mpi import barrier
 from pdla.comm.mpi.abort import watch
 from pdla.comm.mpi.barrier import NodeComm, SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import SHARED, least_free_bytes
+from pdla.comm.mpi.node import SHARED, find_least_free_bytes
 from pdla.comm.shared_buffer import GONE, Turns
 from pdla.errors import PdlaError
 
@@ -37,26 +37,26 @@ class WindowBuffer(Turns):
         self.opened: int = 0
 
     def _grow(self, size: int) -> np.ndarray:
-        apart = barrier.nbytes_for(self.comm.size)
+        step = barrier.nbytes_for(self.comm.size)
         self.comm.barrier()  # in pdla's barrier ranks forward what others wait for; in MPI's calls below they do not
         with watch(self.comm._describe("sharing memory")):
             self.free()
-            free = least_free_bytes(self.comm.mpi)  # less may be free now than when sharing was chosen
-            wanted = 2 * apart + size
-            if free < wanted and os.path.isdir(SHARED):
+            free = find_least_free_bytes(self.comm.mpi)  # less may be free now than when sharing was chosen
+            needed = 2 * step + size
+            if free < needed and os.path.isdir(SHARED):
                 raise PdlaError(
-                    f"sharing memory: {wanted} bytes are needed, {free} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                    f"sharing memory: {needed} bytes are needed, {free} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )
-            window = self._window(wanted)
+            window = self._window(needed)
             window.Lock_all(MPI.MODE_NOCHECK)
             shared: Any = window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
-            self.barrier, self.meeting = (SharedBarrier(self.comm, window, memory[at : at + apart]) for at in (0, apart))
-            self.barrier.beside, self.meeting.beside = self.meeting, self.barrier
+            self.barrier, self.meeting = (SharedBarrier(self.comm, window, memory[at : at + step]) for at in (0, step))
+            self.barrier.partner, self.meeting.partner = self.meeting, self.barrier
             window.Sync()
             self.comm.mpi.Barrier()
         self.window = window
-        return memory[2 * apart :]
+        return memory[2 * step :]
 
     def _window(self, size: int) -> MPI.Win:
         try:
@@ -67,8 +67,8 @@ class WindowBuffer(Turns):
                 f"{SHARED}; PDLA_SHARED=0 sends messages"
             ) from error
 
-    def _come(self) -> None:
-        self.barrier.come()
+    def _arrive(self) -> None:
+        self.barrier.arrive()
 
     def _await(self) -> None:
         self.barrier.wait("sharing memory")
@@ -82,7 +82,7 @@ class WindowBuffer(Turns):
         self.barrier.publish(lane, self.opened * _MOST + pieces)
 
     def count_published(self, rank: int, lane: int = 0) -> int:
-        """Subtract this turn from a rank's word, turn * _MOST + pieces; a later turn's word is larger than any of this turn."""
+        """Decode the count from a rank's word, turn * _MOST + pieces: a word of a later turn is larger than any of this turn."""
         count = self.barrier.spare[lane][rank]
         self.barrier.window.Sync()
         return count - self.opened * _MOST
@@ -93,7 +93,7 @@ class WindowBuffer(Turns):
     def wait_until(self, call: str, ready: Callable[[], bool]) -> None:
         self.barrier.wait_until(call, ready)
 
-    def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
+    def meet(self, call: str, numbers: tuple[int, int, int]) -> list[list[int]]:
         """Collective: exchange three numbers a rank; return the first of each rank, by rank, then the second, then the third.
 
         Meetings alternate between two halves of the spare words. When a rank comes to the next meeting
@@ -101,9 +101,9 @@ class WindowBuffer(Turns):
         """
         meeting = self.meeting
         words = meeting.spare[3:] if meeting.turn % 2 else meeting.spare[:3]
-        for each, mine in zip(words, said, strict=True):
-            each[self.comm.rank] = mine
-        meeting.come()
+        for lane, number in zip(words, numbers, strict=True):
+            lane[self.comm.rank] = number
+        meeting.arrive()
         meeting.wait(call, sends=True)
         return [*map(memoryview.tolist, words)]
 

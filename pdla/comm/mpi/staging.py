@@ -32,7 +32,7 @@ def make_gapless(xp: ModuleType, x: Array) -> Array:
 
 
 class Landing:
-    """Receives a message for `out` in `box`: `out` itself, or memory without gaps that is copied to `out` at the end."""
+    """Receives a message for `out` in `box`: `out` itself, or memory without gaps that `land` copies to `out`."""
 
     xp: ModuleType
     out: Array
@@ -78,15 +78,15 @@ class Staged(Landing):
         return self.landed == len(self.parts)
 
 
-def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
-    """Make landings for the arrays to which MPI cannot write, by their numbers.
+def make_landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
+    """Make landings for the arrays to which MPI cannot write, by their positions in `outs`.
 
     All arrays are the host's, or all are on one device. The device's work so far ends before MPI
     writes to them.
     """
     if not outs:
         return {}
-    xp, found = namespace(outs[0]), dict[int, Landing]()
+    xp, made = namespace(outs[0]), dict[int, Landing]()
     if xp is not numpy:
         if staged:
             after = xp.mark()
@@ -94,8 +94,8 @@ def landings(outs: Sequence[Array], staged: bool) -> dict[int, Landing]:
         xp.finish()
     for i, out in enumerate(outs):
         if not out.flags.c_contiguous:
-            found[i] = Landing(xp, out)
-    return found
+            made[i] = Landing(xp, out)
+    return made
 
 
 def _cut_in_pieces(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
@@ -121,36 +121,36 @@ Packed = tuple[Array, Sequence[Any]]
 
 
 def pack(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
-    """Pack the arrays, all the host's or all on one device, that MPI cannot read in place; return them by id.
+    """Pack the arrays that MPI cannot read in place; return the packed ones by the id of the array.
 
-    An array for many ranks is packed once.
+    All arrays are the host's, or all are on one device. An array for many ranks is packed once.
     """
     if not arrays:
         return {}
-    xp, named = namespace(arrays[0]), dict(zip(map(id, arrays), arrays, strict=True))
+    xp, by_id = namespace(arrays[0]), dict(zip(map(id, arrays), arrays, strict=True))
     if staged and xp is not numpy:
-        return _pack_through_host(xp, named)
+        return _pack_through_host(xp, by_id)
     boxes: dict[int, Packed] = {}
-    for each, x in named.items():
+    for key, x in by_id.items():
         if not x.flags.c_contiguous:
-            boxes[each] = buffer(xp, x.shape, x.dtype), ()
+            boxes[key] = buffer(xp, x.shape, x.dtype), ()
     if boxes:
-        xp.copy_all([(box, named[each]) for each, (box, _) in boxes.items()])
+        xp.copy_all([(box, by_id[key]) for key, (box, _) in boxes.items()])
     if xp is not numpy:
         xp.finish()
     return boxes
 
 
-def _pack_through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
-    arrays = [*named.values()]
+def _pack_through_host(xp: ModuleType, by_id: Mapping[int, Array]) -> dict[int, Packed]:
+    arrays = [*by_id.values()]
     boxes = [xp.empty_pinned(x.shape, x.dtype) for x in arrays]
     parts = [_cut_in_pieces(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
     xp.copy_all([(box, x) for first, *more in parts if not more for x, box in [first]])
     short = xp.mark()
 
-    def event(x: Array, box: np.ndarray) -> Any:
+    def pack_piece(x: Array, box: np.ndarray) -> Any:
         xp.copy_all([(box, x)])
         return xp.mark()
 
-    events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
-    return dict(zip(named, zip(boxes, events, strict=True), strict=True))
+    events = [[pack_piece(*part) for part in pieces] if len(pieces) > 1 else [short] for pieces in parts]
+    return dict(zip(by_id, zip(boxes, events, strict=True), strict=True))

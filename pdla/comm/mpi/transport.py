@@ -27,9 +27,10 @@ PATIENCE = 120.0  # seconds for the probe, which imports CuPy and starts MPI
 class Transport(NamedTuple):
     """One transport.
 
-    use(comm, required) is collective and returns the same on every rank: the communicator to use in
-    place of comm, and a note for the log; or None, and the reason. required: PDLA_GPU_MPI names this
-    transport.
+    use(comm, required) is collective and returns the same on every rank. It returns the communicator to
+    use in place of comm, and a note for the log; or None, and the reason.
+
+    required  whether PDLA_GPU_MPI names this transport, so that the log needs no note
     """
 
     name: str  # the value of PDLA_GPU_MPI that requires it
@@ -124,9 +125,9 @@ def _find_wrong_verbs(comm: Any) -> str:
             "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
             "allreduce": (comm.allreduce(total), sum(sent)),
         }
-        found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
+        found = {verb: (pending.wait(), sent_data) for verb, (pending, sent_data) in expected.items()}
         found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
-        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _is_same(came, wanted)]
+        wrong += [f"{verb} of {size}" for verb, (came, sent_data) in found.items() if not _is_same(came, sent_data)]
     return ", ".join(wrong)
 
 

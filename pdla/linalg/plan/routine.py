@@ -218,7 +218,7 @@ class StepCost:
         return machine.delay(self.is_far(axis)) + count * (machine.gap + self._time_on_link(axis, words))
 
     def spread(self, axis: int, words: float) -> float:
-        """Seconds in which `broadcast.best` sends so many words from one rank to all others along an axis."""
+        """Seconds in which `broadcast.choose` sends so many words from one rank to all others along an axis."""
         ranks, size = self.shape[axis], words * self.task.dtype.itemsize
         if self._is_flat(axis, size):
             return self.message(axis, words, ranks - 1) if words else 0.0
@@ -232,7 +232,7 @@ class StepCost:
         return self.message(axis, words, self.shape[axis] / 2 if self._is_flat(axis, words * self.task.dtype.itemsize) else 1)
 
     def _is_flat(self, axis: int, size: float) -> bool:
-        return broadcast.best(int(size), self.shape[axis], 1 + self.is_far(axis), tree=False) == "flat"
+        return broadcast.choose(int(size), self.shape[axis], 1 + self.is_far(axis), tree=False) == "flat"
 
     @property
     def layers(self) -> int:

@@ -112,7 +112,7 @@ def gather_in_parts(
     to = _plan_assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
     whole = (allocate if gapless else buffer)(X.xp, to.shape, X.dtype)
-    if not gapless and comm.stepwise(whole.nbytes):  # pieces that come in steps are copied to their places anyway
+    if not gapless and comm.goes_stepwise(whole.nbytes):  # pieces that come in steps are copied to their places anyway
         in_place = {r for r, part in to.parts.items() if part.sliced}
     else:
         in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}

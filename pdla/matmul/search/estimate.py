@@ -112,7 +112,7 @@ def gather(
 
 def _estimate_gather(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
     ranks = prod(sizes[axis] for axis in axes)
-    steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
+    steps = len(circulant.list_skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
     return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole, copies=ranks if steps else 0)
 
 
@@ -135,8 +135,8 @@ def scatter(
         words = (ranks - 1) * block(shape, wanted, sizes)
         return Move(axes, words, ranks - 1, 1, adds=True)
     units, each = _units(shape, wanted, axes[0], sizes) if len(axes) == 1 else (ranks, block(shape, wanted, sizes))
-    counts, (least, longer) = [count for _, count in circulant.skips(ranks)], divmod(units, ranks)
-    come = sum(count * least + min(count, longer) for count in counts) if least else circulant.most_addends(ranks, units)
+    counts, (least, longer) = [count for _, count in circulant.list_skips(ranks)], divmod(units, ranks)
+    come = sum(count * least + min(count, longer) for count in counts) if least else circulant.count_most_addends(ranks, units)
     return Move(axes, come * each, len(counts), len(counts), adds=True)
 
 
@@ -157,7 +157,7 @@ def allreduce(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) ->
     if not axes:
         return
     if circulant.pays(itemsize * words, ranks):
-        own, steps = words // ranks, [part for _, count in circulant.skips(ranks) if (part := count * words // ranks)]
+        own, steps = words // ranks, [part for _, count in circulant.list_skips(ranks) if (part := count * words // ranks)]
         yield Move(axes, sum(steps), len(steps), len(steps), adds=True)
     else:
         own = -(-words // ranks)

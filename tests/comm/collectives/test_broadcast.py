@@ -26,7 +26,7 @@ def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages
         (event,) = ledger.events
         return event.bytes, event.messages, event.way
 
-    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "choose", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         done = run(5, program)
         dry = [pdla.dry_run(5, lambda comm: comm.bcast(comm.xp.empty((6, 4), "float64"), 1).wait(), rank=r)[1] for r in range(5)]
     assert [size for size, _, _ in done] == [192, 0, 192, 192, 192]
@@ -46,8 +46,8 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
     assert run(4, program)[3] == [("flat", 800, 1), ("chain", 800_000, 13)]
     assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
     asked = (4, 0, True), (4, 1, True), (4, 1, False), (2, 2, True), (3, 2, True)
-    assert [broadcast.best(1 << 20, *one) for one in asked] == ["mpi", "mpi", "flat", "flat", "chain"]
-    assert [broadcast.best(broadcast.LONG - 1, 4, 2, True), broadcast.best(broadcast.LONG, 4, 2, True)] == ["mpi", "chain"]
+    assert [broadcast.choose(1 << 20, *one) for one in asked] == ["mpi", "mpi", "flat", "flat", "chain"]
+    assert [broadcast.choose(broadcast.LONG - 1, 4, 2, True), broadcast.choose(broadcast.LONG, 4, 2, True)] == ["mpi", "chain"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
 def test_a_chain_has_eight_chunks_a_rank_of_64_kib_or_more_and_of_a_row_at_least(rows, length, ranks, chunk, chunks, monkeypatch):
     monkeypatch.setattr(broadcast, "CHUNK", chunk or broadcast.CHUNK)
     x = np.empty((rows, length), "uint8")
-    first, *_, last = (broadcast.messages("chain", x, rank, ranks, 1) for rank in (1, 2, 0))
+    first, *_, last = (broadcast.list_messages("chain", x, rank, ranks, 1) for rank in (1, 2, 0))
     pieces = [(rows // chunks, length)] * chunks
     assert [piece.shape for _, piece in first.sends] == [piece.shape for _, piece in last.recvs] == pieces
 
@@ -65,4 +65,4 @@ def test_a_chain_has_eight_chunks_a_rank_of_64_kib_or_more_and_of_a_row_at_least
 @pytest.mark.parametrize("way", ["flat", "chain"])
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)], ids=str)
 def test_of_nothing_no_message_is_sent(way, shape):
-    assert all(broadcast.messages(way, np.empty(shape), rank, 3, 0) == ((), (), {}) for rank in range(3))
+    assert all(broadcast.list_messages(way, np.empty(shape), rank, 3, 0) == ((), (), {}) for rank in range(3))

@@ -178,19 +178,19 @@ def test_few_ranks_and_long_pieces_go_directly():
 
 def test_messages_are_counted_in_steps_where_these_pay():
     many, short = circulant.MANY, circulant.SHORT
-    assert circulant.messages(short, np.array([1, 2, many - 1, many, many + 1])).tolist() == [0, 1, many - 2, 5, 6]
-    assert circulant.messages(short * 1000 - np.array([1, 0]), 1000).tolist() == [10, 999]
+    assert circulant.count_messages(short, np.array([1, 2, many - 1, many, many + 1])).tolist() == [0, 1, many - 2, 5, 6]
+    assert circulant.count_messages(short * 1000 - np.array([1, 0]), 1000).tolist() == [10, 999]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 31, 32, 33, 1000, 10**6])
 def test_steps_are_few_and_bring_each_piece_once(ranks):
-    steps = circulant.gather_steps(range(ranks), 0, lambda place: place)
+    steps = circulant.list_gather_steps(range(ranks), 0, lambda place: place)
     assert len(steps) == ceil(log2(ranks))
     there = 1
     for step in steps:  # the places that come follow those that are there
         assert step.into.start == there and step.sent.start == 0 and step.sent.stop <= there
         there = step.into.stop
-    assert there == ranks == 1 + circulant.most_addends(ranks, ranks)
+    assert there == ranks == 1 + circulant.count_most_addends(ranks, ranks)
 
 
 @pytest.mark.parametrize(("ranks", "holders"), [(9, 1), (16, 4), (21, 3), (21, 8), (21, 20)])
@@ -208,7 +208,7 @@ def test_where_few_ranks_have_a_piece_each_receives_little_more_than_these(few, 
 
     for places in (range(holders), range(ranks - holders, ranks), np.random.default_rng(0).permutation(ranks)[:holders]):
         most = max(run(ranks, program, places))
-        assert most == 80 * circulant.most_addends(ranks, holders) <= 80 * (holders + ceil(log2(ranks)))
+        assert most == 80 * circulant.count_most_addends(ranks, holders) <= 80 * (holders + ceil(log2(ranks)))
 
 
 @pytest.mark.parametrize("mnk", [(3, 1000, 10**9), (1000, 3, 10**9), (100, 100, 10**9)])

@@ -157,7 +157,7 @@ def test_a_rank_counts_its_share_of_a_gather_buffer_until_it_leaves():
 def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
     nodes = ring.Nodes(homes)
     for rank in range(len(homes)):
-        to, _, hops = nodes.route(rank)
+        to, _, hops = nodes.make_route(rank)
         assert homes[to] != homes[rank]
         assert [hop.far for hop in hops] == [homes[hop.source] != homes[rank] for hop in hops]
         assert nodes.count_carried(rank) == sum(hop.far for hop in hops)

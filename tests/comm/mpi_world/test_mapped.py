@@ -33,7 +33,7 @@ def test_threads_of_a_rank_may_look_for_room_in_any_order():
 import threading, time
 from pdla.comm.mpi import node
 theirs = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
-looks = [threading.Thread(target=node.least_free_bytes, args=[theirs[i]], daemon=True) for i in (comm.rank, 1 - comm.rank)]
+looks = [threading.Thread(target=node.find_least_free_bytes, args=[theirs[i]], daemon=True) for i in (comm.rank, 1 - comm.rank)]
 for look in looks:
     look.start()
     time.sleep(0.5)

@@ -31,7 +31,7 @@ def test_an_all_reduce_may_be_waited_for_before_another_verb_or_after_it(comm):
 
 @pytest.mark.parametrize("way", ["mpi", "flat"])
 def test_a_number_of_numpy_s_is_no_array(comm, way):
-    with patch.object(broadcast, "best", lambda *_: way):
+    with patch.object(broadcast, "choose", lambda *_: way):
         for verb in (lambda x: comm.bcast(x, 0), comm.allreduce):
             with pytest.raises(ShapeError, match=r"np.float64\(2.5\) is a float64: give an array"):
                 verb(np.float64(2.5))

@@ -75,13 +75,13 @@ def pair():
     comm = SimpleNamespace(rank=0, node=SimpleNamespace(is_crowded=True))
     memory = np.zeros((2, nbytes_for(2)), np.uint8)
     here, beside = (SharedBarrier(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
-    here.beside, beside.beside = beside, here
+    here.partner, beside.partner = beside, here
     return here, beside
 
 
 def test_who_has_come_here_and_gone_on_is_in_no_other_call(pair):
     here, beside = pair
-    here.come()
+    here.arrive()
     assert here._find_elsewhere() == []
     beside.turns[1] = 1
     assert here._find_elsewhere() == [1]
@@ -95,7 +95,7 @@ def test_who_comes_last_wakes_those_who_sleep(pair, come, asleep, word, woken, m
     addresses = []
     monkeypatch.setattr(futex, "wake", addresses.append)
     here.turns[1], here.asleep[1] = come, asleep
-    here.come()
+    here.arrive()
     assert here.word[0] == word and addresses == [here.turns.obj.ctypes.data + nbytes_for(2) - 64] * woken
 
 
@@ -106,7 +106,7 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
     if kept:
         turn(own, 64)
     x = np.full(2**18, float(comm.rank == 0))
-    with patch.object(broadcast, "best", lambda *_: "chain"):
+    with patch.object(broadcast, "choose", lambda *_: "chain"):
         sent = comm.bcast(x, 0)
     if comm.rank == comm.size - 1:
         sent.wait()
@@ -158,7 +158,7 @@ def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
         if comm.rank == 1:
             raise MemoryError("no room")
     told = r"^rank 1: went on after an error in a call"
-    with pytest.raises(PdlaError, match=told), patch.object(broadcast, "best", lambda *_: "mpi"):
+    with pytest.raises(PdlaError, match=told), patch.object(broadcast, "choose", lambda *_: "mpi"):
         verb(own) if comm.rank == 1 else agree(own, "the next")
 
 

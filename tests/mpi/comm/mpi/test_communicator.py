@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 def test_a_group_is_made_while_messages_are_sent_on(comm):
     """The last rank waits for what comes through the others, which are to wait for it in a call of MPI's."""
     x = comm.xp.asarray(np.full(2**18, float(comm.rank == 0)))
-    with patch.object(broadcast, "best", lambda *_: "chain"):
+    with patch.object(broadcast, "choose", lambda *_: "chain"):
         sent = comm.bcast(x, 0)
     if comm.rank == comm.size - 1:
         sent.wait()
@@ -159,7 +159,7 @@ def test_verbs_that_nobody_waits_for_are_let_go_of_when_they_have_ended(comm, re
     assert len(comm._under_way) == (comm.size > 1) and not any(one() is not None for one in memory)
     assert kept.wait().all() and not comm._under_way
     if threads:
-        assert not comm._progress.wanted.is_set()
+        assert not comm._progress.busy.is_set()
     comm.barrier()
 
 

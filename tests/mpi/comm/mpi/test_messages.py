@@ -145,11 +145,11 @@ def test_a_chain_goes_on_while_a_rank_computes(comm, progress, monkeypatch):
 
 def test_progress_is_wanted_only_while_rounds_are_under_way(comm, progress):
     first, second = (comm.shift(np.ones(5), np.empty(5)) for _ in range(2))
-    assert progress.wanted.is_set() == (comm.size > 1)
+    assert progress.busy.is_set() == (comm.size > 1)
     second.wait()
-    assert progress.wanted.is_set() == (comm.size > 1)
+    assert progress.busy.is_set() == (comm.size > 1)
     first.wait()
-    assert not progress.wanted.is_set()
+    assert not progress.busy.is_set()
     comm.barrier()
 
 

@@ -14,8 +14,8 @@ def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_free_bytes_count
     for quota, cores in ((inf, comm.size + 1), (1.5, 1)):
         monkeypatch.setattr(node.cores, "quota", lambda quota=quota: quota)
         assert node.find_node(comm.mpi) == (node.Node(comm.size, cores), [0] * comm.size)
-    monkeypatch.setattr(node, "free_bytes", lambda: 100 - comm.rank)
-    assert node.least_free_bytes(comm.mpi) == 101 - comm.size
+    monkeypatch.setattr(node, "count_free_bytes", lambda: 100 - comm.rank)
+    assert node.find_least_free_bytes(comm.mpi) == 101 - comm.size
 
 
 @pytest.mark.parametrize(("said", "ranks"), [("1", 1), ("64", inf), ("", 0), ("several", 0)])

@@ -75,7 +75,7 @@ def test_what_is_asked_for_before_a_verb_comes_first(comm, xp):
     """All but one only receive: nothing that they send makes their devices go on."""
     x, before = filled(xp, "C", comm.rank, (40, 50)), laid(xp, "gaps", (40, 50))
     xp.copy_all([(before, x)])
-    with patch.object(broadcast, "best", lambda *_: "flat"):
+    with patch.object(broadcast, "choose", lambda *_: "flat"):
         comm.bcast(x, 0).wait()
     np.testing.assert_array_equal(before, sequence(comm.rank, (40, 50)))
     np.testing.assert_array_equal(x, sequence(0, (40, 50)))
@@ -98,7 +98,7 @@ def test_what_is_asked_for_after_a_verb_does_not_wait_for_it(comm, xp):
 def test_broadcasts_under_way_together(comm, xp, how, way, monkeypatch):
     monkeypatch.setattr(comm, "tree", True)
     monkeypatch.setattr(broadcast, "CHUNK", 3 * PIECE)
-    with patch.object(broadcast, "best", lambda *_: way):
+    with patch.object(broadcast, "choose", lambda *_: way):
         panels = [filled(xp, how, comm.rank + 10 * i, (45, 30)) for i in range(3)]
         pending = [comm.bcast(panel, i % comm.size) for i, panel in enumerate(panels)]
         sums = comm.allreduce(filled(xp, "C", comm.rank, (600,)))

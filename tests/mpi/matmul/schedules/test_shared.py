@@ -72,7 +72,7 @@ def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypat
     A, B = (exact((700, 700), grid, LAYOUT, "float64", seed) for seed in (1, 2))
     plan = pdla.plan_matmul(A, B, schedule="shared")
     with monkeypatch.context() as full:
-        full.setattr(shared_buffer, "least_free_bytes", lambda _: 1000)
+        full.setattr(shared_buffer, "find_least_free_bytes", lambda _: 1000)
         with pytest.raises(pdla.errors.PdlaError, match="bytes are needed, 1000 are free in /dev/shm"):
             grid.comm.shared_buffer().open(2**24)
         full.setattr(shared_buffer, "SHARED", "/nowhere")  # then nobody knows how much is free where MPI's memory lies
