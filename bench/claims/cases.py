@@ -150,7 +150,7 @@ CNN, CNN_SMALL = UNet(2944, 3, 128, 2048), UNet(64, 1, 16, 8)
 ALL_RANKS, GROUP = 256, 32  # of the CNN: ranks, and those that share one copy of its weights
 MPI_TREES = {"MPIR_CVAR_IBCAST_INTRA_ALGORITHM": "sched_binomial"}
 UNCLAIMED = "–"  # no paper claims it: dry runs alone
-OF_MPI = "a dry run does not know the messages of MPI's own broadcasts, and the ratio is that of words on the critical path"
+OF_MPI = "the ratio of words on the critical path, as a dry run does not know the messages of MPI's own broadcasts"
 
 
 def strong(name: str, way: Way, **more: Any) -> Case:

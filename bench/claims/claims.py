@@ -65,15 +65,15 @@ CLAIMS = (
     Claim(TENSOR3D, "CNN, over Megatron-LM", "CNN Tensor3D", "CNN Megatron-LM", 1.6),
 )
 BESIDE = (
-    Claim("", "control: [8,8,1] over [8,8], one algorithm", "strong Tesseract [8,8,1]", STRONG_2D, None),
-    Claim("", "Tensor3D 16x4 over 1-D", "strong Tensor3D 16x4", STRONG_1D, None),
-    Claim("", "Tensor3D 8x2x4 over 1-D", "strong Tensor3D 8x2x4", STRONG_1D, None),
+    Claim("", "control: [8,8,1] over [8,8], one algorithm", "strong Tesseract [8,8,1]", STRONG_2D, None, BOTH),
+    Claim("", "Tensor3D 16x4 over 1-D", "strong Tensor3D 16x4", STRONG_1D, None, BOTH),
+    Claim("", "Tensor3D 8x2x4 over 1-D", "strong Tensor3D 8x2x4", STRONG_1D, None, BOTH),
     Claim("", "weak, the same problem, 3-D over 1-D", "weak 3-D 4x4x4", WEAK_1D, None, BOTH),
     Claim("", "weak, the same problem, Tensor3D 16x4 over 1-D", "weak Tensor3D 16x4", WEAK_1D, None, BOTH),
     Claim("", "weak, the same problem, Tensor3D 4x1x16 over 1-D", "weak Tensor3D 4x1x16", WEAK_1D, None, BOTH),
     Claim("", "the CNN, Tensor3D in one shard over Megatron-LM", "CNN Tensor3D, 1 shard", "CNN Megatron-LM", None, BOTH),
     Claim("", "the CNN, Tensor3D over Megatron-LM, both in two shards", "CNN Tensor3D", "CNN Megatron-LM, 2 shards", None, BOTH),
-    Claim("", "Tesseract, rows inside a node over col", f"{STRONG_TESSERACT}, rows inside a node", STRONG_TESSERACT, None),
+    Claim("", "Tesseract, rows inside a node over col", f"{STRONG_TESSERACT}, rows inside a node", STRONG_TESSERACT, None, BOTH),
     Claim(
         "", "Tesseract over 2-D, panels by binomial trees", f"{STRONG_TESSERACT}, binomial trees",
         f"{STRONG_2D}, binomial trees", None, FORWARD,

@@ -135,7 +135,7 @@ def why_table(results: Results) -> str:
     heading = ["claim", "pass", "claimed", "words", "from other nodes", "by rings", "by trees", "time with latency", "and nodes"]
     heading += ["and computing", "nearest"]
     known = {"full", "steps"} <= set(results)
-    return format_table([heading, *(_make_why_row(claim, results, which) for claim in CLAIMS if known for which in claim.of)])
+    return format_table([heading, *(_make_why_row(claim, results, claim.of[-1]) for claim in CLAIMS if known)])
 
 
 def _make_why_row(claim: Claim, results: Results, which: str) -> list[str]:
@@ -154,18 +154,15 @@ def sum_placements(results: Results, machine: str, case: str, what: str = "secon
 
 
 def placement_table(results: Results) -> str:
-    heading = ["forward and backward, ms", *(f"{words}: {way}" for words in NODES.values() for way in ("usual", "best", "worst"))]
+    heading = ["forward and backward, ms", *(f"{words}: {way}" for words in NODES.values() for way in ("usual", "best"))]
     lines = [heading]
     for case in _strong(results):
         lines.append([case.removeprefix("strong ")])
         for machine in NODES:
             tiles = sum_placements(results, machine, case)
             usual = dry.sum_passes(results["full"][machine][case], "seconds", "both")
-            ends = (
-                f"{1e3 * tiles[tile]:.1f} ({tile})"
-                for tile in (min(tiles, key=tiles.__getitem__), max(tiles, key=tiles.__getitem__))
-            )
-            lines[-1] += [f"{1e3 * usual:.1f}", *ends]
+            best = min(tiles, key=tiles.__getitem__)
+            lines[-1] += [f"{1e3 * usual:.1f}", f"{1e3 * tiles[best]:.1f} ({best})"]
     return format_table(lines)
 
 
@@ -193,7 +190,7 @@ def best_table(results: Results) -> str:
 
 
 def measured_table(results: Results) -> str:
-    heading = ["case", "pass", "median, s", "link busy", "predicted / measured", "ledgers, MB", "kernel / ledgers", "messages"]
+    heading = ["case", "pass", "median, s", "link busy", "predicted / measured", "ledgers, MB", "kernel / ledgers"]
     lines = [heading]
     for name, case in CASES.items():
         if name in results.get("measured", {}):
@@ -204,12 +201,12 @@ def measured_table(results: Results) -> str:
 def _make_measured_row(results: Results, name: str, which: str) -> list[str]:
     figures = results["measured"][name]
     middle = median(seconds(results["measured"], name, which))
-    far, kernel, messages = (dry.sum_passes(figures, what, which) for what in ("far", "kernel", "messages"))
+    far, kernel = (dry.sum_passes(figures, what, which) for what in ("far", "kernel"))
     busy = far / results["hosts"] / results["bytes_a_second"] / middle
     same = results.get("same", {}).get(name)
     guess = dry.sum_passes(same, "seconds", which) if same else None
     beside = f"{guess / middle:.2f}" if guess else "by formula" if CASES[name].undry else NOT_RUN
-    return [name, which, f"{middle:.3f}", f"{busy:.0%}", beside, f"{far / 1e6:.1f}", f"{kernel / far:.3f}", f"{messages:.0f}"]
+    return [name, which, f"{middle:.3f}", f"{busy:.0%}", beside, f"{far / 1e6:.1f}", f"{kernel / far:.3f}"]
 
 
 def describe_errors(results: Results) -> str:
