@@ -13,12 +13,12 @@ def exact(*sizes: Any) -> tuple[Any, ...]:
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
-    """Bound the words of A (m x k), B (k x n) and C (m x n) that a rank touches for 1/P of the multiplications.
+    """Bound the words of A, B and C that a rank touches for 1/P of the multiplications. A is m x k, B k x n.
 
     The sizes of the touched parts have a product of at least (m n k / P)^2 (Loomis and Whitney
-    1949), and each is at least 1/P of its matrix. The least sum of the three has three cases: one,
-    two or three dimensions are cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem
-    3. Not collective.
+    1949). Each is at least 1/P of its matrix. The least sum of the three sizes has three cases:
+    one, two or three dimensions are cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA),
+    theorem 3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
@@ -36,15 +36,15 @@ def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
     """Bound the words of A, B and sums of C that a rank with `memory` words loads or stores for 1/P of the work.
 
     Cut the rank's work, in its order, into j parts. Each part touches the words that 1/(P j) of all
-    multiplications must touch. Of these, `memory` words may be in memory when the part starts; none
-    are when the first part starts. Each j gives the bound
+    multiplications must touch. Up to `memory` of these words are in memory when the part starts, but
+    none when the first part starts. Each j gives the bound
 
         j accessed(P j) - (j - 1) memory.
 
-    j = 1 is the bound for any memory. If three dimensions are cut the largest bound is
-    2 m n k / (P sqrt(memory)) + memory, for parts of memory^(3/2) multiplications: Kwasniewski et
+    j = 1 is the bound for any memory. If three dimensions are cut, the largest bound is
+    2 m n k / (P sqrt(memory)) + memory, for parts of memory^(3/2) multiplications. Kwasniewski et
     al. 2019 (SC), theorem 2; with a smaller constant Irony, Toledo and Tiskin 2004. The bound is
-    concave in j: the best integer is next to the best real j. Not collective.
+    concave in j, so the best integer is next to the best real j. Not collective.
     """
     best = scaling_ends(m, n, k, memory) / P
     parts = {1, max(1, int(best)), max(1, min(ceil(best), m * n * k // P))}
@@ -54,8 +54,8 @@ def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
 def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
     """Find the number P* of ranks, each with some memory, at which perfect strong scaling ends.
 
-    From the fewest ranks that can hold the matrices up to P*, a rank's received words can fall as
-    1/P. Beyond P*, where memory cannot all be used, they fall as P^(-2/3) at best. Not collective.
+    A rank's received words can fall as 1/P from the fewest ranks that hold the matrices up to P*.
+    Beyond P*, where memory cannot all be used, they fall as P^(-2/3) at best. Not collective.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = 
 
     The bound is the words that a rank must touch, less the 1/P that it owns. A, B and C start and
     end spread evenly, without copies, and every rank does 1/P of the multiplications. For uneven
-    work the bound is on the words that some rank receives, plus those of its sums that it sends.
+    work the bound is on the words that some rank receives, plus the words of sums that it sends.
     Not collective.
 
     Parameters

@@ -21,7 +21,7 @@ class Cost:
     messages : int
         Messages received from other ranks.
     peak_workspace : int
-        Bytes of buffers at any moment.
+        The most bytes of buffers at one moment.
     flops : int
         Operations of local products and factorizations, in real arithmetic.
     seconds : float

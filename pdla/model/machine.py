@@ -17,7 +17,7 @@ import numpy as np
 from pdla import config
 from pdla.errors import ArgumentError, PdlaError, PlanError, list_choices, suggest
 
-FIGURES = {  # each with its unit, and what it is
+FIGURES = {  # the unit and the meaning of each figure
     "flops": ("flop/s", "a large float64 product"),
     "single": ("x", "as fast in float32"),
     "half": ("x", "as fast in 16-bit floats"),
@@ -101,7 +101,7 @@ class Machine:
     ArgumentError
         For a figure of another type.
     PlanError
-        For a number that is not finite, or that this figure cannot have.
+        For a number that is infinite or NaN, or outside the figure's range.
 
     Examples
     --------
@@ -134,19 +134,20 @@ class Machine:
             object.__setattr__(self, one.name, _check(one.name, str(one.type), getattr(self, one.name)))
 
     def __repr__(self) -> str:
-        """The machine as an expression, without default figures; if there are others, too, the default ones are named."""
+        """The machine as an expression: the figures that differ from the defaults, then the names of the default figures."""
         from pdla.show import format_exactly
 
-        given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
-        words = (f"{name}={format_exactly(x) if isinstance(x, float) else repr(x)}" for name, x in given.items())
-        by_default = f"; by default {', '.join(self._by_default)}" if given and self._by_default else ""
-        return f"Machine({', '.join(words)}{by_default})"
+        figures = ((figure, getattr(self, figure.name)) for figure in fields(self))
+        changed = {figure.name: value for figure, value in figures if value != figure.default}
+        arguments = (f"{name}={format_exactly(x) if isinstance(x, float) else repr(x)}" for name, x in changed.items())
+        by_default = f"; by default {', '.join(self._default_figures)}" if changed and self._default_figures else ""
+        return f"Machine({', '.join(arguments)}{by_default})"
 
     @property
-    def _by_default(self) -> list[str]:
-        """The figures that a file must have, but for `overlap`, and that are a desktop core's here."""
-        needed = (one for one in fields(self) if one.name not in (*_OPTIONAL, "overlap"))
-        return [one.name for one in needed if getattr(self, one.name) == one.default]
+    def _default_figures(self) -> list[str]:
+        """The names of the figures that have their default, a desktop core's; without figures that a file may leave out."""
+        needed = (figure for figure in fields(self) if figure.name not in (*_OPTIONAL, "overlap"))
+        return [figure.name for figure in needed if getattr(self, figure.name) == figure.default]
 
     def _repr_html_(self) -> str:
         """The figures with their units, as a table."""
@@ -155,7 +156,7 @@ class Machine:
         rows = [(name, show.with_unit(getattr(self, name), unit), what) for name, (unit, what) in FIGURES.items()]
         reached = ", ".join(f"{share:.0%} at {size:g}" for size, share in self.reached)
         rows += [("reached", reached, "of flops, by products of these sizes")] if reached else []
-        by_default = f"by default, as of a desktop core: {', '.join(self._by_default)}" if self._by_default else ""
+        by_default = f"by default, as of a desktop core: {', '.join(self._default_figures)}" if self._default_figures else ""
         return show.heading(self.title) + show.table((), rows) + show.note(self.source) + show.note(by_default)
 
     @staticmethod
@@ -196,15 +197,15 @@ class Machine:
             figures = tomllib.loads(path.read_text("utf-8"))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        known = [one.name for one in fields(Machine)]
+        names = [figure.name for figure in fields(Machine)]
         for key in figures:
-            if key not in known:
-                raise ValueError(f"{path}: {key} = {figures[key]!r}; a machine has {', '.join(known)}{suggest(key, known)}")
+            if key not in names:
+                raise ValueError(f"{path}: {key} = {figures[key]!r}; a machine has {', '.join(names)}{suggest(key, names)}")
         try:
             machine = Machine(**figures)
         except PdlaError as error:
             raise ValueError(f"{path}: {error}") from error
-        if missing := [key for key in known if key not in (*figures, *_OPTIONAL)]:
+        if missing := [key for key in names if key not in (*figures, *_OPTIONAL)]:
             raise ValueError(f"{path}: lacks {', '.join(missing)}; only {', '.join(_OPTIONAL)} may be left out")
         return machine
 
@@ -238,7 +239,7 @@ class Machine:
         FileNotFoundError, ValueError
             As `load` does.
         """
-        return _chosen(config.settings.machine)
+        return _load_chosen(config.settings.machine)
 
     @staticmethod
     def describe_choice() -> str:
@@ -284,10 +285,10 @@ class Machine:
         str
             The text, which `load` reads from a file.
         """
-        lines = (f"{one.name} = {_written(getattr(self, one.name))}" for one in fields(self))
+        lines = (f"{figure.name} = {_format_value(getattr(self, figure.name))}" for figure in fields(self))
         return "\n".join(lines) + "\n"
 
-    # ------------------------------------------------------------------ what a price needs
+    # ------------------------------------------------------------------ costs in words, for prices
 
     @property
     def message(self) -> float:
@@ -314,15 +315,15 @@ class Machine:
 
     @property
     def distance(self) -> float:
-        """How many words come from the same node in the time of one from another node."""
+        """How many words arrive from the same node in the time of one word from another node."""
         return self.bandwidth / self.network
 
-    # ------------------------------------------------------------------ what a clock needs
+    # ------------------------------------------------------------------ times and rates, for clocks
 
     def gemm(self, m: int, n: int, k: float, dtype: Any, count: int = 1, out: Any = None) -> float:
         """Predict the time of one call for some products m x k by k x n.
 
-        The longer of computing, and of reading and writing the matrices.
+        The longer of two times: of the arithmetic, and of reading and writing the matrices.
 
         Parameters
         ----------
@@ -341,10 +342,10 @@ class Machine:
         float
             Seconds.
         """
-        kind = np.dtype(dtype)
-        rate = self.most(kind) * self._find_share(m * n * k)
-        moved = ((m * k + k * n) * kind.itemsize + 2 * m * n * np.dtype(out or kind).itemsize) / self.memory
-        return self.call + count * max(operations(m, n, k, kind) / rate, moved)
+        dtype = np.dtype(dtype)
+        rate = self.most(dtype) * self._find_share(m * n * k)
+        memory_time = ((m * k + k * n) * dtype.itemsize + 2 * m * n * np.dtype(out or dtype).itemsize) / self.memory
+        return self.call + count * max(operations(m, n, k, dtype) / rate, memory_time)
 
     def most(self, dtype: Any) -> float:
         """Give the most operations a second on numbers of a dtype.
@@ -359,9 +360,9 @@ class Machine:
         float
             Operations a second, in real arithmetic.
         """
-        kind = np.dtype(dtype)
-        real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
-        return self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0)
+        dtype = np.dtype(dtype)
+        real_size = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+        return self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real_size, 1.0)
 
     def lapack(self, m: int, n: int, operations: float, dtype: Any) -> float:
         """Predict the time of a factor, an inverse, or a solution by a triangle.
@@ -463,12 +464,12 @@ class Machine:
         Parameters
         ----------
         ranks : int
-            How many there are.
+            The number of ranks.
 
         Returns
         -------
         tuple of int
-            Of each rank its node's number; empty where all are on one.
+            The number of each rank's node; empty where all ranks are on one node.
         """
         return _homes(self.node, ranks) if 0 < self.node < ranks else ()
 
@@ -513,7 +514,7 @@ def _homes(node: int, ranks: int) -> tuple[int, ...]:
 
 
 @cache
-def _chosen(name: str) -> Machine:
+def _load_chosen(name: str) -> Machine:
     try:
         return Machine.load(name) if name else Machine()
     except (OSError, ValueError) as error:
@@ -532,34 +533,34 @@ def _check(name: str, kind: str, value: Any) -> Any:
     if kind == "str":
         return value
     if kind.startswith("tuple"):
-        return _pairs(name, value)
-    least = "above 0" if name in _RATES else "from 0 to 1" if name == "overlap" else "0 or more"
-    taken, make, words = _KINDS[kind]
-    form = f"Machine: {name}={value!r}: a {words} number, {least}"
-    if not isinstance(value, taken) or isinstance(value, bool):
-        raise ArgumentError(form)
+        return _check_pairs(name, value)
+    bounds = "above 0" if name in _RATES else "from 0 to 1" if name == "overlap" else "0 or more"
+    types, convert, adjective = _KINDS[kind]
+    message = f"Machine: {name}={value!r}: a {adjective} number, {bounds}"
+    if not isinstance(value, types) or isinstance(value, bool):
+        raise ArgumentError(message)
     try:
-        number = make(value)
+        number = convert(value)
     except OverflowError:
         number = inf
     if not 0 <= number < inf or (name in _RATES and number == 0) or (name == "overlap" and number > 1):
-        raise PlanError(form)
+        raise PlanError(message)
     return number
 
 
-def _pairs(name: str, value: Any) -> tuple[tuple[float, float], ...]:
-    form = f"Machine: {name}={value!r}: pairs of a size and a share, above 0, sizes growing, as [[64, 0.5], [512, 0.9]]"
-    listed = (list, tuple)
-    if not (isinstance(value, listed) and all(isinstance(pair, listed) and len(pair) == 2 for pair in value)):
-        raise ArgumentError(form)
+def _check_pairs(name: str, value: Any) -> tuple[tuple[float, float], ...]:
+    message = f"Machine: {name}={value!r}: pairs of a size and a share, above 0, sizes growing, as [[64, 0.5], [512, 0.9]]"
+    sequences = (list, tuple)
+    if not (isinstance(value, sequences) and all(isinstance(pair, sequences) and len(pair) == 2 for pair in value)):
+        raise ArgumentError(message)
     if not all(isinstance(x, Real) and not isinstance(x, bool) for pair in value for x in pair):
-        raise ArgumentError(form)
+        raise ArgumentError(message)
     if not all(0 < x < inf for pair in value for x in pair) or any(b[0] <= a[0] for a, b in pairwise(value)):
-        raise PlanError(form)
+        raise PlanError(message)
     return tuple((float(size), float(share)) for size, share in value)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
         return repr([list(pair) for pair in value])
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""Predictions: dry runs in which all ranks have clocks (who waits for whom), and the fastest ways on a described machine.
+"""Predictions: dry runs in which all ranks have clocks, and the fastest ways on a described machine.
 
 event          work or a message, with its start and its end
 clock          a rank's time, by a machine's rates (all_ranks.py)
@@ -7,7 +7,7 @@ split          where the seconds of a run went (split.py)
 choice         a scheme on a grid, for a transformer (networks.py)
 point          the fastest choice on one number of ranks (scaling.py)
 
-matmul/search has a product's choices, and the search.
+matmul/search has the choices of a product, and the search for the fastest choice.
 """
 
 from pdla.matmul.search.fastest import Found

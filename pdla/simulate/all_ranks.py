@@ -31,8 +31,9 @@ from pdla.model.machine import Machine
 from pdla.simulate import critical_path
 from pdla.simulate.critical_path import Lane, Message, Path
 
-# The kinds of entry on the agenda, in their order at equal times. A rank's turn follows all
-# arrivals, so that the rank can use them. Messages start after all turns, so that links know all.
+# The kinds of entry on the agenda, in their order at equal times. A rank's turn follows all arrivals,
+# so that the rank can use what has arrived. Messages start after all turns: then a link can put all
+# messages of that time in their order.
 ARRIVAL, TURN, START = range(3)
 
 
@@ -58,8 +59,8 @@ class VirtualWorld(World):
             self.gates[rank].acquire()
             self._plan(0.0, TURN, (rank,), rank)
 
-    def _plan(self, at: float, kind: int, order: tuple[Any, ...], what: Any) -> None:
-        heappush(self.agenda, (at, kind, order, next(self.numbers), what))
+    def _plan(self, at: float, kind: int, order: tuple[Any, ...], argument: Any) -> None:
+        heappush(self.agenda, (at, kind, order, next(self.numbers), argument))
 
     # ------------------------------------------------------------------ turns
 
@@ -76,25 +77,25 @@ class VirtualWorld(World):
     def _next(self) -> int:
         """Carry out the agenda up to the next turn; return the rank whose turn it is.
 
-        After a failure it is the first live rank, so that one rank after another raises the error.
+        After a failure the first live rank has the turn, so that one rank after another raises the error.
         """
         while self.agenda and self.failure is None:
-            at, kind, _, _, what = heappop(self.agenda)
+            at, kind, _, _, argument = heappop(self.agenda)
             self.now = max(self.now, at)
             if kind == TURN:
-                return what
+                return argument
             if kind == START:
-                self._start(what)
+                self._start(argument)
             else:
-                self._arrive(*what)
+                self._arrive(*argument)
         if self.asleep and self.failure is None:
             self.fail_in_deadlock([(rank, call) for rank, (_, call) in sorted(self.asleep.items())])
         return min(self.alive)
 
     def _yield_turn(self, rank: int) -> None:
-        following = self._next()
-        if following != rank:
-            self.gates[following].release()
+        next_rank = self._next()
+        if next_rank != rank:
+            self.gates[next_rank].release()
             self.gates[rank].acquire()
         self.check_failure()
 
@@ -131,7 +132,7 @@ class VirtualWorld(World):
     def match(self, message: Message, cause: int | Message) -> None:
         """Start a message that is sent and whose receive is posted.
 
-        cause: the rank that called last, or the message that this one forwards
+        cause: the rank that called last, or the message that this message forwards
         """
         message.set_out, message.cause = self.now, cause
         self._plan(self.now, START, message.order, message)
@@ -139,31 +140,31 @@ class VirtualWorld(World):
     def _start(self, message: Message) -> None:
         self._expect(self.lanes[message.sender].carry(message, False), self.lanes[message.receiver].carry(message, True))
 
-    def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
+    def _expect(self, outbound: critical_path.Passage, inbound: critical_path.Passage) -> None:
         """Plan a message's arrival from its passages on the sender's and on the receiver's link.
 
-        `_arrive` plans it again if one of both ranks has worked meanwhile, which halts its links.
+        Work of the sender or the receiver halts its links. `_arrive` then plans the arrival again.
         """
-        gone, here = (passage.lane.rank_time(passage.ends) for passage in (out, into))
-        out.message.slower = into if here >= gone else out
-        lags = out.lane.lag, into.lane.lag
-        self._plan(max(gone, here, self.now), ARRIVAL, out.message.order, (out, into, lags))
+        out_end, in_end = (passage.lane.rank_time(passage.end) for passage in (outbound, inbound))
+        outbound.message.slower = inbound if in_end >= out_end else outbound
+        lags = outbound.lane.lag, inbound.lane.lag
+        self._plan(max(out_end, in_end, self.now), ARRIVAL, outbound.message.order, (outbound, inbound, lags))
 
-    def _arrive(self, out: critical_path.Passage, into: critical_path.Passage, lags: tuple[float, float]) -> None:
-        if lags != (out.lane.lag, into.lane.lag):
-            self._expect(out, into)
+    def _arrive(self, outbound: critical_path.Passage, inbound: critical_path.Passage, lags: tuple[float, float]) -> None:
+        if lags != (outbound.lane.lag, inbound.lane.lag):
+            self._expect(outbound, inbound)
             return
-        message = out.message
+        message = outbound.message
         message.done = self.now
         assert message.on_sent is not None and message.on_received is not None
         message.on_sent(message)
         message.on_received(message)
-        message.value = message.on_sent = message.on_received = None  # the path keeps messages, not arrays
+        message.value = message.on_sent = message.on_received = None  # the critical path keeps messages, not arrays
         self.notify((message.sender, message.receiver))
 
 
 class Round:
-    """One rank's part of an exchange: messages awaited, arrived and sent, and those that it still has to forward."""
+    """One rank's part of an exchange: the messages that it awaits, has received, has sent and will forward."""
 
     comm: VirtualComm
     call: str
@@ -177,11 +178,11 @@ class Round:
         self.comm, self.call, self.key, self.recvs, self.forwards = comm, call, key, recvs, forwards
         self.number, self.tag = next(comm.world.rounds[comm.me]), tag()
         self.arrived: deque[tuple[int, Message]] = deque()
-        self.turns: deque[int] = deque(forwards)
+        self.unforwarded: deque[int] = deque(forwards)
         self.sent: list[Message] = []
         self.delivered: list[Message] = []
-        turns = comm._order_by_ring(recvs, forwards)
-        self.awaited: dict[int, tuple[int, Message]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in turns}
+        order = comm._order_by_ring(recvs, forwards)
+        self.awaited: dict[int, tuple[int, Message]] = {i: (recvs[i][0], self._ask(i, *recvs[i])) for i in order}
 
     def _ask(self, i: int, source: int, out: Array) -> Message:
         message, both = self._pair(source, self.comm.rank, out, False)
@@ -205,28 +206,28 @@ class Round:
             comm.world.match(message, cause)
 
     def _pair(self, source: int, to: int, x: Array, sending: bool) -> tuple[Message, bool]:
-        """The message between two ranks, and whether both have called. The first rank to call makes it, the second finds it."""
+        """Make the message between two ranks, or find the one that the other rank has made; and whether both have called."""
         comm, slot = self.comm, (self.comm.name, self.key, source, to)
-        mine, theirs = (comm.world.mail, comm.world.receives) if sending else (comm.world.receives, comm.world.mail)
-        other = to if sending else source
-        if slot not in theirs:
-            message = Message(self.call, x, comm.ranks[source], comm.ranks[to], comm._count_sharing(other, comm.world.machine.node))
-            mine[slot].append(message)
+        own_queues, peer_queues = (comm.world.mail, comm.world.receives) if sending else (comm.world.receives, comm.world.mail)
+        peer = to if sending else source
+        if slot not in peer_queues:
+            message = Message(self.call, x, comm.ranks[source], comm.ranks[to], comm._count_sharing(peer, comm.world.machine.node))
+            own_queues[slot].append(message)
             return message, False
-        message = theirs[slot].popleft()
-        if not theirs[slot]:
-            del theirs[slot]
-        comm._check(self.call, self.key, other, message.call)
+        message = peer_queues[slot].popleft()
+        if not peer_queues[slot]:
+            del peer_queues[slot]
+        comm._check(self.call, self.key, peer, message.call)
         comm._check_fit(self.call, source, x if sending else message.value, to, message.value if sending else x)
         return message, True
 
     def _receive(self, i: int, message: Message) -> None:
         self.arrived.append((i, message))
-        while self.turns and self.awaited[self.turns[0]][1].done < inf:
-            self._send_on(self.turns.popleft())
+        while self.unforwarded and self.awaited[self.unforwarded[0]][1].done < inf:
+            self._send_on(self.unforwarded.popleft())
 
     def _send_on(self, i: int) -> None:
-        """Forward the message recvs[i]. Another rank's turn may run this, so an error is recorded as this rank's."""
+        """Forward the message recvs[i]. This may run in another rank's turn; an error is recorded as this rank's."""
         try:
             for to in self.forwards[i]:
                 self.send(to, self.recvs[i][1], i, self.awaited[i][1])
@@ -234,7 +235,7 @@ class Round:
             self.comm.world.fail(self.comm.me, error)
 
     def arrivals(self) -> Iterator[int]:
-        """The number of each message as it arrives; then wait until this rank's own messages have arrived."""
+        """Yield the number of each message as it arrives; then wait until the messages that this rank sent have arrived."""
         lane = self.comm.lane
         for _ in self.recvs:
             self._wait(
@@ -285,20 +286,20 @@ class VirtualComm(ThreadComm):
         return round_.arrivals() if on_arrival is None else _call_on_arrival(round_.arrivals(), forwards, on_arrival)
 
     def _share(self, verb: str, value: Any, call: str) -> list[Any]:
-        """Collective: every rank waits for the last one. The exchange itself takes no time, as in a dry run of one rank."""
+        """Collective: every rank waits for the last rank. The exchange itself takes no time, as in a dry run of one rank."""
         gathered = super()._share(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in gathered)
         self.world.reach(self.me, latest)
         self.lane.wait_for(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
-        return [theirs for _, theirs in gathered]
+        return [shared for _, shared in gathered]
 
 
 def _call_on_arrival(arrivals: Iterator[int], forwards: Forwards, on_arrival: OnArrival) -> Iterator[int]:
-    """Yield the same arrivals; call `on_arrival` when this rank takes one, so that its work counts as this rank's."""
-    came, turns, number = set[int](), [*forwards], 0
+    """Yield the arrivals; call `on_arrival` as this rank takes them, so that the work in it counts as this rank's."""
+    arrived, order, number = set[int](), [*forwards], 0
     for i in arrivals:
-        came.add(i)
-        while number < len(turns) and turns[number] in came:
+        arrived.add(i)
+        while number < len(order) and order[number] in arrived:
             number += 1
             on_arrival(number)
         yield i
@@ -408,5 +409,5 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
         comm = VirtualComm(world, (), range(size), rank)
         return run_as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
 
-    ended = run_ranks(world, main)
-    return AllRanks([result for result, _ in ended], [ledger for _, ledger in ended], world.lanes)
+    outcomes = run_ranks(world, main)
+    return AllRanks([result for result, _ in outcomes], [ledger for _, ledger in outcomes], world.lanes)

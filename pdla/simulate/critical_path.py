@@ -5,7 +5,7 @@ end of the last rank (Yang and Miller, ICDCS 1988), in a cycle of three:
 
 1. the rank's work, back to its last wait;
 2. the message that ended the wait, on the slower of its two links;
-3. the sender or the receiver of that message, whichever called later; and its work.
+3. the sender or the receiver of that message, whichever called later.
 
 Work and messages off the path could take a little longer without delaying the run.
 """
@@ -25,14 +25,14 @@ from pdla.model.machine import Machine
 
 @dataclass(eq=False, slots=True)
 class Message:
-    """A message between two ranks (numbered as in the world). The first of both to call makes it.
+    """A message between two ranks, numbered as in the world. The sender or the receiver makes it, whichever calls first.
 
     sharing      the number of ranks that share their node's links; 0: sender and receiver are on one node
-    order        orders messages that set out at the same moment
-    set_out      when both ranks have called, in seconds
-    cause        the rank that called last, or the message that this one forwards
+    order        a key that orders messages of the same set_out
+    set_out      the time at which both ranks have called, in seconds
+    cause        the rank that called last, or the message that this message forwards
     slower       its passage on the slower of its two links
-    done         when it has arrived; inf before that
+    done         the time at which it has arrived; inf before
     on_sent      called when it arrives, for the sender
     on_received  called when it arrives, for the receiver
     """
@@ -54,22 +54,22 @@ class Message:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Passage:
-    """A rank's handling of a message, or its bytes' passage on a link (`kind`), in seconds of link time.
+    """A rank's handling of a message, or the move of its bytes on a link (`kind`), in seconds of link time.
 
-    behind  the passage that had to end first: another message's, or this message's handling; None: none
+    behind  the passage that had to end first: another message's, or this message's handling; or None
     """
 
     message: Message
     lane: Lane
     kind: str
-    begins: float
-    ends: float
+    start: float
+    end: float
     behind: Passage | None
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank's wait, and its cause: the message, or the rank that came last to a meeting. lag: its links' lag then."""
+    """A rank's wait. cause: a message, or the last rank of a barrier or an agreement. lag: the lag of the rank's links."""
 
     start: float
     end: float
@@ -110,46 +110,46 @@ class Step:
 class Lane(Clock):
     """One rank's clock, with a record of its `work` and the `waits` in between.
 
-    last  (inbound, far) -> the last message's handling and bytes on that link
+    last  (inbound, far) -> the last message's handling, and the move of its bytes, on that link
     """
 
     rank: int
-    doing: str
+    operation: str
 
     def __init__(self, machine: Machine, rank: int) -> None:
         super().__init__(machine)
-        self.rank, self.doing = rank, ""
+        self.rank, self.operation = rank, ""
         self.work: list[Step] = []
         self.waits: list[Wait] = []
         self.last: dict[tuple[bool, bool], tuple[Passage, Passage]] = {}
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
-        self.doing = "gemm"
+        self.operation = "gemm"
         super().gemm(m, n, k, dtype, count, out)
 
     def touch(self, size: int, steps: int = 1) -> None:
-        self.doing = "elementwise"
+        self.operation = "elementwise"
         super().touch(size, steps)
 
     def erf(self, count: int, itemsize: int) -> None:
-        self.doing = "erf"
+        self.operation = "erf"
         super().erf(count, itemsize)
 
     def _work(self, seconds: float) -> None:
         start, name = self.time, tag()
         super()._work(seconds)
         last = self.work[-1] if self.work else None
-        if last is not None and (last.what, last.tag, last.end) == (self.doing, name, start):
+        if last is not None and (last.what, last.tag, last.end) == (self.operation, name, start):
             start = self.work.pop().start
-        self.work.append(Step("computing", self.rank, self.doing, name, start, self.time))
+        self.work.append(Step("computing", self.rank, self.operation, name, start, self.time))
 
     def wait_for(self, until: float, cause: int | Message) -> None:
-        """Wait until a moment, if it is not past; `cause` ends the wait."""
+        """Wait until a moment, unless it is past; `cause` ends the wait."""
         if until > self.time:
             self.waits.append(Wait(self.time, until, cause, self.lag))
             self.time = until
 
-    # ------------------------------------------------------------------ links: their time is the rank's, less its lag
+    # ------------------------------------------------------------------ links: link time is rank time less the lag
 
     def link_time(self, at: float) -> float:
         """Link time at a moment of rank time; a past moment must be within the work since the last wait."""
@@ -170,19 +170,19 @@ class Lane(Clock):
         """Queue a message on one of this rank's links; return the passage of its bytes."""
         far, ready = message.sharing > 0, self.link_time(message.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
-        handled_before, moved_before = self.last.get((inbound, far), (None, None))
+        previous_handling, previous_move = self.last.get((inbound, far), (None, None))
         start = max(ready, link.handled)
         link.handled = start + self.machine.gap
-        handling = Passage(message, self, "handling", start, link.handled, handled_before if start > ready else None)
-        there = link.handled + self.machine.delay(far)
-        begins = max(there, link.free)
-        link.free = begins + message.value.nbytes / self.machine.rate(message.sharing)
-        behind = moved_before if begins > there else handling
-        moving = Passage(message, self, "far" if far else "near", begins, link.free, behind)
+        handling = Passage(message, self, "handling", start, link.handled, previous_handling if start > ready else None)
+        latency_end = link.handled + self.machine.delay(far)
+        move_start = max(latency_end, link.free)
+        link.free = move_start + message.value.nbytes / self.machine.rate(message.sharing)
+        behind = previous_move if move_start > latency_end else handling
+        moving = Passage(message, self, "far" if far else "near", move_start, link.free, behind)
         self.last[inbound, far] = handling, moving
         return moving
 
-    # ------------------------------------------------------------------ what the rank did
+    # ------------------------------------------------------------------ recorded work and waits
 
     def wait_before(self, at: float) -> Wait | None:
         """The last wait that ended by this moment."""
@@ -190,7 +190,7 @@ class Lane(Clock):
         return self.waits[i - 1] if i else None
 
     def work_between(self, start: float, end: float) -> Iterator[Step]:
-        """The work between two moments, the last step first; the moments cut steps that reach beyond them."""
+        """The work between two moments, the last step first. A step that reaches beyond a moment is cut there."""
         for i in range(bisect_left(self.work, end, key=lambda step: step.start) - 1, -1, -1):
             step = self.work[i]
             if step.end <= start:
@@ -267,26 +267,26 @@ class Path:
 
 
 def _merge(steps: Sequence[Step]) -> list[Step]:
-    made: list[Step] = []
+    merged: list[Step] = []
     for step in steps:
-        last = made[-1] if made else None
+        last = merged[-1] if merged else None
         if last is not None and all(getattr(last, key) == getattr(step, key) for key in ("kind", "rank", "what", "tag", "source")):
-            made.pop()
+            merged.pop()
             step = replace(step, start=last.start)
-        made.append(step)
-    return made
+        merged.append(step)
+    return merged
 
 
 def _line(step: Step) -> str:
-    where = f"{step.rank}" if step.source < 0 else f"{step.source} > {step.rank}"
-    line = f"{step.start:11.4g}{step.end - step.start:11.4g}  {step.kind:<10}{where:>9}  {step.what:<15}{step.tag}"
+    ranks = f"{step.rank}" if step.source < 0 else f"{step.source} > {step.rank}"
+    line = f"{step.start:11.4g}{step.end - step.start:11.4g}  {step.kind:<10}{ranks:>9}  {step.what:<15}{step.tag}"
     return line.rstrip()
 
 
 def path(lanes: Sequence[Lane]) -> Path:
     """The critical path of a run whose ranks have these clocks."""
-    last = max(lanes, key=lambda lane: lane.time)
-    rank, at, steps = last.rank, last.time, list[Step]()
+    slowest = max(lanes, key=lambda lane: lane.time)
+    rank, at, steps = slowest.rank, slowest.time, list[Step]()
     while (wait := lanes[rank].wait_before(at)) is not None:
         steps += lanes[rank].work_between(wait.end, at)
         cause, at = wait.cause, wait.end
@@ -308,36 +308,36 @@ def _queue(message: Message) -> Iterator[Passage]:
 
 
 def _find_first(message: Message) -> Message:
-    """The first message of the queue of a message; the message itself if it waited for no other."""
+    """The first message in the queue before a message; the message itself if it waited for no other."""
     *_, passage = _queue(message)
     return passage.message
 
 
-def _trace_message(message: Message, until: float) -> Iterator[Step]:
-    """The steps of a message that arrives at `until`, and of the messages before it in the queue, last first."""
-    moves = True
+def _trace_message(message: Message, end: float) -> Iterator[Step]:
+    """The steps of a message that arrives at `end`, and of the messages before it in the queue, last first."""
+    moving = True
     for passage in _queue(message):
         queued, lane = passage.message, passage.lane
-        if moves and passage.kind == "handling":
-            moves, handled = False, max(queued.set_out, min(until, lane.rank_time(passage.ends)))
-            yield from _trace_link("latency", queued, lane, handled, until)
-            until = handled
-        begins = max(queued.set_out, min(until, lane.rank_time(passage.begins)))
-        yield from _trace_link(passage.kind, queued, lane, begins, until)
-        until = begins
-    yield from _trace_link("latency", queued, lane, queued.set_out, until)
+        if moving and passage.kind == "handling":
+            moving, handling_end = False, max(queued.set_out, min(end, lane.rank_time(passage.end)))
+            yield from _trace_link("latency", queued, lane, handling_end, end)
+            end = handling_end
+        start = max(queued.set_out, min(end, lane.rank_time(passage.start)))
+        yield from _trace_link(passage.kind, queued, lane, start, end)
+        end = start
+    yield from _trace_link("latency", queued, lane, queued.set_out, end)
 
 
 def _trace_link(kind: str, message: Message, lane: Lane, start: float, end: float) -> Iterator[Step]:
     """A message's step on a rank's link, in parts, last first.
 
-    Work of the rank halts the link; the path then has that work instead.
+    While work of the rank halts the link, the path has that work.
     """
     step = Step(kind, message.receiver, message.call, message.tag, start, end, message.sender)
     if lane.machine.overlap < 1:
         for work in lane.work_between(start, end):
-            moves = work.start + (1 - lane.machine.overlap) * (work.end - work.start)
-            yield replace(step, start=moves)
-            yield replace(work, end=moves)
+            restart = work.start + (1 - lane.machine.overlap) * (work.end - work.start)
+            yield replace(step, start=restart)
+            yield replace(work, end=restart)
             step = replace(step, end=work.start)
     yield step

@@ -24,10 +24,10 @@ from pdla.model.cost import Cost
 from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, split_axes
 
-Options = tuple[tuple[str, Any], ...]  # of a scheme, by name
+Options = tuple[tuple[str, Any], ...]  # names and values of a scheme's options
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
 STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments
-MOST = 150  # dry runs in a search
+MOST = 150  # the most dry runs of a search
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Transformer:
     """
 
     kind: ClassVar[str] = "transformer"
-    grows: ClassVar[tuple[str, ...]] = ("batch", "hidden")  # what may grow with the ranks
+    grows: ClassVar[tuple[str, ...]] = ("batch", "hidden")  # the sizes that may grow with the ranks
 
     hidden: int
     heads: int
@@ -118,7 +118,7 @@ class Transformer:
         Parameters
         ----------
         ratio : float
-            The larger work over this transformer's.
+            The new transformer's work over this one's.
         what : str
             "batch", or "hidden": features and heads grow as the square root of the ratio.
 
@@ -167,13 +167,13 @@ class Transformer:
         schemes = tuple(schemes)
         checks.search(ranks, count)
         checks.names("scheme", schemes, SCHEMES)
-        on = Machine.of(machine)
-        found = fastest_on(self, count_usable(ranks, self), on, schemes, count, most, memory)
-        for fewer in reversed(on.ladder(ranks)[:-1]):
+        described = Machine.of(machine)
+        found = find_fastest_on(self, count_usable(ranks, self), described, schemes, count, most, memory)
+        for fewer in reversed(described.ladder(ranks)[:-1]):
             limit = found.best[0].seconds if found.best else inf
-            if self.flops / (fewer * on.most(self.dtype)) >= limit or (found.too_large and not found.best):
+            if self.flops / (fewer * described.most(self.dtype)) >= limit or (found.too_large and not found.best):
                 break
-            found = found.with_faster(fastest_on(self, fewer, on, schemes, 1, most, memory, limit), count)
+            found = found.with_faster(find_fastest_on(self, fewer, described, schemes, 1, most, memory, limit), count)
         return found
 
     def __str__(self) -> str:
@@ -238,13 +238,13 @@ class Step:
         return STATES * self.parameters + self.kept
 
 
-# ---------------------------------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------------------------------- choices
 
 
 def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
     """Every scheme on every grid of all ranks that cuts heads, features and sequences into non-empty parts."""
     for name in schemes:
-        for shape, options in _grids(name, ranks, net):
+        for shape, options in _list_grids(name, ranks, net):
             axes = ("data", "row", "col", "depth")[: len(shape)]
             choice = Choice(name, shape, axes, options)
             if _fits(choice, net):
@@ -253,11 +253,11 @@ def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> I
 
 def count_usable(ranks: int, net: Transformer) -> int:
     """The largest number of ranks, up to `ranks`, on which some scheme has a grid."""
-    most = min(ranks, net.batch * net.heads * net.hidden)
-    return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
+    bound = min(ranks, net.batch * net.heads * net.hidden)
+    return next(count for count in range(bound, 0, -1) if any(True for _ in choices(count, net)))
 
 
-def _grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
+def _list_grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
     for data in divisors(ranks, net.batch):
         rest = ranks // data
         if name == "Megatron1D":
@@ -270,27 +270,27 @@ def _grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int,
             yield (data, *3 * (round(rest ** (1 / 3)),)), ()
         elif name in ("Tesseract", "Tensor3D"):
             for depth in divisors(rest, net.batch // data):
-                yield from _deep(name, data, rest // depth, depth, net)
+                yield from _list_deep_grids(name, data, rest // depth, depth, net)
 
 
-def _deep(name: str, data: int, flat: int, depth: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
-    q = isqrt(flat)
+def _list_deep_grids(name: str, data: int, face: int, depth: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
+    q = isqrt(face)
     if name == "Tensor3D":
-        yield from (((data, row, flat // row, depth), ()) for row in divisors(flat, net.heads))
-    elif q * q == flat and depth > 1:
+        yield from (((data, row, face // row, depth), ()) for row in divisors(face, net.heads))
+    elif q * q == face and depth > 1:
         yield from (((data, q, q, depth), options) for options in ((), (("cut_weights", True),)))
 
 
 def _fits(choice: Choice, net: Transformer) -> bool:
-    scheme, sizes = _uncut(choice.name, choice.options), choice.sizes
+    scheme, sizes = _make_uncut(choice.name, choice.options), choice.sizes
     sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in split_axes(scheme.first.Y))
     features = max(prod(sizes.get(axis, 1) for axis in part) for part in split_axes(scheme.first.W))
     return sequences <= net.batch and heads <= net.heads and features <= net.hidden
 
 
 @lru_cache
-def _uncut(name: str, options: Options) -> nn.Scheme:
-    """The scheme on a grid of one rank, whose tables and layouts are the same as on any other."""
+def _make_uncut(name: str, options: Options) -> nn.Scheme:
+    """The scheme on a grid of one rank: its tables and layouts are those of every grid."""
     axes = {"Megatron1D": ("data", "row"), "Summa2D": ("data", "row", "col")}.get(name, ("data", "row", "col", "depth"))
     return dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
 
@@ -299,15 +299,15 @@ def _uncut(name: str, options: Options) -> nn.Scheme:
 
 
 @lru_cache(maxsize=1024)
-def _linears(name: str, options: Options, net: Transformer) -> list[tuple[LinearLayouts, int, int]]:
-    scheme = _uncut(name, options)
+def _list_linears(name: str, options: Options, net: Transformer) -> list[tuple[LinearLayouts, int, int]]:
+    scheme = _make_uncut(name, options)
     return [(scheme.linear(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
 
 
 def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
     """The moves of a layer to the first rank, forward and backward."""
-    sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
-    for at, k, n in _linears(choice.name, choice.options, net):
+    sizes, keep, m = choice.sizes, _make_uncut(choice.name, choice.options).keep, net.tokens
+    for at, k, n in _list_linears(choice.name, choice.options, net):
         for _ in range(1 if keep else 2):
             yield from gather((m, k), at.X, at.x, sizes, net.itemsize)
             yield from gather((k, n), at.W, at.w, sizes, net.itemsize)
@@ -317,7 +317,7 @@ def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
         yield from settle((k, n), at.dw, at.W, sizes, net.itemsize)
         yield from _vector(n, at.Y, sizes, net.itemsize)
     for _ in ("before attention", "before the MLP"):
-        yield from _norm(_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
+        yield from _norm(_list_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
 
 
 def _vector(n: int, layout: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
@@ -326,7 +326,7 @@ def _vector(n: int, layout: Layout, sizes: Sizes, itemsize: int) -> Iterator[Mov
 
 
 def _norm(layout: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
-    """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
+    """A LayerNorm's sums over features, two forward and two together backward, and the gradients of gain and offset."""
     tokens = length(net.tokens, layout.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
         yield from allreduce(words, axes_of(layout.cols), sizes, net.itemsize)
@@ -335,15 +335,15 @@ def _norm(layout: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
 
 
 def estimate(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
-    """The choice with the axis order of least message time, and its closed forms.
+    """The choice in the order of axes with the least message time, with its seconds and memory by closed forms.
 
-    Its memory is that of its linears.
+    Only the memory of linears is counted.
     """
-    moved = tuple(moves(choice, net))
-    work = sum(_predict_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
-    best, sizes = find_fastest(moved, work, choice.sizes, machine, net.itemsize)
-    whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
-    return Candidate(choice.reorder(sizes), whole, net.layers * _count_memory(choice, net))
+    layer_moves = tuple(moves(choice, net))
+    work = sum(_predict_work(at, k, n, choice, net, machine) for at, k, n in _list_linears(choice.name, choice.options, net))
+    best, sizes = find_fastest(layer_moves, work, choice.sizes, machine, net.itemsize)
+    seconds = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
+    return Candidate(choice.reorder(sizes), seconds, net.layers * _count_memory(choice, net))
 
 
 def _predict_work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
@@ -356,7 +356,7 @@ def _predict_work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transf
 def _count_memory(choice: Choice, net: Transformer) -> int:
     """The least bytes of a layer's linears: weights, gradients and moments, inputs, and the first linear's outputs."""
     sizes, words = choice.sizes, 0
-    for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
+    for i, (at, k, n) in enumerate(_list_linears(choice.name, choice.options, net)):
         words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
         words += block((net.tokens, n), at.Y, sizes) if i == 0 else 0
     return words * net.itemsize
@@ -365,27 +365,27 @@ def _count_memory(choice: Choice, net: Transformer) -> int:
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
-def fastest_on(
+def find_fastest_on(
     net: Transformer, ranks: int, machine: Machine, schemes: Iterable[str] = SCHEMES, count: int = 1, most: int = MOST,
     memory: float = inf, limit: float = inf,
 ) -> Found[Step]:
     """The fastest schemes and grids on exactly `ranks` ranks; steps of `limit` seconds or more are not run."""
-    guesses = (estimate(choice, net, machine) for choice in choices(ranks, net, schemes))
-    return search(guesses, lambda choice: step(choice, net, machine), count, most, memory, limit)
+    candidates = (estimate(choice, net, machine) for choice in choices(ranks, net, schemes))
+    return search(candidates, lambda choice: step(choice, net, machine), count, most, memory, limit)
 
 
 def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
     """A step's cost: one layer's, by a dry run forward and backward, times the number of layers."""
     sizes = choice.sizes
-    alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
-    run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
-    cost, parameters, kept = _layer(run, net, machine)
-    whole = {name: net.layers * figure for name, figure in vars(cost).items()} | {"peak_workspace": cost.peak_workspace}
-    return Step(choice, Cost(**whole), net.layers * parameters, net.layers * kept)
+    data_parallel = all(n == 1 for axis, n in sizes.items() if axis != "data")  # all schemes are the same then
+    run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if data_parallel else choice
+    cost, parameters, kept = _measure_layer(run, net, machine)
+    figures = {name: net.layers * figure for name, figure in vars(cost).items()} | {"peak_workspace": cost.peak_workspace}
+    return Step(choice, Cost(**figures), net.layers * parameters, net.layers * kept)
 
 
 @lru_cache(maxsize=256)
-def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[Cost, int, int]:
+def _measure_layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[Cost, int, int]:
     """A layer's cost, the bytes of its parameters, and the bytes that forward keeps for backward."""
 
     def program(comm: Any) -> tuple[int, int]:
@@ -397,5 +397,5 @@ def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[Cost, in
         layer.backward(y)
         return sum(value.stored.nbytes for value in layer.parameters().values()), kept
 
-    held, ledger = dry_run(choice.ranks, program, machine=machine)
-    return Cost.of([ledger]), *held
+    result, ledger = dry_run(choice.ranks, program, machine=machine)
+    return Cost.of([ledger]), *result

@@ -13,7 +13,7 @@ from pdla.simulate.networks import SCHEMES, Step, Transformer
 
 Problem = Transformer | Product
 Result = Step | Costed
-MOST = 12  # dry runs for each scheme on each number of ranks
+MOST = 12  # the most dry runs for each scheme on each number of ranks
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ def scaling(
     for count in ranks:
         checks.search(count)
     checks.names("grow", [grow] if grow else [], problem.grows)
-    on, each = Machine.of(machine), [problem.grown(count / ranks[0], grow) if grow else problem for count in ranks]
-    return (_point(of, count, on, memory) for of, count in zip(each, ranks, strict=True))
+    described, problems = Machine.of(machine), [problem.grown(count / ranks[0], grow) if grow else problem for count in ranks]
+    return (_find_point(grown, count, described, memory) for grown, count in zip(problems, ranks, strict=True))
 
 
-def _point(of: Problem, ranks: int, machine: Machine, memory: float) -> Point:
+def _find_point(problem: Problem, ranks: int, machine: Machine, memory: float) -> Point:
     """The fastest ways on up to `ranks` ranks."""
-    if isinstance(of, Product):
-        return Point(ranks, of, next(iter(of.fastest(ranks, machine, 1, memory).best), None), {})
-    found = {name: of.fastest(ranks, machine, 1, memory, MOST, (name,)).best for name in SCHEMES}
-    ways = {name: steps[0] if steps else None for name, steps in found.items()}
-    return Point(ranks, of, min((way for way in ways.values() if way), key=lambda way: way.seconds, default=None), ways)
+    if isinstance(problem, Product):
+        return Point(ranks, problem, next(iter(problem.fastest(ranks, machine, 1, memory).best), None), {})
+    steps_by_scheme = {name: problem.fastest(ranks, machine, 1, memory, MOST, (name,)).best for name in SCHEMES}
+    ways = {name: steps[0] if steps else None for name, steps in steps_by_scheme.items()}
+    return Point(ranks, problem, min((way for way in ways.values() if way), key=lambda way: way.seconds, default=None), ways)

@@ -22,12 +22,12 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import Event, Ledger, record
 from pdla.errors import plural
 
-RANKS, SPANS = 64, 2000  # of a timeline, at most
-BARRIERS = 5  # by which the ranks' clocks are compared
+RANKS, SPANS = 64, 2000  # the most ranks and spans of a timeline
+BARRIERS = 5  # a barrier ends at about the same moment on all ranks, so its end compares their clocks
 
 
 class Span(NamedTuple):
-    """An event of a rank, in seconds from the start of the run; bytes received."""
+    """An event of a rank. start, end: seconds from the start of the run. bytes: bytes received."""
 
     rank: int
     what: str
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The longest events of the first ranks, by rank and start. `left_out` describes the others."""
+    """The longest events of the first ranks, by rank and start. `left_out` describes the events and ranks that are not in it."""
 
     spans: tuple[Span, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -74,15 +74,15 @@ class Part:
     spans: tuple[Span, ...]
 
     @staticmethod
-    def of(rank: int, events: Sequence[Event], begin: float, end: float, kept: int) -> Part:
-        local, under_way = ([(e.start, e.end) for e in events if bool(e.axis) == sent] for sent in (False, True))
+    def of(rank: int, events: Sequence[Event], begin: float, end: float, count: int) -> Part:
+        local, under_way = ([(e.start, e.end) for e in events if bool(e.axis) == is_message] for is_message in (False, True))
         computing = measure_union(local)
         spans = [Span(rank, e.what, e.tag, e.axis, e.start, e.end, e.bytes) for e in events] if rank < RANKS else []
-        longest = tuple(nlargest(kept, spans, key=_length))
+        longest = tuple(nlargest(count, spans, key=_length))
         return Part(rank, begin, end, computing, measure_union(local + under_way) - computing, len(events), longest)
 
     def shift(self, seconds: float) -> Part:
-        """The same part by a clock that is `seconds` ahead."""
+        """The same part in the times of a clock that is `seconds` ahead."""
         spans = tuple(s._replace(start=s.start + seconds, end=s.end + seconds) for s in self.spans)
         return replace(self, begin=self.begin + seconds, end=self.end + seconds, spans=spans)
 
@@ -101,7 +101,7 @@ def measure_union(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def combine(parts: Sequence[Part], ranks: int) -> Split:
-    """The split of a run on `ranks` ranks, from the parts of all or some of them, by one clock."""
+    """Combine the parts of all ranks of a run, or of some, whose times are by one clock. `ranks` counts all ranks."""
     origin = min(part.begin for part in parts)
     seconds = max(part.end for part in parts) - origin
     computing, communicating = fmean(part.computing for part in parts), fmean(part.communicating for part in parts)
@@ -113,14 +113,14 @@ def combine(parts: Sequence[Part], ranks: int) -> Split:
 
 def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
     shown = [part for part in parts if part.rank < RANKS]
-    found = [span for part in shown for span in part.spans]
-    spans = nlargest(SPANS, found, key=_length)
+    spans = [span for part in shown for span in part.spans]
+    longest = nlargest(SPANS, spans, key=_length)
     left_out = []
     if len(shown) < ranks:
         left_out.append(f"of {ranks} ranks all but {name_ranks([part.rank for part in shown])}")
-    if (missing := sum(part.count for part in shown) - len(spans)) > 0:
-        left_out.append(f"{missing} {plural(missing, 'span')}, none longer than {_length(min(spans, key=_length)):.3g} s")
-    return Timeline(tuple(sorted(spans, key=itemgetter(0, 4))), tuple(left_out))
+    if (missing := sum(part.count for part in shown) - len(longest)) > 0:
+        left_out.append(f"{missing} {plural(missing, 'span')}, none longer than {_length(min(longest, key=_length)):.3g} s")
+    return Timeline(tuple(sorted(longest, key=itemgetter(0, 4))), tuple(left_out))
 
 
 # ---------------------------------------------------------------------------------------------- runs
@@ -132,16 +132,16 @@ def measure_split(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     """Collective: run work() once; return this rank's ledger, and the split of all ranks' time."""
     ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
     parts = zip(comm.share(part), _measure_skew(comm), strict=True)
-    return ledger, combine([part.shift(-ahead) for part, ahead in parts], comm.size)
+    return ledger, combine([part.shift(-skew) for part, skew in parts], comm.size)
 
 
 def split_ledgers(ledgers: Mapping[int, Ledger], ranks: int) -> Split:
-    """The split of a dry run on `ranks` ranks, from some ranks' ledgers; no rank waits for a late one."""
-    kept = SPANS // len(ledgers)
-    return combine([Part.of(rank, ledger.events, 0.0, ledger.seconds, kept) for rank, ledger in ledgers.items()], ranks)
+    """The split of a dry run on `ranks` ranks, from the ledgers of some. In a dry run no rank waits for a late one."""
+    count = SPANS // len(ledgers)
+    return combine([Part.of(rank, ledger.events, 0.0, ledger.seconds, count) for rank, ledger in ledgers.items()], ranks)
 
 
-def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
+def _run(comm: Communicator, work: Work, count: int) -> tuple[Ledger, Part]:
     with record() as ledger:
         comm.xp.finish()
         comm.barrier()
@@ -149,11 +149,11 @@ def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
         work()
         comm.xp.finish()
         end = now()
-    return ledger, Part.of(comm.rank, ledger.events, begin, end, kept)
+    return ledger, Part.of(comm.rank, ledger.events, begin, end, count)
 
 
 def _measure_skew(comm: Communicator) -> list[float]:
-    """Collective: each rank's clock minus rank 0's, in seconds. The ranks of a node share a clock."""
+    """Collective: the differences of the ranks' clocks from rank 0's, in seconds. The ranks of a node share a clock."""
     if comm.nodes == 1:
         return [0.0] * comm.size
     marks = []
@@ -161,5 +161,5 @@ def _measure_skew(comm: Communicator) -> list[float]:
         comm.barrier()
         marks.append(now())
     times = comm.share(marks)
-    firsts = [times[list(comm.homes).index(home)] for home in comm.homes]
-    return [median(mine - first for mine, first in zip(marks, times[0], strict=True)) for marks in firsts]
+    node_marks = [times[list(comm.homes).index(home)] for home in comm.homes]
+    return [median(own - reference for own, reference in zip(marks, times[0], strict=True)) for marks in node_marks]

@@ -90,5 +90,5 @@ def test_ranks_that_no_scheme_can_use():
 
 def test_a_million_ranks():
     net = Transformer(hidden=3072, heads=64, sequence=512, batch=64, layers=24)
-    found = networks.fastest_on(net, 10**6, Machine.load("a100x4"), most=1)
+    found = networks.find_fastest_on(net, 10**6, Machine.load("a100x4"), most=1)
     assert found.run == 1 and found.best[0].choice.ranks == 10**6 and found.possible > 50

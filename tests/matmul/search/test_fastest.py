@@ -77,7 +77,7 @@ def test_without_a_network_only_work_counts():
 
 def test_on_a_slow_network_the_least_volume_wins():
     every = [networks.step(choice, SMALL, SLOW) for choice in networks.choices(16, SMALL)]
-    assert networks.fastest_on(SMALL, 16, SLOW).best[0].cost.bytes_received == min(step.cost.bytes_received for step in every)
+    assert networks.find_fastest_on(SMALL, 16, SLOW).best[0].cost.bytes_received == min(step.cost.bytes_received for step in every)
     (way,) = products.find_fastest_on(Product(64, 64, 64), 8, SLOW).best
     assert way.choice.table.box == (2, 2, 2)
     assert way.cost.bytes_received == 8 * 3 * 32 * 32 // 2 == round(Product(64, 64, 64).lower_bound(8))
@@ -87,7 +87,7 @@ def test_on_nodes_of_four_what_moves_most_stays_on_a_node():
     """Megatron's activations within a node, and between nodes the gradients of a quarter of the weights; Tesseract's panels, and
     nothing between nodes; of a product that is no work, everything on one node."""
     net = Transformer(hidden=32, heads=8, sequence=64, batch=64, layers=1)
-    (step,) = networks.fastest_on(net, 16, NODES, ("Megatron1D",)).best
+    (step,) = networks.find_fastest_on(net, 16, NODES, ("Megatron1D",)).best
     assert [*step.choice.sizes.items()] == [("data", 4), ("row", 4)]
     of = Product(1024, 32, 32)
     slow, fast = (products.find_fastest(of, 8, replace(NODES, flops=flops), name="tesseract").best[0] for flops in (1e9, 1e15))
