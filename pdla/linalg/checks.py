@@ -16,7 +16,7 @@ from pdla.matmul.images import Part, find_not_finite
 from pdla.matrix.core import DistMatrix
 
 FACTORLESS = ("lower triangular", "upper triangular", "diagonal")
-ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # what may be known of A
+ASSUMED = ("gen", "pos", "sym", "her", *FACTORLESS)  # the structures of A that `assume_a` names
 
 
 def check_square(name: str, A: Any) -> None:
@@ -38,32 +38,33 @@ def find_working_dtype(name: str, *dtypes: np.dtype) -> np.dtype:
 
 def check_row_count(name: str, A: DistMatrix, dtype: np.dtype) -> None:
     """ShapeError unless this dtype represents A's row numbers, which are sent as elements."""
-    if A.shape[0] > (most := int(2 / np.finfo(dtype).eps)):
+    if A.shape[0] > (largest := int(2 / np.finfo(dtype).eps)):
         raise ShapeError(
-            f"{name}: A has {A.shape[0]} rows, {dtype} has integers up to {most} only: cast A to double precision by astype first"
+            f"{name}: A has {A.shape[0]} rows, {dtype} has integers up to {largest} only: "
+            "cast A to double precision by astype first"
         )
 
 
-def check_pivots(name: str, X: DistMatrix, given: Any) -> None:
+def check_pivots(name: str, X: DistMatrix, pivots: Any) -> None:
     """ShapeError unless these are the pivots of LU factors in X: one row number for each row."""
     n = X.shape[0]
-    alike = isinstance(given, np.ndarray) and given.dtype.kind in "iu" and given.shape == (n,)
-    if not alike or not 0 <= given.min(initial=0) <= given.max(initial=0) < max(1, n):
-        raise ShapeError(f"{name}: pivots={given!r}: {n} row numbers, as lu_factor returns them")
+    is_vector = isinstance(pivots, np.ndarray) and pivots.dtype.kind in "iu" and pivots.shape == (n,)
+    if not is_vector or not 0 <= pivots.min(initial=0) <= pivots.max(initial=0) < max(1, n):
+        raise ShapeError(f"{name}: pivots={pivots!r}: {n} row numbers, as lu_factor returns them")
 
 
 def check_formula(grid: tuple[int, ...], dimensions: tuple[int, ...] = (2,), block: int = 1, **sizes: int) -> None:
     """ShapeError unless sizes are at least 0, grid and block at least 1, and the grid has one of these dimensions."""
     if len(grid) not in dimensions or min(*grid, block) < 1 or min(sizes.values()) < 0:
-        said = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        sizes_text = ", ".join(f"{name}={value}" for name, value in sizes.items())
         raise ShapeError(
-            f"{said}, grid={grid}, block={block}: sizes are 0 or more; block, and the {' or '.join(map(str, dimensions))} numbers "
-            "of grid, are 1 or more"
+            f"{sizes_text}, grid={grid}, block={block}: sizes are 0 or more; "
+            f"block, and the {' or '.join(map(str, dimensions))} numbers of grid, are 1 or more"
         )
 
 
 def check_assumption(name: str, assume_a: Any) -> None:
-    """PlanError unless assume_a is one of the words for a matrix."""
+    """PlanError unless assume_a is in ASSUMED."""
     if not one_of(assume_a, ASSUMED):
         raise PlanError(f"{name}: assume_a={assume_a!r}: {list_choices(assume_a, ASSUMED)}")
 
@@ -80,7 +81,7 @@ def find_part(assume_a: str, lower: bool) -> Part | None:
 def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X is writeable and shares no memory with the other operands."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
-    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # or vectors
+    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # of matrices; vectors themselves
     if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
         raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which must not be overwritten")
 
@@ -94,15 +95,15 @@ def check_finite(A: DistMatrix, B: Any = None, *, part: Part | None = None) -> N
         _check_block("B", B.reshape(len(B), 1), (IndexSet.interval(0, len(B)), IndexSet.interval(0, 1)), dimensions=1)
 
 
-def _check_block(name: str, x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
-    if found := find_not_finite(x, held, part):
+def _check_block(name: str, x: Any, indices: tuple[IndexSet, IndexSet], part: Part | None = None, dimensions: int = 2) -> None:
+    if found := find_not_finite(x, indices, part):
         raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 
 def check_result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
     """LayoutError, GridError or ShapeError unless a result of this shape and dtype fits `layout` and `out`.
 
-    layout=None: the default one; out=None: a new matrix.
+    None for `layout` is the default layout, for `out` a new matrix.
     """
     if layout is not None:
         if not isinstance(layout, Layout):

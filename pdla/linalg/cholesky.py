@@ -39,7 +39,7 @@ def cholesky(
     layout : Layout, optional
         The factor's layout; by default A's.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Compare L (L^H x) with A x for two vectors of 1 and -1, and look for nonzeros in the other
         triangle. A wrong factor is computed once more, with a warning. If A was overwritten, a
@@ -60,7 +60,7 @@ def cholesky(
     VerificationError
         For a factor that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank, as all of these.
+        For arguments that do not go together. All of these are raised on every rank.
 
     See Also
     --------
@@ -106,7 +106,7 @@ def plan_cholesky(
     Parameters
     ----------
     A : DistMatrix
-        As for `cholesky`, as all arguments are. Its elements do not matter.
+        As for `cholesky`, like all arguments. Its elements do not matter.
     lower : bool, optional
         Whether the lower triangle is read; else the upper one.
     overwrite_a : bool, optional
@@ -204,7 +204,7 @@ def cho_factor(
     check_finite : bool, optional
         Whether to look for NaN and infinity first, in the triangle that is read.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Whether to check the factor, as `cholesky` does.
 

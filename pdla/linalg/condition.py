@@ -27,18 +27,18 @@ from pdla.matmul.images import Images
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.reductions import frobenius, reduce_columns
 
-FAR = 2.0**-32, 2.0**32  # norms beyond which A is scaled, lest its inverse leave the range
-MOST = 5  # steps of an estimate, as in LAPACK: most take two
-POWERS = 4  # steps of the power method
-SUSPECT = 100  # times sqrt(n) eps: nearly all matrices singular to working precision have a smaller quotient of pivots
+FAR = 2.0**-32, 2.0**32  # a norm outside these bounds scales A: else its inverse may overflow or underflow
+MOST = 5  # the most steps of an estimate, as in LAPACK; nearly always two are enough
+POWERS = 4  # how many steps the power method takes
+SUSPECT = 100  # nearly all matrices singular to working precision have a quotient of pivots below SUSPECT sqrt(n) eps
 Way = Callable[[np.ndarray], np.ndarray]  # a vector, whole on every rank, to another one
 
 
-def check_order(name: str, argument: str, given: Any, known: tuple[Any, ...]) -> None:
-    """PlanError unless this is one of these norms."""
-    kinds = (str, int, float, np.integer, np.floating, type(None))
-    if isinstance(given, bool) or not isinstance(given, kinds) or given not in known:
-        raise PlanError(f"{name}: {argument}={given!r}: {list_choices(given, known)} (inf is numpy.inf)")
+def check_order(name: str, argument: str, order: Any, orders: tuple[Any, ...]) -> None:
+    """PlanError unless `order` is one of these norms."""
+    types = (str, int, float, np.integer, np.floating, type(None))
+    if isinstance(order, bool) or not isinstance(order, types) or order not in orders:
+        raise PlanError(f"{name}: {argument}={order!r}: {list_choices(order, orders)} (inf is numpy.inf)")
 
 
 def measure(A: DistMatrix, ord: Any) -> float:
@@ -60,7 +60,7 @@ def check_not_empty(A: DistMatrix) -> None:
 
 
 def _estimate(plan: FactorPlan, A: DistMatrix) -> float:
-    """Collective: the condition number, from A's norm and the inverse's, which A's factors estimate."""
+    """Collective: estimate the condition number: A's norm, times the norm of the inverse, which A's factors estimate."""
     A, p = A.redistribute(A.layout.summed) if A.layout.partial else A, plan.options.p
     size = measure(A, p)
     if size != 0 and not FAR[0] < size < FAR[1]:
@@ -100,12 +100,12 @@ def warn_if_ill_conditioned(factors: Factors, dtype: np.dtype) -> None:
 
 
 def warn_if_below(rcond: float, eps: float) -> None:
-    """Local: warn of a matrix whose reciprocal condition number is below eps, as SciPy does, at the user's line."""
+    """Local: warn, as SciPy does, if the reciprocal condition number is below eps. The warning names the user's line."""
     if rcond < eps:
         from scipy.linalg import LinAlgWarning  # this import takes longer than pdla's
 
-        said = f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate"
-        warn_user(said, LinAlgWarning)
+        message = f"A is ill-conditioned (rcond={rcond:.3g}): the result may not be accurate"
+        warn_user(message, LinAlgWarning)
 
 
 def estimate_reciprocal_condition(factors: Factors) -> float:
@@ -161,9 +161,10 @@ def estimate_norm(multiply: Callable[..., Any], multiply_adjoint: Callable[..., 
         if not _sum_absolute(y) > largest:
             break
         largest = _sum_absolute(y)
-    signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1)) * (2 / (3 * n))  # of 1-norm 1, as all x
-    found = max(largest, _sum_absolute(multiply(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
-    return found if isfinite(found) else inf
+    # As in LAPACK's dlacn2, one more x: of alternating signs and of 1-norm 1.
+    signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1)) * (2 / (3 * n))
+    bound = max(largest, _sum_absolute(multiply(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
+    return bound if isfinite(bound) else inf
 
 
 def estimate_extremes(A: DistMatrix) -> tuple[float, float]:
@@ -178,8 +179,8 @@ def _estimate_extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
         if factors.fault:
             return size, inf
         factors = _move_to_square_blocks(factors, plan.dtype)
-        found = _iterate_powers(_make_solver(factors, plan.dtype), _make_solver(factors.adjoint, plan.dtype), like)
-        return size, found if isfinite(found) else inf
+        inverse_size = _iterate_powers(_make_solver(factors, plan.dtype), _make_solver(factors.adjoint, plan.dtype), like)
+        return size, inverse_size if isfinite(inverse_size) else inf
 
 
 _EXTREMES = Call("polar", (LU,), _estimate_extremes)

@@ -44,7 +44,7 @@ def det(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Whether to check the factors, as `cholesky` and `lu_factor` do.
 
@@ -52,8 +52,8 @@ def det(
     -------
     number
         NumPy's, of A's dtype (float64 for integers), on every rank: 1 for 0 x 0, 0 for a singular
-        matrix. Infinite or 0 if it leaves the dtype's range. NaN if A has NaN or infinity that were
-        not looked for, or if U overflows and A was overwritten.
+        matrix. Infinite or 0 if it leaves the dtype's range. NaN if U overflows and A was
+        overwritten, and for unchecked NaN or infinity in A.
 
     Raises
     ------
@@ -62,8 +62,8 @@ def det(
     VerificationError
         For factors that `verify` found wrong, and could not compute again.
     ShapeError, PlanError, AgreementError
-        For a matrix that is not square, or a memory_limit that cannot be kept, on every rank, as
-        all of these.
+        For a matrix that is not square, or a memory_limit that cannot be kept. All of these
+        are raised on every rank.
 
     See Also
     --------
@@ -112,7 +112,7 @@ def slogdet(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Whether to check the factors, as `cholesky` and `lu_factor` do.
 

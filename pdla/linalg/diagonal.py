@@ -25,29 +25,29 @@ from pdla.matrix.redistribute import sum_partials
 
 def replicate_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the diagonal of a square matrix, on every rank; ones for arrays without data."""
-    comm, mine = A.grid.comm, np.zeros(A.shape[0], dtype)
+    comm, own_elements = A.grid.comm, np.zeros(A.shape[0], dtype)
     with collective_section(comm, "a diagonal"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
         if A.first and A.stored.size:
             places, elements = pick_diagonal(A)
-            mine[places] = np.conj(elements) if A.conjugated else elements
-        found = comm.xp.asarray(mine)
-        for half in comm.halves(found.copy(), found, "add") if mine.size else ():
+            own_elements[places] = np.conj(elements) if A.conjugated else elements
+        total = comm.xp.asarray(own_elements)
+        for half in comm.halves(total.copy(), total, "add") if own_elements.size else ():
             half.wait()
-    return A.xp.host(comm.xp.host_or(found, np.ones(A.shape[0], dtype)))
+    return A.xp.host(comm.xp.host_or(total, np.ones(A.shape[0], dtype)))
 
 
 def replicate_nonzero_diagonal(A: DistMatrix, dtype: np.dtype) -> np.ndarray:
     """Collective: the diagonal on every rank, with a warning if it is ill-conditioned; LinAlgError, on every rank, for a zero."""
-    found = settle(A.grid.comm, replicate_diagonal(A, dtype))
-    if not found.all():
-        at = int(np.argmin(found != 0))
+    diagonal = settle(A.grid.comm, replicate_diagonal(A, dtype))
+    if not diagonal.all():
+        at = int(np.argmin(diagonal != 0))
         raise LinAlgError(f"the diagonal matrix is singular: element ({at}, {at}) is 0")
-    if found.size and np.isfinite(found).all():
+    if diagonal.size and np.isfinite(diagonal).all():
         with np.errstate(over="ignore", under="ignore"):
-            sizes = np.abs(found)
+            sizes = np.abs(diagonal)
             warn_if_below(float(sizes.min() / sizes.max()), float(np.finfo(dtype).eps))
-    return found
+    return diagonal
 
 
 def solve_diagonal(A: DistMatrix, side: RightSide) -> Any:
@@ -56,8 +56,8 @@ def solve_diagonal(A: DistMatrix, side: RightSide) -> Any:
     def solve(side: RightSide) -> DistMatrix:
         numbers, matrix = replicate_nonzero_diagonal(A, side.dtype), isinstance(side.B, DistMatrix)
         X = side.make_working_copy(*((side.B.layout.summed, side.B.grid) if matrix else (Layout(), A.grid)))
-        mine = numbers[X.indices[0].indices()].reshape(-1, 1)
-        X.xp.copy(X.stored, divide(X.stored, mine, X.xp.asarray))
+        divisors = numbers[X.indices[0].indices()].reshape(-1, 1)
+        X.xp.copy(X.stored, divide(X.stored, divisors, X.xp.asarray))
         return side.place(X)
 
     claim = side.make_claim(solve=solve)
@@ -70,11 +70,11 @@ def invert_diagonal(A: DistMatrix, dtype: np.dtype, layout: Layout) -> DistMatri
 
     def compute() -> DistMatrix:
         numbers = replicate_nonzero_diagonal(A, dtype)
-        made = make_zeros(A, A.shape, A.layout.summed, dtype)
-        rows, cols = made.indices
+        inverse = make_zeros(A, A.shape, A.layout.summed, dtype)
+        rows, cols = inverse.indices
         i, j = rows.find_common(cols)
-        made.xp.place(made.stored, i, j, made.xp.asarray(divide(dtype.type(1), numbers[rows.indices()[i]])))
-        return to_layout(made, layout, A.grid)
+        inverse.xp.place(inverse.stored, i, j, inverse.xp.asarray(divide(dtype.type(1), numbers[rows.indices()[i]])))
+        return to_layout(inverse, layout, A.grid)
 
     def zeros(X: DistMatrix) -> tuple[tuple[DistMatrix, Part], ...]:
         return (X, Part(True, "none")), (X, Part(False, "none"))

@@ -43,7 +43,7 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
     FileError
         If the file cannot be written.
     ShapeError, LayoutError, AgreementError
-        If these are no factors; on every rank, as all of these.
+        If these are no factors. All of these are raised on every rank.
 
     See Also
     --------
@@ -70,19 +70,19 @@ def save_factors(path: str | os.PathLike[str], factors: tuple[DistMatrix, np.nda
     ...     print(pdla.run(3, resumed, path)[0])
     [1. 2.]
     """
-    X, which = factors if isinstance(factors, (tuple, list)) and len(factors) == 2 else (factors, None)
+    X, pivots_or_lower = factors if isinstance(factors, (tuple, list)) and len(factors) == 2 else (factors, None)
     comm = communicator([X], "factors")
-    second = digest(which) if isinstance(which, np.ndarray) else which
+    second = digest(pivots_or_lower) if isinstance(pivots_or_lower, np.ndarray) else pivots_or_lower
     with agreed(comm, f"save_factors({path!r}, {describe(X)}, {second})"):
         target = _check_path(path)
-        name = _check_factors(X, which)
+        name = _check_factors(X, pivots_or_lower)
     if X.xp.name == "meta":
         return
     with replace_file(comm, target) as part:
         npz.save(part, target, name, X)
         with share_errors(comm, target):
-            if comm.rank == 0 and isinstance(which, np.ndarray):
-                npz.append(part, "pivots", which)
+            if comm.rank == 0 and isinstance(pivots_or_lower, np.ndarray):
+                npz.append(part, "pivots", pivots_or_lower)
 
 
 def load_factors(
@@ -138,47 +138,47 @@ def load_factors(
         target = _check_path(path)
         check_layout("load_factors", layout, grid)
     with share_errors(comm, target):
-        before = version(target)
+        first_version = version(target)
         name = _find_name(npz.names(target))
     X = load(target, grid, layout, dataset=name)
     with share_errors(comm, target):
-        which = npz.vector(target, "pivots") if name == "LU" else name == "L"
+        pivots_or_lower = npz.vector(target, "pivots") if name == "LU" else name == "L"
         try:
-            _check_factors(X, which)
+            _check_factors(X, pivots_or_lower)
         except ShapeError as error:
             raise FileError(f"{target}: {error}") from None
-        if version(target) != before:
+        if version(target) != first_version:
             raise FileError(f"{target}: written to, or replaced, while it was loaded")
-    return X, which
+    return X, pivots_or_lower
 
 
 def _check_path(path: Any) -> Path:
-    found, form = find_format(path)
-    if form is not npz:
-        raise FileError(f"{found}: factors are saved to .npz")
-    return found
+    target, file_format = find_format(path)
+    if file_format is not npz:
+        raise FileError(f"{target}: factors are saved to .npz")
+    return target
 
 
 def _find_name(names: list[str]) -> str:
-    """Find the name of the one array of factors; ValueError unless there is one, with its pivots."""
-    found = [name for name in names if name in NAMES]
-    if len(found) != 1 or (found == ["LU"] and "pivots" not in names):
+    """Find the name of the array of factors. ValueError for no such array or several, and for LU without pivots."""
+    arrays = [name for name in names if name in NAMES]
+    if len(arrays) != 1 or (arrays == ["LU"] and "pivots" not in names):
         raise ValueError(f"no factors: the file has {', '.join(names) or 'nothing'}, save_factors writes LU and pivots, L, or U")
-    return found[0]
+    return arrays[0]
 
 
-def _check_factors(X: Any, which: Any) -> str:
+def _check_factors(X: Any, pivots_or_lower: Any) -> str:
     """Check factors, and return the name under which they are saved; ShapeError if they are none."""
     checks.matrix(X, "factors[0]")
     check_dtype(X.dtype)
     if X.layout.partial:
         raise LayoutError(f"factors in {X.layout!r}: redistribute partial sums first")
-    if isinstance(which, (bool, np.bool_)):
+    if isinstance(pivots_or_lower, (bool, np.bool_)):
         checks.check_square("factors", X)
-        return "L" if which else "U"
+        return "L" if pivots_or_lower else "U"
     m, k = X.shape[0], min(X.shape)
-    if not (isinstance(which, np.ndarray) and which.dtype.kind in "iu" and which.shape == (k,)):
-        raise ShapeError(f"factors[1] is {kind_of(which)}: the {k} pivots of lu_factor, or cho_factor's True or False")
-    if k and not 0 <= which.min() <= which.max() < m:
-        raise ShapeError(f"pivots from {which.min()} to {which.max()}: rows have the numbers from 0 to {m - 1}")
+    if not (isinstance(pivots_or_lower, np.ndarray) and pivots_or_lower.dtype.kind in "iu" and pivots_or_lower.shape == (k,)):
+        raise ShapeError(f"factors[1] is {kind_of(pivots_or_lower)}: the {k} pivots of lu_factor, or cho_factor's True or False")
+    if k and not 0 <= pivots_or_lower.min() <= pivots_or_lower.max() < m:
+        raise ShapeError(f"pivots from {pivots_or_lower.min()} to {pivots_or_lower.max()}: rows have the numbers from 0 to {m - 1}")
     return "LU"

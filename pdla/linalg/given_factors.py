@@ -25,17 +25,17 @@ class FactorsCall:
     def __init__(self, of_matrix: Call, work: Work) -> None:
         name, check = of_matrix.name, of_matrix.check
 
-        def look(X: DistMatrix, pivots: Any) -> None:
+        def check_elements(X: DistMatrix, pivots: Any) -> None:
             checks.check_pivots(name, X, pivots)
 
         def check_lu(options: Options, dtype: np.dtype, X: DistMatrix, pivots: Any) -> None:
-            look(X, pivots)
+            check_elements(X, pivots)
             check(options, dtype, X)
 
         self.of_matrix = of_matrix
         self.of_lu: Call = Call(
             name, (), lambda plan, X, pivots: work(plan, Factors.of_lu(X, pivots)), reads=lambda options: None, check=check_lu,
-            look=look,
+            check_elements=check_elements,
         )
         self.of_cholesky: Call = Call(
             name, (), lambda plan, C: work(plan, Factors.of_cholesky(C if plan.options.lower else C.H)),
@@ -46,8 +46,8 @@ class FactorsCall:
         """Collective: A is a matrix, or a pair of LU and pivots, or of a Cholesky factor and whether it is lower."""
         if not isinstance(A, (tuple, list)) or len(A) != 2:
             return self.of_matrix(A, **options)
-        X, which = A
+        X, pivots_or_lower = A
         of_factors = {key: value for key, value in options.items() if key not in NOT_OF_FACTORS}
-        if isinstance(which, (bool, np.bool_)):
-            return self.of_cholesky(X, lower=which, **of_factors)
-        return self.of_lu(X, which, **of_factors)
+        if isinstance(pivots_or_lower, (bool, np.bool_)):
+            return self.of_cholesky(X, lower=pivots_or_lower, **of_factors)
+        return self.of_lu(X, pivots_or_lower, **of_factors)

@@ -15,15 +15,15 @@ import numpy as np
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 
-STEPS = 30  # at most: later convergence is unlikely, or as slow as factors in full precision
-KEPT = 2 * STEPS + 3  # matrices like R at most: two a step, and three made of them
-WORTH = 4096  # rows for each column from which on so many steps cost less than full factors
+STEPS = 30  # the most steps: later convergence is unlikely, or takes as long as factors in full precision
+KEPT = 2 * STEPS + 3  # the most matrices like R in memory: two for each step, and three more
+WORTH = 4096  # the least rows for each column for which STEPS steps cost less than factors in full precision
 
 
 def find_correction(
     A: DistMatrix, R: DistMatrix, solve: Callable[[DistMatrix], DistMatrix], limits: np.ndarray
 ) -> tuple[DistMatrix, int]:
-    """Collective: D of A D = R, and the number of steps.
+    """Collective: solve A D = R. Returns D and the number of steps.
 
     solve   solves by the low factors, in R's dtype
     limits  for each column the 2-norm of R - A D at which it has converged
@@ -35,13 +35,13 @@ def find_correction(
         solved.append(solve(spaces[j]))
         W = matmul(A, solved[j], out=R.copy(), verify=False)
         for i, V in [*enumerate(spaces)] * 2:  # twice, as rounding leaves W not quite orthogonal
-            parts = (V.conj() * W).sum(axis=0)
-            H[:, i, j] += parts
-            W -= scale_columns(V, parts)
+            components = (V.conj() * W).sum(axis=0)
+            H[:, i, j] += components
+            W -= scale_columns(V, components)
         H[:, j + 1, j] = _compute_norms(W)
-        first = R.grid.comm.rank == 0  # rank 0 decides: LAPACK may differ from host to host in the last bits
-        y, left = R.grid.comm.share(_solve_least_squares(H[:, : j + 2, : j + 1], sizes) if first else None)[0]
-        if not (left > limits).any() or j + 1 == STEPS:
+        is_root = R.grid.comm.rank == 0  # rank 0 decides: LAPACK may differ from host to host in the last bits
+        y, minima = R.grid.comm.share(_solve_least_squares(H[:, : j + 2, : j + 1], sizes) if is_root else None)[0]
+        if not (minima > limits).any() or j + 1 == STEPS:
             break
         spaces.append(scale_columns(W, _invert_sizes(H[:, j + 1, j].real)))
     D = scale_columns(solved[0], y[:, 0])
@@ -52,8 +52,8 @@ def find_correction(
 
 def scale_columns(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
     """Local: multiply each column by a number."""
-    mine = X.xp.asarray(factors[X.indices[1].indices()])
-    return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)
+    own_factors = X.xp.asarray(factors[X.indices[1].indices()])
+    return DistMatrix(X.stored * own_factors, X.shape, X.grid, X.layout)
 
 
 def _compute_norms(X: DistMatrix) -> np.ndarray:
@@ -68,12 +68,12 @@ def _invert_sizes(sizes: np.ndarray) -> np.ndarray:
 def _solve_least_squares(H: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each column minimize |size e_1 - H y|, and return y and the minimum.
 
-    NaN if the low factors left the range of their precision.
+    Both are NaN if numbers overflowed in the lower precision.
     """
-    y, left = np.full((len(H), H.shape[2]), np.nan, H.dtype), np.full(len(H), np.nan)
+    y, minima = np.full((len(H), H.shape[2]), np.nan, H.dtype), np.full(len(H), np.nan)
     for c in np.flatnonzero(np.isfinite(H).all(axis=(1, 2))):
         h, size = H[c], sizes[c]
         b = np.array([size, *np.zeros(len(h) - 1)])
         y[c] = np.linalg.lstsq(h, b, rcond=None)[0]
-        left[c] = np.linalg.norm(b - h @ y[c])
-    return y, left
+        minima[c] = np.linalg.norm(b - h @ y[c])
+    return y, minima

@@ -85,18 +85,18 @@ def inv(
     VerificationError
         For factors or an inverse that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
-        For arguments that do not go together, on every rank, as all of these.
+        For arguments that do not go together. All of these are raised on every rank.
 
     Notes
     -----
     A warning tells that A is singular to working precision, as by `solve`.
 
-    After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
-    pr x pc grid, and n block more for the general inverse. Redistribution of A and of the inverse
-    adds to that.
+    After the factorization a rank receives about n^2 (1/pr + 1/pc - 2/P) words, in the mean, on a
+    pr x pc grid. The general inverse takes n block more, redistributions of A and of the inverse
+    come on top.
 
-    The residual is small on one side, X A - 1 or A X - 1: n eps abs(X) abs(L) abs(U) or less
-    (Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3). For "pos", half of X is
+    The residual is small on one side, X A - 1 or A X - 1: n eps abs(X) abs(L) abs(U) or less. See
+    Higham, Accuracy and Stability of Numerical Algorithms (2002), 14.3. For "pos", half of X is
     mirrored, and the residual may be n eps abs(X) abs(L) abs(L^H) abs(X) times norm(A).
 
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
@@ -171,7 +171,7 @@ def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> 
         return to_layout(Y, layout, grid)
 
     def claim(images: Images) -> Claim:
-        """A mirrored element errs as much as its original: sizes are |Y| |L| |L^H| |Y|, in place of |x|."""
+        """A mirrored element has the error of its original: sizes are |Y| |L| |L^H| |Y|, in place of |x|."""
 
         def multiply_by_factors(y: Pair) -> Pair:
             return images.multiply(L, images.multiply(L.H, y, Part(False)), Part(True))
@@ -186,7 +186,7 @@ def _invert_by_cholesky(factors: Factors, layout: Layout, grid: ProcessGrid) -> 
 
 
 def _make_claim(A: DistMatrix, steps: Any, rows: Any = ALL, alpha: complex = 1) -> Claim:
-    """Claim that the factors' product times Y is alpha times the identity, its rows in this order."""
+    """Claim that the factors' product times Y is alpha times the identity, with its rows in this order."""
     n = A.shape[0]
     return Claim(n, 6 * n, lambda x: scale(x, alpha), steps, rows=lambda Y: rows)
 
@@ -223,11 +223,11 @@ def _substitute_forward(T: DistMatrix, places: np.ndarray, order: Any, unit: boo
     """
     Y = count_workspace(DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout))
     T.xp.scale(Y.stored, 0)
-    rows, cols = (held.indices() for held in T.indices)
+    rows, cols = (index_set.indices() for index_set in T.indices)
     ones = places[cols][order]
-    there = np.searchsorted(rows, ones)
-    mine = np.flatnonzero(np.append(rows, -1)[there] == ones)
-    T.xp.place(Y.stored, there[mine], mine, 1)
+    positions = np.searchsorted(rows, ones)
+    own = np.flatnonzero(np.append(rows, -1)[positions] == ones)
+    T.xp.place(Y.stored, positions[own], own, 1)
     Substitution(T, Y, True, unit).solve_many(_count_widths(T, ones))
     return Y
 
@@ -280,7 +280,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
         checks.check_square("matrix_power", A)
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
             raise ArgumentError(f"matrix_power: n={n!r}: an integer")
-        n = int(n)  # of np.int8(-128) the absolute value is -128
+        n = int(n)  # the absolute value of np.int8(-128) is -128
     layout = A.layout.summed
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=A.dtype)

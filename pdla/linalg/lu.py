@@ -67,7 +67,7 @@ def lu_factor(
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Compare L (U x) with P A x, as `cholesky` does for its factor. Let d be the error of an
         element of L, times the largest element of its row of U. If d is more than twice the
@@ -88,8 +88,8 @@ def lu_factor(
     VerificationError
         For factors that `verify` found wrong, and could not compute again.
     ShapeError, PlanError, AgreementError
-        If A is no matrix, LAPACK lacks its dtype, or memory_limit cannot be kept; on every rank, as
-        all of these.
+        If A is no matrix, LAPACK lacks its dtype, or memory_limit cannot be kept. All of these
+        are raised on every rank.
 
     See Also
     --------
@@ -136,7 +136,7 @@ def plan_lu(
     Parameters
     ----------
     A : DistMatrix
-        As for `lu_factor`, as all arguments are. Its elements do not matter.
+        As for `lu_factor`, like all arguments. Its elements do not matter.
     overwrite_a : bool, optional
         Whether A may be written to.
     check_finite : bool, optional
@@ -244,7 +244,7 @@ def lu_solve(
     LinAlgError
         If U is singular; for NaN and infinity.
     VerificationError, ShapeError, LayoutError, GridError, AgreementError
-        As by `solve_triangular`, on every rank, as all of these.
+        As by `solve_triangular`. All of these are raised on every rank.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def lu(
         The layout of L and U; by default A's, with boundaries (`Cuts`) clipped to L's columns and
         U's rows.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Whether to check the factors, as `lu_factor` does.
 
@@ -302,7 +302,7 @@ def lu(
     LinAlgError
         For NaN and infinity.
     VerificationError, ShapeError, LayoutError, GridError, PlanError, AgreementError
-        For arguments that do not go together, on every rank, as all of these.
+        For arguments that do not go together. All of these are raised on every rank.
 
     Examples
     --------
@@ -373,9 +373,12 @@ def _split(plan: FactorPlan, A: DistMatrix) -> tuple[np.ndarray, DistMatrix, Dis
     def claim(images: Images) -> Claim:
         return Claim(
             n, 2 * (n + min(A.shape)), partial(images.multiply, A),
-            lambda made: (partial(images.multiply, made[2], part=Part(False)), partial(images.multiply, made[1], part=Part(True))),
-            matrices=lambda made: made[1:], zeros=lambda made: ((made[1], Part(False, "none")), (made[2], Part(True, "none"))),
-            rows=lambda made: np.argsort(made[0]), control=lambda made: made[0].tolist(), lost=explain_loss("A", overwrite),
+            lambda result: (
+                partial(images.multiply, result[2], part=Part(False)), partial(images.multiply, result[1], part=Part(True))
+            ),
+            matrices=lambda result: result[1:],
+            zeros=lambda result: ((result[1], Part(False, "none")), (result[2], Part(True, "none"))),
+            rows=lambda result: np.argsort(result[0]), control=lambda result: result[0].tolist(), lost=explain_loss("A", overwrite),
         )
 
     def compute() -> tuple[np.ndarray, DistMatrix, DistMatrix]:
@@ -389,14 +392,15 @@ def _extract_parts(
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
     """Collective: the permutation, L and U, from X, which has both factors."""
     k = min(X.shape)
-    L = to_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U is made, lest both be stored twice
+    L = to_layout(count_workspace(triangle(X[:, :k], True, True)), lower, A.grid)  # before U: else both would be stored twice
     U = to_layout(count_workspace(triangle(X[:k, :], False)), upper, A.grid)
     return PLU(np.argsort(Permutation.of_pivots(pivots).rows(X.shape[0])), L, U)
 
 
 _LU_FACTOR = Call("lu_factor", (LU,), _factor, square=False, reads=_read_all, check=_check_rows)
 _LU_SOLVE = Call(
-    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve_by_lu, solves=True, reads=_read_all, look=_check_pivots, argument="lu_and_piv",
+    "lu_solve", (TRIANGULAR, TRIANGULAR), _solve_by_lu, solves=True, reads=_read_all, check_elements=_check_pivots,
+    argument="lu_and_piv",
     check=lambda options, dtype, X, pivots, B: _check_pivots(X, pivots, B),
 )
 _LU = Call("lu", (LU,), _split, square=False, reads=_read_all, results=lambda A: (), check=_check_split)

@@ -45,7 +45,7 @@ def norm(A: DistMatrix, ord: Any = None) -> float:
     PlanError
         For another norm.
     ShapeError, LayoutError, AgreementError
-        If the matrix or its layout does not fit; on every rank, as all of these.
+        If the matrix or its layout does not fit. All of these are raised on every rank.
 
     Notes
     -----
@@ -87,7 +87,7 @@ def cond(
     check_finite : bool, optional
         Whether to look for NaN and infinity first; otherwise NaN gives NaN.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        The most bytes of workspace a rank, with the working copy of A.
     verify : bool or "keep", optional
         Whether to check factors and solutions, as by `solve`.
 
@@ -103,8 +103,8 @@ def cond(
     LinAlgError
         For NaN, infinity and a 0 x 0 matrix, and for p = 2 of a matrix that is not Hermitian.
     ShapeError, PlanError, AgreementError
-        For a matrix that is not square, another p, or a memory_limit that cannot be kept, on every
-        rank, as all of these.
+        For a matrix that is not square, another p, or a memory_limit that cannot be kept. All of
+        these are raised on every rank.
 
     Notes
     -----
@@ -150,9 +150,9 @@ def _find_two_norm(A: DistMatrix) -> float:
         return size
     if _is_hermitian(A):
         return float(np.abs(eigvalsh(A)[[0, -1]]).max())
-    scale = float(near_one(size, A.dtype))  # lest squares leave the range
+    scale = float(near_one(size, A.dtype))  # squares could overflow or underflow
     X = A * scale
     wide = A.shape[0] <= A.shape[1]
-    # |A|^2 is the largest eigenvalue of A A^H; rounding spoils only the least ones
+    # |A|^2 is the largest eigenvalue of A A^H; rounding spoils only the least eigenvalues.
     w = eigvalsh(herk(X if wide else X.H), subset_by_index=(min(A.shape) - 1,) * 2)
     return sqrt(max(0.0, float(w[0]))) / scale

@@ -49,9 +49,9 @@ from pdla.matrix.redistribute import local_shape
 from pdla.matrix.reductions import reduce_columns
 
 LOWER = {("float32", "d"): "f", ("float32", "D"): "F"}
-MOST = 30  # steps, as in LAPACK; with a condition number below 1e5 it takes two or three
-FAR = 2.0**-64, 2.0**64  # row sums for which float32 can hold the factors
-LIVE = 5  # matrices like X at a time, besides B: X, the residual, two corrections, and one being computed
+MOST = 30  # the most steps, as in LAPACK; for a condition number below 1e5 two or three are enough
+FAR = 2.0**-64, 2.0**64  # bounds of row sums: float32 can hold the factors
+LIVE = 5  # the most matrices like X at a time, besides B: X, the residual, two corrections, and one being computed
 
 
 def find_lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
@@ -68,21 +68,21 @@ def find_lower_dtype(options: Options, dtype: np.dtype) -> np.dtype | None:
 
 
 def refine_solution(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> Any:
-    """Collective: X of A X = B; None, with a warning, where it does not converge."""
+    """Collective: solve A X = B. Returns X; without convergence None, with a warning."""
     with np.errstate(over="ignore", invalid="ignore"):  # overflow in float32 becomes infinity: no factor, or no residual
-        found = _solve_refined(plan, A, side, low)
-    said = f"A has no factor in {low}"
-    if found is not None:
-        X, steps, more, left = found
-        steps_taken = f"{steps} steps of refinement{f' and {more} of GMRES' if more else ''}"
+        refined = _solve_refined(plan, A, side, low)
+    reason = f"A has no factor in {low}"
+    if refined is not None:
+        X, steps, gmres_steps, quotient = refined
+        steps_taken = f"{steps} steps of refinement{f' and {gmres_steps} of GMRES' if gmres_steps else ''}"
         if A.grid.comm.rank == 0:
-            logging.getLogger("pdla").info("solve: %s, residual %.1e of the allowed one", steps_taken, left)
-        said = f"after {steps_taken} the residual is {left:.1e} times the allowed one"
-        if left <= 1:
+            logging.getLogger("pdla").info("solve: %s, residual %.1e of the allowed one", steps_taken, quotient)
+        reason = f"after {steps_taken} the residual is {quotient:.1e} times the allowed one"
+        if quotient <= 1:
             X = side.place(X)
-            if not (said := _find_fault(A, X, side, plan.reads)):
+            if not (reason := _find_fault(A, X, side, plan.reads)):
                 return side.to_b_form(X)
-    warnings.warn(f"solve: {said}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"solve: {reason}: A is factored again, in {side.dtype}", RuntimeWarning, stacklevel=4)
     return None
 
 
@@ -97,8 +97,8 @@ def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None
     images = Images.of(A.grid.comm, side.dtype)
 
     def bound_by_columns(X: DistMatrix, x: Pair) -> Pair:
-        tops = reduce_columns(X, "maximum").sum()
-        return images.multiply(X, x)[0], np.full((A.shape[0], 1), tops, images.real)
+        maxima = reduce_columns(X, "maximum").sum()
+        return images.multiply(X, x)[0], np.full((A.shape[0], 1), maxima, images.real)
 
     def take_largest(x: Pair) -> Pair:
         y = multiply_by_part(images, A, part, x)
@@ -107,14 +107,14 @@ def _find_fault(A: DistMatrix, X: DistMatrix, side: RightSide, part: Part | None
     claim = replace(side, overwrite=False).make_claim()(images)
     with collective_section(A.grid.comm, "the check of a result"), np.errstate(all="ignore"):
         check = Check(A.grid.comm, images, replace(claim, steps=lambda X: (partial(bound_by_columns, X), take_largest)))
-    wrong = check.find_faults(X) and check.find_faults(X)
-    return "" if isinstance(wrong, NotFinite) else wrong  # such X have no residual that is small enough, and images may be infinite
+    fault = check.find_faults(X) and check.find_faults(X)
+    return "" if isinstance(fault, NotFinite) else fault  # an infinite X has no small residual; infinite images say nothing of X
 
 
 def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dtype) -> tuple[DistMatrix, int, int, float] | None:
-    """Collective: the result of `_iterate`; None if A has no low factors.
+    """Collective: return the result of `_iterate`; None if A has no factors in the lower precision.
 
-    Workspace for GMRES is counted in advance, as a dry run takes none of its steps.
+    Workspace for GMRES is counted in advance, as a dry run takes no steps of GMRES.
     """
     part = plan.reads
     A = A if part is None else count_workspace(copy_mirrored(A, part.lower, part.hermitian))
@@ -122,21 +122,21 @@ def _solve_refined(plan: FactorPlan, A: DistMatrix, side: RightSide, low: np.dty
     power = _find_power(A)
     A = A if power == 1 else count_workspace(A * power)
     layout, grid = (side.B.layout.summed, side.B.grid) if isinstance(side.B, DistMatrix) else (Layout(A.layout.rows), A.grid)
-    kept = LIVE + KEPT * _is_gmres_worthwhile(side)
-    with held(kept * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
+    matrices = LIVE + KEPT * _is_gmres_worthwhile(side)
+    with held(matrices * prod(local_shape(side.shape, layout, grid)) * side.dtype.itemsize):
         factors = _factor_low(plan, A, low)
         if factors is None:
             return None
         B, solve = side.make_working_copy(layout, grid), partial(_solve_low, plan, factors)
         scales = None if power == 1 else _find_scales(B)
-        X, steps, more, left = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
-        if left <= 1:  # otherwise the factors may be wrong
+        X, steps, gmres_steps, quotient = _iterate(A, B if scales is None else scale_columns(B, scales), solve)
+        if quotient <= 1:  # without convergence the factors may be wrong
             warn_if_ill_conditioned(factors, side.dtype)
         if scales is None:
-            return X, steps, more, left
+            return X, steps, gmres_steps, quotient
         exponents = np.log2(power) - np.log2(scales)
-        first = np.floor(exponents / 2)  # in two steps, lest one leave the range
-        return scale_columns(scale_columns(X, 2.0**first), 2.0 ** (exponents - first)), steps, more, left
+        half = np.floor(exponents / 2)  # the scaling takes two steps: the whole power may be out of range
+        return scale_columns(scale_columns(X, 2.0**half), 2.0 ** (exponents - half)), steps, gmres_steps, quotient
 
 
 def _find_power(A: DistMatrix) -> float:
@@ -146,7 +146,7 @@ def _find_power(A: DistMatrix) -> float:
 
 
 def _factor_low(plan: FactorPlan, A: DistMatrix, low: np.dtype) -> Factors | None:
-    """Collective: the factors of A, all of which is read, in a lower precision; None if there are none."""
+    """Collective: factor A, of which all is read, in a lower precision; None if A has no such factors."""
     try:
         factors = factor(replace(plan, reads=None, options=replace(plan.options, lower=True)), A, low)
     except LinAlgError:
@@ -170,40 +170,40 @@ def _find_largest_row_sum(A: DistMatrix) -> float:
 
 
 def _iterate(A: DistMatrix, B: DistMatrix, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, int, float]:
-    """Collective: X, the steps of refinement after the first solution, those of GMRES, and the residual over the allowed one.
+    """Collective: iterate to X. Returns X, the steps of refinement after the first solution, the steps of GMRES, and a quotient.
 
-    The quotient is 1 or less after convergence.
+    The quotient is the residual over the allowed residual: 1 or less after convergence.
     """
-    looks = 1 + is_checking()  # the numbers that end refinement are computed twice: a message may err
-    allowed = min(_find_largest_row_sum(A) for _ in range(looks)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
+    times = 1 + is_checking()  # if results are checked, numbers that end refinement are computed twice: messages may be wrong
+    allowed = min(_find_largest_row_sum(A) for _ in range(times)) * np.finfo(B.dtype).eps * sqrt(A.shape[0])
 
     def compute_residual() -> DistMatrix:
         return matmul(A, X, alpha=-1, beta=1, out=B.copy(), verify="keep" if is_checking() else False)
 
     def measure_residual(R: DistMatrix) -> float:
-        mine = [_find_worst(reduce_columns(R, "maximum"), allowed * reduce_columns(X, "maximum")) for _ in range(looks)]
-        return float(np.max(R.grid.comm.share(mine)))
+        quotients = [_find_worst(reduce_columns(R, "maximum"), allowed * reduce_columns(X, "maximum")) for _ in range(times)]
+        return float(np.max(R.grid.comm.share(quotients)))
 
-    X, R, before, steps = B * 0, B, inf, 0
+    X, R, previous, steps = B * 0, B, inf, 0
     while True:
         scales = _find_scales(R)
         D = scale_columns(solve(scale_columns(R, scales)), 1 / scales)
         X += D
-        nearer = compute_residual()
-        now = measure_residual(nearer)
-        if now <= 1 or not now < before / 2 or steps == MOST:
+        next_R = compute_residual()
+        quotient = measure_residual(next_R)
+        if quotient <= 1 or not quotient < previous / 2 or steps == MOST:
             break
-        R, before, steps = nearer, now, steps + 1
-    if not 1 < now < inf or not _is_gmres_worthwhile(B):
-        return X, steps, 0, now
-    if now < before:
-        R = nearer
+        R, previous, steps = next_R, quotient, steps + 1
+    if not 1 < quotient < inf or not _is_gmres_worthwhile(B):
+        return X, steps, 0, quotient
+    if quotient < previous:
+        R = next_R
     else:
         X -= D
     scales = _find_scales(R)
-    D, more = find_correction(A, scale_columns(R, scales), solve, scales * allowed * reduce_columns(X, "maximum"))
+    D, gmres_steps = find_correction(A, scale_columns(R, scales), solve, scales * allowed * reduce_columns(X, "maximum"))
     X += scale_columns(D, 1 / scales)
-    return X, steps, more, measure_residual(compute_residual())
+    return X, steps, gmres_steps, measure_residual(compute_residual())
 
 
 def _find_scales(R: DistMatrix) -> np.ndarray:
@@ -211,6 +211,6 @@ def _find_scales(R: DistMatrix) -> np.ndarray:
     return near_one(reduce_columns(R, "maximum"), R.dtype)
 
 
-def _find_worst(tops: np.ndarray, allowed: np.ndarray) -> float:
+def _find_worst(maxima: np.ndarray, allowed: np.ndarray) -> float:
     """Find the largest quotient, with 0 / 0 as 0; NaN if one is NaN."""
-    return float(np.divide(tops, allowed, out=np.where(tops == 0, 0, inf) * 1.0, where=allowed != 0).max(initial=0))
+    return float(np.divide(maxima, allowed, out=np.where(maxima == 0, 0, inf) * 1.0, where=allowed != 0).max(initial=0))

@@ -38,8 +38,8 @@ def solve_by(factors: Factors, side: RightSide, place: Place | None = None) -> A
 
     place: the blocks for triangles that are not in square blocks; None: the cheapest
     """
-    again = partial(_solve, replace(factors, scale=1), place)
-    claim = side.make_claim(*factors.triangles, solve=again, alpha=factors.scale, rows=factors.rows)
+    solve_unscaled = partial(_solve, replace(factors, scale=1), place)
+    claim = side.make_claim(*factors.triangles, solve=solve_unscaled, alpha=factors.scale, rows=factors.rows)
     return side.to_b_form(run_and_check(factors.X.grid.comm, side.dtype, lambda: _solve(factors, place, side), claim))
 
 
@@ -75,8 +75,8 @@ def _order_matrix(T: DistMatrix, factors: Factors, side: RightSide, few: bool) -
     """
     X = side.make_working_copy(lay_out(T, few), T.grid)
     if X.grid.active and factors.pivots is not None:
-        down, count = find_dimensions(T)[0], X.stored.shape[1]
-        exchange, width = RowExchange.to_order(down, np.arange(down.n), factors.rows), max(down.block, -(-count // STRIPS))
+        rows, count = find_dimensions(T)[0], X.stored.shape[1]
+        exchange, width = RowExchange.to_order(rows, np.arange(rows.n), factors.rows), max(rows.block, -(-count // STRIPS))
         for first in range(0, count, width):
             exchange.run(X.xp, X.stored[:, first : first + width])
     _scale(X, factors.scale)

@@ -56,8 +56,8 @@ def solve(
         "float32": factor a float64 A in float32, a complex128 one in complex64, and refine X to the
         residual of a full solution. Factors take half the time and half the words; see the notes.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copies of A and B that are worked on included. With
-        `refine`, the full solution and GMRES's vectors count, too. Ignored for a diagonal A.
+        The most bytes of workspace a rank, with the working copies of A and B. With `refine`, the
+        full solution and GMRES's vectors count, too. Ignored for a diagonal A.
     verify : bool or "keep", optional
         Check the factors, as `cholesky` and `lu_factor` do. Compare A (X x), computed from the
         factors, with B x for two vectors of 1 and -1. A wrong result is computed once more, with a
@@ -78,7 +78,7 @@ def solve(
     VerificationError
         For factors or an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, PlanError, AgreementError
-        For arguments that do not go together, on every rank, as all of these.
+        For arguments that do not go together. All of these are raised on every rank.
 
     Notes
     -----
@@ -146,7 +146,7 @@ def plan_solve(
     Parameters
     ----------
     A, B : DistMatrix
-        As for `solve`, as all arguments are; B may be a vector. Their elements do not matter.
+        As for `solve`, like all arguments; B may be a vector. Their elements do not matter.
     assume_a : str, optional
         A's structure; not "diagonal".
     lower : bool, optional

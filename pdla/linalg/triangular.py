@@ -68,13 +68,14 @@ def solve_triangular(
     VerificationError
         For an X that `verify` found wrong, and could not compute again.
     ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank, as all of these.
+        For arguments that do not go together. All of these are raised on every rank.
 
     Notes
     -----
-    An A in square blocks (`Cyclic` along one axis for rows, one for columns, or only one of these)
-    is used in place; others are redistributed. On a pr x pc grid a rank receives about n^2 / 2 pr
-    (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, and n m (1 + 1/pc) for up to 32.
+    An A in square blocks is used in place, another is redistributed. Square blocks are `Cyclic`
+    along one axis for rows, one for columns, or only one of these. On a pr x pc grid a rank
+    receives about n m (1 + 1/pc) words for up to 32 columns. For more columns it receives n^2 / 2
+    pr (1 - 1/pc) + n m / pc (1 - 1/pr).
 
     Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3. The solution is
     backward stable: X solves a system whose A differs by n eps abs(A) or less in each element. See
@@ -104,7 +105,7 @@ def plan_solve_triangular(
     Parameters
     ----------
     A, B : DistMatrix
-        As for `solve_triangular`, as all arguments are; B may be a vector. Their elements do not
+        As for `solve_triangular`, like all arguments; B may be a vector. Their elements do not
         matter.
     lower : bool
         Whether A is the lower triangle; else the upper one.

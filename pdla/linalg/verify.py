@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -53,7 +54,7 @@ def is_checking() -> bool:
 
 
 def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.ndarray:
-    """Collective, if results are checked: the numbers on which these ranks act together; the root's, if they differ."""
+    """Collective, if results are checked: agree on numbers by which ranks act. If they differ, the root's are taken."""
     if comm is None or comm.xp.name == "meta" or not is_checking() or comm.same(f"{numbers.tolist()}"):
         return numbers
     return comm.share(numbers)[root]
@@ -61,22 +62,22 @@ def settle(comm: Communicator | None, numbers: np.ndarray, root: int = 0) -> np.
 
 @dataclass(frozen=True)
 class Claim:
-    """A right result satisfies: for random x of n elements, given(x) equals steps(result) applied in turn.
+    """A claim of a result: for random x of n elements, expected(x) is the image of x by steps(result), if the result is right.
 
-    terms     the number of roundings in each row
-    given     the image by the operands, whose row rows(result)[i] is compared with row i of the result's
-    steps     of the result: the images by its factors, the first applied first
-    matrices  of the result: matrices whose wrong blocks an error names
-    zeros     of the result: parts of matrices that must be 0
-    control   of the result: values that must be the same on all ranks
-    operands  matrices that must be finite, in these parts, besides those of `given`
-    lost      why the result cannot be computed again; "": it can
-    again     computes the lost result for images of vectors; None: a right result is about as large as these
+    terms      the number of roundings in each row
+    expected   the image of x by the operands. Its row rows(result)[i] is compared with row i of the result's image.
+    steps      of the result: functions of its factors; each maps the image by the function before it
+    matrices   of the result: matrices whose wrong blocks an error names
+    zeros      of the result: parts of matrices that must be 0
+    control    of the result: values that must be the same on all ranks
+    operands   matrices that must be finite, in these parts, besides the operands of `expected`
+    lost       why the result cannot be computed again; "" if it can
+    solve      solves for images of vectors, to judge the size of a lost result; None: its size is about the images' size
     """
 
     n: int
     terms: int
-    given: Callable[[Pair], Pair]
+    expected: Callable[[Pair], Pair]
     steps: Callable[[Any], tuple[Callable[[Pair], Pair], ...]]
     matrices: Callable[[Any], tuple[DistMatrix, ...]] = lambda made: (made,)
     zeros: Callable[[Any], tuple[tuple[DistMatrix, Part], ...]] = lambda made: ()
@@ -84,52 +85,53 @@ class Claim:
     control: Callable[[Any], Any] = lambda made: None
     operands: tuple[tuple[DistMatrix, Part], ...] = ()
     lost: str = ""
-    again: Callable[[np.ndarray], Any] | None = None
+    solve: Callable[[np.ndarray], Any] | None = None
 
 
 def run_and_check(comm: Communicator, dtype: np.dtype, compute: Callable[[], Any], claim: Callable[[Images], Claim]) -> Any:
-    """Collective: compute a result and, if results are checked, check it, and compute a wrong one again.
+    """Collective: compute a result. If results are checked, check it, and compute a wrong result again.
 
-    Dry runs check nothing; nor are dtypes checked that LAPACK lacks. A LinAlgError is believed if
-    it is raised twice.
+    Dry runs check nothing, and dtypes that LAPACK lacks are not checked. A LinAlgError is raised if
+    two computations raise it.
     """
     if comm.xp.name == "meta" or not is_checking() or dtype.char not in "fdFD":
         return compute()
     images = Images.of(comm, dtype)
     with collective_section(comm, "the check of a result"), np.errstate(all="ignore"):
         check = Check(comm, images, claim(images))
-    made, wrong = _compute_together(comm, compute, check.claim)
-    if wrong is not None:
+    result, error = _compute_together(comm, compute, check.claim)
+    recompute = partial(_recompute, comm, compute, check.claim)
+    if error is not None:
         if check.claim.lost:
-            raise wrong
-        made = _recompute(comm, compute, check.claim)
-    made = recompute_if_wrong(comm, made, check.find_faults, lambda made: _recompute(comm, compute, check.claim), check.claim.lost)
-    if wrong is not None:
-        warn(comm, f"{wrong}")
-    return made
+            raise error
+        result = recompute()
+    result = recompute_if_wrong(comm, result, check.find_faults, lambda wrong: recompute(), check.claim.lost)
+    if error is not None:
+        warn(comm, f"{error}")
+    return result
 
 
 def _compute_together(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> tuple[Any, PdlaError | None]:
-    """Collective: the result, and the error of all ranks: VerificationError if theirs differ."""
-    made, error = None, None
+    """Collective: compute the result. Returns it and the error of all ranks, VerificationError if ranks differ."""
+    result, error = None, None
     try:
         with np.errstate(invalid="ignore"):  # a wrong row number may be NaN
-            made = compute()
+            result = compute()
     except LinAlgError as raised:
         error = raised
-    text = f"{claim.control(made)}" if error is None else f"{error}"
+    text = f"{claim.control(result)}" if error is None else f"{error}"
     if comm.same(text):
-        return made, error
-    found = group_ranks(comm.share(text)).values()
-    return None, VerificationError(f"{' and '.join(map(name_ranks, found))} have found different pivots or errors")
+        return result, error
+    groups = group_ranks(comm.share(text)).values()
+    return None, VerificationError(f"{' and '.join(map(name_ranks, groups))} have found different pivots or errors")
 
 
 def _recompute(comm: Communicator, compute: Callable[[], Any], claim: Claim) -> Any:
-    """Collective: the result, or the error of all ranks."""
-    made, error = _compute_together(comm, compute, claim)
+    """Collective: compute the result again, and raise the error of all ranks."""
+    result, error = _compute_together(comm, compute, claim)
     if error is not None:
         raise error
-    return made
+    return result
 
 
 def explain_loss(matrix: str, overwrite: bool) -> str:
@@ -138,7 +140,7 @@ def explain_loss(matrix: str, overwrite: bool) -> str:
 
 
 def _has_copies(X: DistMatrix) -> bool:
-    """Whether several ranks have copies of the same part of X. Each multiplies its own copy by its part of the next matrix only."""
+    """Whether several ranks have copies of the same part of X. Each multiplies its copy by its part of the next matrix alone."""
     return prod(X.grid.sizes[axis] for axis in axes_of(effective((*X.layout.rows, *X.layout.cols), X.grid.sizes))) < X.grid.size
 
 
@@ -155,117 +157,119 @@ class Check:
         self.x: Pair = images.vectors(claim.n)
         self.expected: Pair = self._compute_expected(self.x)
 
-    def find_faults(self, made: Any) -> str:
-        """Collective: describe what is wrong, in the same words on every rank; "": nothing.
+    def find_faults(self, result: Any) -> str:
+        """Collective: describe what is wrong, with the same text on every rank; "" if nothing is.
 
-        Afterwards recompute the expected image, if possible: a message may have spoilt it.
+        If there is a fault, compute `expected` again, if possible: a wrong message may have spoilt it.
         """
         with collective_section(self.comm, "the check of a result"), np.errstate(all="ignore"):
-            rows, known = self._find_wrong_rows(made, self.x, self.expected)
-            text = f"{rows}" if len(rows) or not known else ""
+            rows, in_range = self._find_wrong_rows(result, self.x, self.expected)
+            text = f"{rows}" if len(rows) or not in_range else ""
             if self.comm.same(text) and not text:
                 return ""
-            said = self._describe_faults(made, rows, known)
-            if said and not self.claim.lost:
+            description = self._describe_faults(result, rows, in_range)
+            if description and not self.claim.lost:
                 self.expected = self._compute_expected(self.x)
-            return said
+            return description
 
     def _compute_expected(self, x: Pair) -> Pair:
-        return self._to_host(self.claim.given(x))
+        return self._to_host(self.claim.expected(x))
 
     def _to_host(self, pair: Pair) -> Pair:
         return self.comm.xp.host(pair[0]), self.comm.xp.host(pair[1])
 
-    def _find_wrong_rows(self, made: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
-        """Collective: the rows whose images differ by more than rounding, and whether no size is near overflow."""
-        kind, least = np.finfo(self.images.real), float(self.claim.n + 1)
-        underflow = float(kind.tiny) / self.images.eps  # a size may lose so much, which the next step multiplies
-        steps, others = self.claim.steps(made), [self._find_nonzeros(made, x)]
-        copies = any(map(_has_copies, self.claim.matrices(made)))
+    def _find_wrong_rows(self, result: Any, x: Pair, expected: Pair) -> tuple[np.ndarray, bool]:
+        """Collective: find the rows whose images differ by more than rounding; and whether no size is near overflow."""
+        info, growth = np.finfo(self.images.real), float(self.claim.n + 1)
+        underflow = float(info.tiny) / self.images.eps  # a size may lose so much, and the next step multiplies the loss
+        steps, more_rows = self.claim.steps(result), [self._find_nonzeros(result, x)]
+        copies = any(map(_has_copies, self.claim.matrices(result)))
         for number, step in enumerate(steps, 1):
             x = step(x)
             x = x[0], np.maximum(x[1], underflow)
-            found, size = self._to_host(x)
-            least += float(size[np.isfinite(size)].sum(dtype=float))  # the factor by which underflow may grow
+            image, size = self._to_host(x)
+            growth += float(size[np.isfinite(size)].sum(dtype=float))  # the factor by which underflow may grow
             if copies and number < len(steps):
-                others.append(self._compare_copies(found, size))
-        rows = self.claim.rows(made)
-        apart, sizes = np.abs(found - expected[0][rows]), size + expected[1][rows]
-        each = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
-        known = sizes < float(kind.max) / 4
-        wrong = known & ~(apart <= sizes * each + least * float(kind.tiny))
-        return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *others])), bool(known.all())
+                more_rows.append(self._compare_copies(image, size))
+        rows = self.claim.rows(result)
+        difference, sizes = np.abs(image - expected[0][rows]), size + expected[1][rows]
+        rounding = (self.claim.terms + 2 * self.comm.size + 16) * self.images.eps / 2
+        in_range = sizes < float(info.max) / 4
+        wrong = in_range & ~(difference <= sizes * rounding + growth * float(info.tiny))
+        return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *more_rows])), bool(in_range.all())
 
-    def _compare_copies(self, found: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Collective: the rows in which this rank's image differs from the first rank's, computed from another copy."""
-        xp, first = self.comm.xp, found.copy()
-        first = xp.host(self.comm.bcast(xp.asarray(first), 0).wait())
-        near = (np.abs(found - first) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(found)
-        return np.flatnonzero(~(near & (np.isfinite(found) == np.isfinite(first))).all(axis=1))
+    def _compare_copies(self, image: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Collective: find the rows in which this rank's image differs from the image of the first rank, by another copy."""
+        xp, reference = self.comm.xp, image.copy()
+        reference = xp.host(self.comm.bcast(xp.asarray(reference), 0).wait())
+        agrees = (np.abs(image - reference) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(image)
+        return np.flatnonzero(~(agrees & (np.isfinite(image) == np.isfinite(reference))).all(axis=1))
 
-    def _find_nonzeros(self, made: Any, x: Pair) -> np.ndarray:
-        """Local: this rank's rows that have nonzeros in place of zeros, in columns where x is not 0."""
-        found = [np.zeros(0, np.int64)]
-        for X, part in self.claim.zeros(made):
+    def _find_nonzeros(self, result: Any, x: Pair) -> np.ndarray:
+        """Local: find this rank's rows with nonzeros in place of zeros, in columns where x is not 0."""
+        rows = [np.zeros(0, np.int64)]
+        for X, part in self.claim.zeros(result):
             size = self.comm.xp.host(self.images.addends(X, x, part)[1])
-            found.append(X.indices[0].indices()[np.flatnonzero(size != 0)])
-        return np.concatenate(found)
+            rows.append(X.indices[0].indices()[np.flatnonzero(size != 0)])
+        return np.concatenate(rows)
 
-    def _describe_faults(self, made: Any, rows: np.ndarray, known: bool) -> str:
+    def _describe_faults(self, result: Any, rows: np.ndarray, in_range: bool) -> str:
         """Collective: describe what is wrong; nothing, if an operand is infinite or NaN."""
-        comm, matrices = self.comm, self.claim.matrices(made)
-        odd = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
-        given = bool(np.isfinite(self.expected[1]).all()) and not odd
-        operands, results = zip(*comm.share((given, known or all(X.xp.is_finite(X.stored) for X in matrices))), strict=True)
-        found = np.unique(np.concatenate(comm.share(rows)))
+        comm, matrices = self.comm, self.claim.matrices(result)
+        infinite_operand = any(find_not_finite(T.stored, T.indices, part) for T, part in self.claim.operands)
+        finite_operands = bool(np.isfinite(self.expected[1]).all()) and not infinite_operand
+        finite_result = in_range or all(X.xp.is_finite(X.stored) for X in matrices)
+        operands, results = zip(*comm.share((finite_operands, finite_result)), strict=True)
+        wrong_rows = np.unique(np.concatenate(comm.share(rows)))
         if not all(operands):
             return ""
-        if not all(results) or not len(found):
+        if not all(results) or not len(wrong_rows):
             if self.claim.lost and self._is_near_overflow():
                 return ""
             if all(results):
                 return NotFinite("elements are too large to be checked")
             return NotFinite(f"{_name_holders(results, False)} elements that are not finite")
-        place = None if self.claim.lost else self._find_place(made)
-        who = f"{_name_holders(comm.share(any(self._has_rows_of(X, found, place) for X in matrices)), True)} wrong elements"
-        return f"{who} in rows {found[0]} to {found[-1]}" if place is None else f"{who}, one in row {place[0]}, column {place[1]}"
+        place = None if self.claim.lost else self._find_place(result)
+        holders = comm.share(any(self._has_rows_of(X, wrong_rows, place) for X in matrices))
+        where = f" in rows {wrong_rows[0]} to {wrong_rows[-1]}" if place is None else f", one in row {place[0]}, column {place[1]}"
+        return f"{_name_holders(holders, True)} wrong elements{where}"
 
-    def _has_rows_of(self, X: DistMatrix, found: np.ndarray, place: tuple[int, int] | None) -> bool:
+    def _has_rows_of(self, X: DistMatrix, rows: np.ndarray, place: tuple[int, int] | None) -> bool:
         """Local: whether this rank has the element at this place; without a place, some of these rows."""
-        i, j = (each.indices() for each in X.indices)
-        return bool(np.isin(found, i).any() and len(j)) if place is None else place[0] in i and place[1] in j
+        i, j = (index_set.indices() for index_set in X.indices)
+        return bool(np.isin(rows, i).any() and len(j)) if place is None else place[0] in i and place[1] in j
 
     def _is_near_overflow(self) -> bool:
         """Collective: whether a right result may be infinite, judged by the expected image."""
         sizes = self.expected[1]
-        if self.claim.again is not None:
-            made = self.claim.again(np.hstack(self.expected))
+        if self.claim.solve is not None:
+            result = self.claim.solve(np.hstack(self.expected))
             x = np.ones((sizes.shape[1] + self.expected[0].shape[1], 1), self.images.wide)
             pair: Pair = x, x.real
-            for step in self.claim.steps(made):
+            for step in self.claim.steps(result):
                 pair = step(pair)
                 sizes = np.append(sizes, self.comm.xp.host(pair[1]))
         near = not (sizes < np.finfo(self.images.real).max * self.images.eps).all()
         return any(self.comm.share(near))
 
-    def _find_place(self, made: Any) -> tuple[int, int] | None:
+    def _find_place(self, result: Any) -> tuple[int, int] | None:
         """Collective: find row and column of a wrong element, by bisection over columns; None if several errors cancel."""
         lo, hi = 0, self.claim.n
         while hi > lo + 1:
             half = (lo + hi) // 2
-            lo, hi = (lo, half) if len(self._find_rows(made, lo, half)) else (half, hi)
-        rows = self._find_rows(made, lo, hi)
+            lo, hi = (lo, half) if len(self._find_rows(result, lo, half)) else (half, hi)
+        rows = self._find_rows(result, lo, hi)
         return (int(rows[0]), lo) if len(rows) else None
 
-    def _find_rows(self, made: Any, lo: int, hi: int) -> np.ndarray:
-        """Collective: the rows that any rank finds wrong for vectors that are 0 outside lo to hi."""
-        kept = np.zeros((self.claim.n, 1), bool)
-        kept[lo:hi] = True
-        x = mask(kept, self.x)
-        return np.unique(np.concatenate(self.comm.share(self._find_wrong_rows(made, x, self._compute_expected(x))[0])))
+    def _find_rows(self, result: Any, lo: int, hi: int) -> np.ndarray:
+        """Collective: find the rows that are wrong on any rank for vectors that are 0 outside lo to hi."""
+        selected = np.zeros((self.claim.n, 1), bool)
+        selected[lo:hi] = True
+        x = mask(selected, self.x)
+        return np.unique(np.concatenate(self.comm.share(self._find_wrong_rows(result, x, self._compute_expected(x))[0])))
 
 
-def _name_holders(said: Sequence[bool], value: bool) -> str:
-    """Name the ranks that said `value`, with a verb: "rank 1 has", "ranks 0, 2 have"."""
-    ranks = [rank for rank, one in enumerate(said) if one == value]
+def _name_holders(answers: Sequence[bool], value: bool) -> str:
+    """Name the ranks that answered `value`, with a verb: "rank 1 has", "ranks 0, 2 have"."""
+    ranks = [rank for rank, answer in enumerate(answers) if answer == value]
     return f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"

@@ -230,7 +230,7 @@ def _compute_ratio(system: System, A: pdla.DistMatrix, B: pdla.DistMatrix | None
 
 def _compute_residual(claim: Claim, x: Any, done: Any) -> float:
     """Collective: the 1-norm of A x minus the factors' product with x."""
-    given, found = claim.given(x)[0], x
+    given, found = claim.expected(x)[0], x
     for step in claim.steps(done):
         found = step(found)
     return float(abs(found[0] - given[claim.rows(done)]).sum(0).max())

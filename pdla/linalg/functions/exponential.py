@@ -15,7 +15,7 @@ from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 
-# Each degree's Pade approximant: the 1-norm up to which it is exact to rounding, and its coefficients.
+# The Pade approximant of each degree: the largest 1-norm for which it is exact to rounding, and its coefficients.
 # Higham, SIAM J. Matrix Anal. Appl. 26 (2005), table 2.3 and (2.3).
 DEGREES: dict[int, tuple[float, tuple[float, ...]]] = {
     3: (1.495585217958292e-2, (120, 60, 12, 1)),

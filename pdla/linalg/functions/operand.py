@@ -27,5 +27,5 @@ def prepare_square(name: str, A: DistMatrix, check: Any = None, part: Part | Non
 
 
 def prepare(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: A in this dtype, without partial sums; A itself if it is so already."""
+    """Collective: A in this dtype, without partial sums; A itself if it has both."""
     return to_layout(cast(A, dtype), A.layout.summed, A.grid)

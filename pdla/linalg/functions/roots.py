@@ -14,8 +14,8 @@ from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 
-MOST = 100  # steps
-NEAR = 1e-2  # relative change below which Newton's steps are not scaled any more, and converge quadratically
+MOST = 100  # the most steps
+NEAR = 1e-2  # the relative change below which Newton's steps are no longer scaled, and converge quadratically
 
 
 def signm(A: DistMatrix) -> DistMatrix:
@@ -63,7 +63,7 @@ def signm(A: DistMatrix) -> DistMatrix:
         # X = (scale X + (scale X)^-1) / 2
         last, X = X, X * (scale / 2) + Y * (0.5 / scale)
         change = norm(X - last) / max(norm(X), float(np.finfo(X.dtype).tiny))
-        if near and change <= sqrt(eps):  # of which the square is left
+        if near and change <= sqrt(eps):  # the error is about the square of the change
             return X
         near = near or change <= NEAR
     raise LinAlgError(f"signm: no convergence in {MOST} steps: A has eigenvalues on, or near, the imaginary axis")
@@ -114,10 +114,10 @@ def inverse_root(A: DistMatrix, p: int) -> DistMatrix:
     n, layout, eps = A.shape[0], A.layout, float(np.finfo(A.dtype).eps)
     if not n:
         return A
-    # M = A / c, X = I / c^(1/p), eigenvalues of M in (0, 1]: c = |A|; X^p A = M, in the end 1
+    # M = A / c and X = I / c^(1/p), with c = |A|: eigenvalues of M are in (0, 1]. X^p A = M, which converges to 1.
     c = float(norm(A))
     unit = eye(n, A.grid, layout, dtype=A.dtype)
-    with np.errstate(all="ignore"):  # of a matrix that is not positive definite, M grows until it overflows
+    with np.errstate(all="ignore"):  # if A is not positive definite, M grows until it overflows
         X, M = unit * (c or 1.0) ** (-1 / p), A * (1 / (c or 1.0))
         for _ in range(MOST):
             step = (unit * (p + 1) - M) * (1 / p)

@@ -113,8 +113,8 @@ def sqrtm(A: DistMatrix) -> DistMatrix:
     Raises
     ------
     LinAlgError
-        For NaN and infinity, and for a negative eigenvalue. Down to -n eps times the largest one,
-        eigenvalues count as 0.
+        For NaN and infinity, and for a negative eigenvalue. Negative eigenvalues of at least -n eps
+        times the largest eigenvalue count as 0.
     ShapeError, AgreementError
         If A is no square matrix, on every rank.
 

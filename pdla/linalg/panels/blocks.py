@@ -30,7 +30,7 @@ from pdla.layout import Layout, effective
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast, convert, local_shape, move, sum_partials
 
-NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
+NARROW = 4  # longer grids, for their width, send so many words that leaving ranks idle on a squarer grid is faster
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,11 @@ def find_dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
     Each call gets their communicators from the grid, as a grid closes those that were not used for long.
     """
 
-    def good(found: tuple[Dimension, Dimension]) -> bool:
+    def is_current(found: tuple[Dimension, Dimension]) -> bool:
         return all(each.axis is None or X.grid[each.axis] is each.comm for each in found)
 
-    return find_or_make(X.grid, (find_dimensions, X.shape, X.layout), lambda: (_make_dimension(X, 0), _make_dimension(X, 1)), good)
+    key = find_dimensions, X.shape, X.layout
+    return find_or_make(X.grid, key, lambda: (_make_dimension(X, 0), _make_dimension(X, 1)), is_current)
 
 
 def _make_dimension(X: DistMatrix, number: int) -> Dimension:
@@ -191,8 +192,8 @@ def cut_in_blocks(shape: tuple[int, ...], block: int) -> Layout:
     """
     if len(shape) == 2:
         return Layout(Cyclic("row", block), Cyclic("col", block))
-    wide = block * shape[2]
-    return Layout(Cyclic("row", wide), (Cyclic("col", wide), Cyclic("depth", block)))
+    block_rows = block * shape[2]
+    return Layout(Cyclic("row", block_rows), (Cyclic("col", block_rows), Cyclic("depth", block)))
 
 
 def make_working_copy(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:

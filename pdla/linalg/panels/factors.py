@@ -25,7 +25,7 @@ class Factors:
     views   one view of X for each triangle
     pivots  LAPACK's; None: P is the identity
     scale   a power of 2, mostly 1; or the caller's factor of B
-    ratio   the least over the largest pivot: 1 without data, NaN if one is infinite; None: not computed yet
+    ratio   the least over the largest pivot: 1 without data, NaN if a pivot is infinite; None: not computed yet
     fault   the first faulty pivot (see lapack.find_fault), which `error` describes
     """
 
@@ -76,5 +76,5 @@ class Factors:
 
 
 def find_pivot_ratio(least: float, largest: float) -> float:
-    """The least over the largest pivot; 1 without pivots, NaN if one is infinite or NaN."""
+    """Divide the least by the largest pivot; 1 without pivots, NaN if a pivot is infinite or NaN."""
     return least / largest if 0 < largest < inf else 1.0 if largest == 0 and least == inf else nan

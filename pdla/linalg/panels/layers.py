@@ -32,7 +32,7 @@ def make_communicators(X: DistMatrix) -> tuple[str | None, Communicator | None, 
 
 
 def merge(header: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Local: merge two headers: the one of a failed panel; else their least and largest pivots."""
+    """Local: merge two headers. If a panel has failed, its header is the result; else it has the least and the largest pivot."""
     if header[0] or other[0]:
         return header if header[0] else other
     return np.array([*header[:-2], min(header[-2], other[-2]), max(header[-1], other[-1])])
@@ -59,10 +59,10 @@ class Layers:
         self.everyone = everyone
         self.steps: range = range(X.grid.coords[axis], cols.count, comm.size)  # type: ignore[index]
         self.a: Any = buffer(X.xp, (len(X.stored), cols.tail[0].stop), X.dtype)
-        self.going: list[Pending] = []
+        self.sends: list[Pending] = []
         self.xp.scale(self.a, 0)
-        for _, here, there in self.list_panels():
-            self.xp.copy(there, here)
+        for _, in_matrix, in_layer in self.list_panels():
+            self.xp.copy(in_layer, in_matrix)
 
     @staticmethod
     def of(X: DistMatrix, rows: Dimension, cols: Dimension) -> Layers | None:
@@ -111,12 +111,12 @@ class Layers:
 
     def send(self, x: Any, layer: int) -> None:
         """Start sending x to the rank at the same place in another layer."""
-        self.going.append(self.comm.send(x, layer))
+        self.sends.append(self.comm.send(x, layer))
 
     def receive_addends(self, x: Any, layers: Iterable[int], numbers: int = 0) -> Iterator[tuple[Any, Any]]:
         """Receive the addends to x of these layers, with so many numbers each, in order of arrival."""
-        coming = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
-        for pending in coming:
+        messages = [self.comm.recv(buffer(self.xp, (x.size + numbers,), x.dtype), layer) for layer in layers]
+        for pending in messages:
             message = pending.wait()
             yield message[: x.size].reshape(*x.shape), message[x.size :]
 
@@ -134,12 +134,12 @@ class Layers:
 
     def wait(self) -> None:
         """Wait until the addends are sent."""
-        while self.going:
-            self.going.pop().wait()
+        while self.sends:
+            self.sends.pop().wait()
 
     def write_back(self, header: np.ndarray) -> np.ndarray:
         """Collective over depth: write panels to the matrix. Returns the header of the last panel's layer."""
-        for _, here, there in self.list_panels():
-            self.xp.copy(here, there)
+        for _, in_matrix, in_layer in self.list_panels():
+            self.xp.copy(in_matrix, in_layer)
         x = self.xp.asarray(header.copy())  # a layer without panels has no header of its own
         return self.xp.host_or(self.comm.bcast(x, (self.cols.count - 1) % self.count).wait(), header)

@@ -26,11 +26,11 @@ from pdla.linalg.panels.blocks import Dimension
 from pdla.matrix.core import DistMatrix
 
 ALL = (slice(None),)
-Extent = tuple[slice, int]  # a block's rows, as places among this rank's, and its width
+Extent = tuple[slice, int]  # a block's rows, as places among this rank's rows, and its width
 
 
 class Panels:
-    """The panels of one dimension: each is sent from the owner of its block to all ranks along this axis."""
+    """The panels of one dimension. The owner of a panel's block sends it to all ranks along this axis."""
 
     dimension: Dimension
     xp: ModuleType
@@ -68,11 +68,12 @@ class Panels:
 
 
 class Panel:
-    """Blocks of a matrix, one after another in a slot, then a header of a few numbers.
+    """Blocks of a matrix, one after another in a slot, then a header: a few numbers that the owner sends with them.
 
     message  blocks and header
     blocks   the blocks
-    firsts   the place of each block's first row among this rank's
+    firsts   the place of each block's first row among this rank's rows
+    mine     whether this rank is the owner
     """
 
     header: Any
@@ -85,9 +86,9 @@ class Panel:
     __slots__ = ("blocks", "firsts", "header", "message", "mine", "owner", "pending", "second", "slots")
 
     def __init__(
-        self, slots: Slots, owner: int, here: int, extents: Sequence[Extent] = (), header: int = 0, writes: bool | None = None
+        self, slots: Slots, owner: int, rank: int, extents: Sequence[Extent] = (), header: int = 0, writes: bool | None = None
     ) -> None:
-        self.slots, self.owner, self.mine = slots, owner, owner == here
+        self.slots, self.owner, self.mine = slots, owner, owner == rank
         self.pending: list[Pending] = []
         self.blocks: list[Any] = []
         self.firsts: list[int] = []
@@ -104,7 +105,7 @@ class Panel:
             self.firsts.append(rows.start)
 
     def rows(self, rows: slice, number: int = 0) -> Any:
-        """Local: rows of a block, by their places among this rank's."""
+        """Local: rows of a block, by their places among this rank's rows."""
         first = self.firsts[number]
         return self.blocks[number][rows.start - first : rows.stop - first]
 
@@ -195,21 +196,21 @@ S = TypeVar("S", bound=Step)
 
 
 def look_ahead(steps: Sequence[int], factor: Callable[[int, S | None], S]) -> Iterator[S]:
-    """Collective: yield each step once its panels have arrived, and the next step's panels are being sent.
+    """Collective: yield each step when its panels have arrived, and after the next step has started to send its panels.
 
     factor(k, last): update block column k by the panel of step `last`, factor it, and start sending it
     """
     if not steps:
         return
     begin_step()
-    coming: S | None = factor(steps[0], None)
+    next_step: S | None = factor(steps[0], None)
     for k in (*steps[1:], None):
-        if coming is None:
+        if next_step is None:
             return
-        step, coming = coming, None
+        step, next_step = next_step, None
         step.wait()
         if k is not None and not step.stop:
             begin_step()
-            coming = factor(k, step)
+            next_step = factor(k, step)
         yield step
         step.release()

@@ -96,20 +96,20 @@ class Node:
 
 
 def factor(xp: Any, V: Any) -> tuple[Any, Any]:
-    """Local: factor a panel on this rank, V in its place; returns T and R."""
+    """Local: factor a panel on this rank, and overwrite it by V; returns T and R."""
     T, R = kernels.geqrt(xp, V), copy_upper(xp, V)
     clear(xp, V)
     return T, R
 
 
 def factor_local(xp: Any, V: Any) -> tuple[Any, Any, Any]:
-    """Local: the same; returns T, the least and the largest absolute value on R's diagonal, and R."""
+    """Local: as `factor`; returns T, the least and the largest absolute value on R's diagonal, and R."""
     T, R = factor(xp, V)
     return T, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)), R
 
 
 def factor_distributed(xp: Any, rows: Dimension, root: int, V: Any, heights: Sequence[int]) -> tuple[Any, Any, Any]:
-    """Collective along the grid column: the same for a panel that is cut, V in place of this rank's rows; R on `root` alone.
+    """Collective along the grid column: as `factor_local` for a panel that is cut. V overwrites its rows; R is on `root` alone.
 
     heights  how many rows each rank has
     root     the rank with the first rows; it has at least as many rows as there are columns

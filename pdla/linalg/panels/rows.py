@@ -18,7 +18,7 @@ from pdla.comm.ledger import buffer, take
 from pdla.linalg.panels.blocks import Dimension
 
 ALL = slice(None)
-GOLDEN = (sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly
+GOLDEN = (sqrt(5) - 1) / 2  # its multiples have evenly spread fractional parts
 RARE, ANY = 3.0, 1e9  # standard deviations that random pivots hardly ever exceed, and that no pivots exceed
 extra_deviations: ContextVar[float] = ContextVar("pdla_extra_deviations", default=0.0)  # in dry runs
 
@@ -32,11 +32,11 @@ class Permutation(NamedTuple):
     @staticmethod
     def of_exchanges(exchanges: Iterable[tuple[int, int]]) -> Permutation:
         """The permutation of exchanges of two rows, one after another."""
-        held: dict[int, int] = {}
+        source: dict[int, int] = {}
         for i, j in exchanges:
             if i != j:
-                held[i], held[j] = held.get(j, j), held.get(i, i)
-        return Permutation(np.array([*held], np.int64), np.array([*held.values()], np.int64))
+                source[i], source[j] = source.get(j, j), source.get(i, i)
+        return Permutation(np.array([*source], np.int64), np.array([*source.values()], np.int64))
 
     @staticmethod
     def of_pivots(pivots: np.ndarray, first: int = 0) -> Permutation:
@@ -51,7 +51,7 @@ class Permutation(NamedTuple):
 
 
 def clip_numbers(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Clip numbers to first ... end - 1: those of a faulty message may be out of range, or NaN."""
+    """Clip numbers to first ... end - 1: a faulty message may have numbers out of range, or NaN."""
     if not first <= numbers.min(initial=first) <= numbers.max(initial=first) < end:
         numbers = np.clip(np.nan_to_num(numbers), first, end - 1)
     return numbers.astype(np.int64)
@@ -59,17 +59,17 @@ def clip_numbers(numbers: np.ndarray, first: int, end: int) -> np.ndarray:
 
 def to_pivots(winners: np.ndarray, first: int) -> np.ndarray:
     """LAPACK's pivots that move these rows to first, first + 1, ...: the inverse of `Permutation.of_pivots`."""
-    place: dict[int, int] = {}  # the current place of each exchanged row, and the row at each place
-    there: dict[int, int] = {}
+    places: dict[int, int] = {}  # the current place of each exchanged row; `rows`: the row at each place
+    rows: dict[int, int] = {}
     pivots = np.zeros(len(winners), np.int64)
     for i, row in enumerate(winners.tolist(), first):
-        pivots[i - first] = at = place.get(row, row)
-        other = there.get(i, i)
-        place[other], there[at] = at, other
+        pivots[i - first] = at = places.get(row, row)
+        displaced = rows.get(i, i)
+        places[displaced], rows[at] = at, displaced
     return pivots
 
 
-def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, here: int, sign: int = 1) -> np.ndarray:
+def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, rank: int, sign: int = 1) -> np.ndarray:
     """Draw `count` of these rows, for arrays without data, distributed as pivot rows of random elements are.
 
     In the mean each rank has its share of them, rounded up in turns; all ranks draw the same rows.
@@ -78,20 +78,22 @@ def draw_pivot_rows(rows: np.ndarray, owners: np.ndarray, count: int, here: int,
     sign    1 if this rank exchanges more rows when it owns more pivot rows; -1 when it owns fewer
     """
     by_rank, deviations = np.argsort(owners, kind="stable"), extra_deviations.get()
-    mine, theirs = (rows[by_rank[there]] for there in (owners[by_rank] == here, owners[by_rank] != here))
-    number = _count_in_part(count, len(mine), len(rows), sign * deviations)
-    stay = _count_in_part(number, min(count, len(mine)), len(mine), -deviations)  # of the rows exchanged with pivot rows
-    phase, apart = len(rows) * GOLDEN % 1, [(theirs, count - number), (mine[count:], number - stay), (mine[:count], stay)]
+    own_rows, other_rows = (rows[by_rank[selected]] for selected in (owners[by_rank] == rank, owners[by_rank] != rank))
+    own_count = _count_in_part(count, len(own_rows), len(rows), sign * deviations)
+    # The first `count` rows are exchanged with the pivot rows: how many of these rows are pivot rows themselves.
+    top_count = _count_in_part(own_count, min(count, len(own_rows)), len(own_rows), -deviations)
+    phase = len(rows) * GOLDEN % 1
+    groups = [(other_rows, count - own_count), (own_rows[count:], own_count - top_count), (own_rows[:count], top_count)]
     if deviations:
-        return np.concatenate([_spread(part, wanted, phase) for part, wanted in apart])[::-1]
+        return np.concatenate([_spread(group, size, phase) for group, size in groups])[::-1]
     return np.random.default_rng(len(rows)).permutation(_spread(rows[by_rank], count, phase))
 
 
-def _count_in_part(count: int, part: int, whole: int, deviations: float) -> int:
-    """How many of `count` random rows are in a part, so many standard deviations above the mean."""
-    share = part / max(1, whole)
-    variance = count * share * (1 - share) * (whole - count) / max(1, whole - 1)
-    return min(max(ceil(count * share + deviations * sqrt(max(0.0, variance))), count - whole + part, 0), count, part)
+def _count_in_part(count: int, part: int, total: int, deviations: float) -> int:
+    """Count the rows of a part among `count` random rows of a total: so many standard deviations above the mean."""
+    share = part / max(1, total)
+    variance = count * share * (1 - share) * (total - count) / max(1, total - 1)
+    return min(max(ceil(count * share + deviations * sqrt(max(0.0, variance))), count - total + part, 0), count, part)
 
 
 def _spread(rows: np.ndarray, count: int, phase: float) -> np.ndarray:
@@ -102,7 +104,7 @@ def _spread(rows: np.ndarray, count: int, phase: float) -> np.ndarray:
 class RowExchange:
     """One rank's part in a permutation of the rows of its grid column.
 
-    sends, recvs  by peer: the positions of rows sent there, or received from there
+    sends, recvs  by peer: the positions of rows sent to it, or received from it
     own           the target and source positions of rows that move within this rank
     """
 
@@ -116,18 +118,19 @@ class RowExchange:
         if self.comm is None:
             return
         receivers, senders, to, was = rows.find_owners(to), rows.find_owners(was), rows.find_places(to), rows.find_places(was)
-        here = rows.rank
-        sends, receives = senders == here, receivers == here
+        rank = rows.rank
+        sends, receives = senders == rank, receivers == rank
         self.own = to[sends & receives], was[sends & receives]
         self.sends = {int(peer): was[sends & (receivers == peer)] for peer in np.unique(receivers[sends & ~receives])}
         self.recvs = {int(peer): to[receives & (senders == peer)] for peer in np.unique(senders[receives & ~sends])}
 
     @staticmethod
     def to_order(rows: Dimension, to: np.ndarray, was: np.ndarray) -> RowExchange:
-        """The exchange by which rows `to` receive rows `was`. In a dry run for ANY pivots, other ranks send all rows they can."""
+        """The exchange by which rows `to` receive rows `was`. In a dry run for ANY pivots, other ranks send as many as they can."""
         if extra_deviations.get() == ANY:
-            mine, theirs = to[rows.find_owners(to) == rows.rank], np.flatnonzero(rows.find_owners(np.arange(rows.n)) != rows.rank)
-            pairs = [*zip(mine, theirs, strict=False)]
+            own_rows = to[rows.find_owners(to) == rows.rank]
+            other_rows = np.flatnonzero(rows.find_owners(np.arange(rows.n)) != rows.rank)
+            pairs = [*zip(own_rows, other_rows, strict=False)]
             to, was = np.array([*pairs, *((j, i) for i, j in pairs)], np.int64).reshape(-1, 2).T
         moved = to != was
         return RowExchange(rows, to[moved], was[moved])
@@ -137,10 +140,10 @@ class RowExchange:
         if not x.shape[1]:
             return
         sends = {peer: take(xp, x, rows, ALL) for peer, rows in self.sends.items()}
-        boxes = {peer: buffer(xp, (len(rows), x.shape[1]), x.dtype) for peer, rows in self.recvs.items()}
-        coming = self.comm.alltoall(sends, boxes) if self.comm is not None else ()
+        received = {peer: buffer(xp, (len(rows), x.shape[1]), x.dtype) for peer, rows in self.recvs.items()}
+        arrivals = self.comm.alltoall(sends, received) if self.comm is not None else ()
         to, was = self.own
         if len(to):
             xp.put(x, to, ALL, take(xp, x, was, ALL))
-        for peer in coming:
-            xp.put(x, self.recvs[peer], ALL, boxes[peer])
+        for peer in arrivals:
+            xp.put(x, self.recvs[peer], ALL, received[peer])

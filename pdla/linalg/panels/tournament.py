@@ -19,14 +19,14 @@ from pdla.linalg.panels import kernels
 from pdla.linalg.panels.blocks import Dimension
 from pdla.linalg.panels.rows import Permutation
 
-FAN = 4  # ranks whose rows are compared in one round: more make a round longer, fewer make more rounds
+FAN = 4  # ranks whose rows are compared in one round: a larger number makes rounds longer, a smaller number makes more rounds
 
 
 @dataclass(frozen=True)
 class Picked:
     """The rows that partial pivoting picks, in its order.
 
-    offer     the picked rows: in each its number, then its elements
+    offer     the picked rows: each is its number, then its elements
     factors   L and U of all rows, the picked ones first
     numbers   the numbers of the picked rows
     fault     the first faulty pivot: see lapack.find_fault
@@ -44,18 +44,19 @@ def choose_pivots(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarr
     x        this rank's rows of the panel
     numbers  their numbers in the matrix
     heights  how many rows each rank has
-    root     the last to pick
+    root     the last rank to pick
 
-    Returns 1 + w numbers, the first fault (see lapack.find_fault) and the rows, then w x w elements of L and U.
+    Returns 1 + w numbers: the first fault (see lapack.find_fault), and the numbers of the pivot rows. Also returns w x w elements
+    of L and U.
     """
     w = x.shape[1]
     result = buffer(xp, (1 + w + w * w,), x.dtype)
-    won = run_tournament(xp, rows, root, x, numbers, heights)
-    if won is not None:
-        fine = xp.is_finite(won.offer)
-        xp.copy(result[: 1 + w], xp.asarray(np.array([won.fault or -int(not fine), *won.numbers], x.dtype)))
-        xp.copy(result[1 + w :].reshape(w, w), won.factors[:w])
-        if not fine:  # OpenBLAS may choose a row with NaN as a pivot, and not move it
+    picked = run_tournament(xp, rows, root, x, numbers, heights)
+    if picked is not None:
+        finite = xp.is_finite(picked.offer)
+        xp.copy(result[: 1 + w], xp.asarray(np.array([picked.fault or -int(not finite), *picked.numbers], x.dtype)))
+        xp.copy(result[1 + w :].reshape(w, w), picked.factors[:w])
+        if not finite:  # OpenBLAS may choose a row with NaN as a pivot, and not move it
             xp.scale(result[1 + w :], np.nan)
     rows.bcast(result, root).wait()
     return result[: 1 + w], result[1 + w :].reshape(w, w)
@@ -73,30 +74,30 @@ def solve_l(xp: Any, factors: Any, x: Any) -> None:
     kernels.trsm(xp, factors.T, x.T, True)
 
 
-def plan_rounds(rows: Dimension, root: int, most: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
+def plan_rounds(rows: Dimension, root: int, limit: int, heights: Sequence[int]) -> tuple[list[list[tuple[int, int]]], int | None]:
     """Local: plan the rounds of a tree with `root` on top.
 
-    Returns for each round the ranks that send rows to this one, and how many, `most` at most. Then the rank to which this one
-    sends after its rounds; None on the root.
+    Returns for each round the ranks that send rows to this rank, and how many, at most `limit`. Then the rank to which this rank
+    sends its rows after its rounds; None on the root.
     """
     parts, place, span = rows.parts, (rows.rank - root) % rows.parts, 1
     rounds = []
     while span < parts and not place % (span * FAN):
-        others = range(place + span, min(place + span * FAN, parts), span)
-        counts = [min(most, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in others]
+        peers = range(place + span, min(place + span * FAN, parts), span)
+        counts = [min(limit, sum(heights[(root + p) % parts] for p in range(q, min(q + span, parts)))) for q in peers]
         if any(counts):
-            rounds.append([((root + q) % parts, count) for q, count in zip(others, counts, strict=True) if count])
+            rounds.append([((root + q) % parts, count) for q, count in zip(peers, counts, strict=True) if count])
         span *= FAN
     return rounds, (root + place - place % (span * FAN)) % parts if span < parts else None
 
 
 def run_tournament(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndarray, heights: Sequence[int]) -> Picked | None:
-    """Collective along the grid column: run all rounds. Returns the final rows on the last to pick, else None."""
+    """Collective along the grid column: run all rounds. Returns the pivot rows on the last rank to pick, None on others."""
     assert rows.comm is not None
     rounds, winner = plan_rounds(rows, root, x.shape[1], heights)
     picked = _pick(xp, x, numbers)
-    for coming in rounds:
-        picked = _pick_among(xp, rows, picked, coming)
+    for senders in rounds:
+        picked = _pick_among(xp, rows, picked, senders)
     if winner is None:
         return picked
     if len(picked.offer):
@@ -104,14 +105,14 @@ def run_tournament(xp: Any, rows: Dimension, root: int, x: Any, numbers: np.ndar
     return None
 
 
-def _pick_among(xp: Any, rows: Dimension, picked: Picked, coming: list[tuple[int, int]]) -> Picked:
-    """Receive rows that other ranks have picked, so many from each, and pick among these and this rank's."""
-    ends = np.cumsum([len(picked.offer), *(count for _, count in coming)]).tolist()
+def _pick_among(xp: Any, rows: Dimension, picked: Picked, senders: list[tuple[int, int]]) -> Picked:
+    """Receive the rows that senders have picked, and pick among them and this rank's. senders: rank and number of rows."""
+    ends = np.cumsum([len(picked.offer), *(count for _, count in senders)]).tolist()
     stack = buffer(xp, (ends[-1], picked.offer.shape[1]), picked.offer.dtype)
     parts = [stack[lo:hi] for lo, hi in pairwise(ends)]
-    arriving = [rows.comm.recv(part, rank) for part, (rank, _) in zip(parts, coming, strict=True)]  # type: ignore[union-attr]
+    receives = [rows.comm.recv(part, rank) for part, (rank, _) in zip(parts, senders, strict=True)]  # type: ignore[union-attr]
     xp.copy(stack[: ends[0]], picked.offer)
-    for pending in arriving:
+    for pending in receives:
         pending.wait()
     return _pick(xp, stack[:, 1:], xp.host_or(stack[:, 0], np.arange(ends[-1])).real.astype(np.int64))
 

@@ -1,4 +1,4 @@
-"""Where a routine works on a matrix: in its own layout, if that is in square blocks or layers, or redistributed."""
+"""Find where a routine works on a matrix: in the matrix's own layout, if it has square blocks or layers, or redistributed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Place = tuple[Layout, ProcessGrid]
 
 
 def list_blockings(A: Any, task: Task) -> tuple[Blocking, ...]:
-    """The blockings, the cheapest first; only A's own if its layout is kept."""
+    """List the blockings, the cheapest first; only A's own if its layout is kept."""
     if not task.routine.keeps_layout(A):
         comm = A.grid.comm
         return sort_by_price(task, comm.workers if task.routine.short_steps else comm.size)

@@ -1,11 +1,11 @@
-"""One call: the ranks agree on its words, check it, find its plan among those kept or make it, and run it.
+"""One call: the ranks agree on its description, check it, find its plan or make it, and run it.
 
 call = Call("cholesky", CHOLESKY, work)     a function of A;  work(plan, A) is collective and unchecked
 call(A, lower=True, verify=None)            agrees, checks, plans, runs
-call.plan(A, lower=True)                    the same without the run
+call.plan(A, lower=True)                    agrees, checks and plans
 
-The words describe operands and options, so ranks that agree find the same plan. Words do not describe elements and memory: every
-call checks these (`FactorPlan.check`).
+The description has operands and options, so ranks that agree find the same plan. Elements and memory are not in it: every call
+checks them (`FactorPlan.check`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _list_result_shapes(A: DistMatrix) -> Sequence[Shape]:
     return (A.shape,)
 
 
-def _check_nothing(*given: Any) -> None: ...
+def _check_nothing(*arguments: Any) -> None: ...
 
 
 def _work_on_a(options: Options, A: DistMatrix) -> bool:
@@ -74,8 +74,8 @@ class Call:
     square     whether A must be square
     reads      the part of A that is read
     results    the shapes of the matrices to which the option `layout` applies, if there is no B
-    check      check(options, dtype, *operands): further checks of what words describe
-    look       look(*operands): further checks of elements
+    check      check(options, dtype, *operands): further checks of what descriptions have
+    check_elements  check_elements(*operands): further checks of elements
     adjoint    adjoint(options, A): whether the routines work on A^H
     argument   the name of the first operand
     """
@@ -88,16 +88,16 @@ class Call:
     reads: Callable[[Options], Part | None] = _find_part_read
     results: Callable[[DistMatrix], Sequence[Shape]] = _list_result_shapes
     check: Callable[..., None] = _check_nothing
-    look: Callable[..., None] = _check_nothing
+    check_elements: Callable[..., None] = _check_nothing
     adjoint: Callable[[Options, DistMatrix], bool] = _work_on_a
     argument: str = "A"
 
     def __call__(self, *operands: Any, out: Any = None, **options: Any) -> Any:
         """Collective: agree, check, find the plan or make it, and run it."""
         plan, operands = self._agree(operands, out, options)
-        kept = plans_of(operands[0].grid.comm)
-        result = plan.run(operands, out, kept.workspace)
-        kept.workspace.trim(workspace.KEPT)
+        plans = plans_of(operands[0].grid.comm)
+        result = plan.run(operands, out, plans.workspace)
+        plans.workspace.trim(workspace.KEPT)
         return result
 
     def plan(self, *operands: Any, **options: Any) -> FactorPlan:
@@ -108,28 +108,28 @@ class Call:
         return plan
 
     def _agree(
-        self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], prefix: str = ""
+        self, operands: tuple[Any, ...], out: Any, options: dict[str, Any], prefix: str = ""
     ) -> tuple[FactorPlan, tuple[Any, ...]]:
         """Collective: agree on the call, and return the plan and the operands as the plan takes them.
 
         prefix: "plan_" for a plan alone, whose elements are not checked
         """
         comm = communicator(operands, self.argument)
-        kept = plans_of(comm)
-        operands, error = self._with_array(comm, operands)
-        words = f"{self.name}({describe(*operands, **given)}{'' if out is None else f'; out={describe(out)}'})"
-        # Numbers of different types have equal words, but not all types are valid.
-        key = self, words, config.settings.machine, *map(type, given.values())
-        with agreed(comm, f"{prefix}{words}{'' if prefix else digest_arrays(operands)}"):
+        plans = plans_of(comm)
+        operands, error = self._convert_b(comm, operands)
+        description = f"{self.name}({describe(*operands, **options)}{'' if out is None else f'; out={describe(out)}'})"
+        # Numbers of different types may have equal descriptions, but not all types are valid.
+        key = self, description, config.settings.machine, *map(type, options.values())
+        with agreed(comm, f"{prefix}{description}{'' if prefix else digest_arrays(operands)}"):
             if error is not None:
                 raise error
-            plan = kept.plan(key, lambda: self._make(operands, out, given, Machine.choose()))
-            plan.check(operands, out, looks=not prefix)
-        kept.keep(key, plan)
+            plan = plans.plan(key, lambda: self._make(operands, out, options, Machine.choose()))
+            plan.check(operands, out, elements=not prefix)
+        plans.keep(key, plan)
         return plan, operands
 
-    def _with_array(self, comm: Communicator, operands: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
-        """Local: the operands, with an array for a B that is no matrix; and the error if B is no array either."""
+    def _convert_b(self, comm: Communicator, operands: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
+        """Local: convert a B that is no matrix to an array. Returns the operands, and the error if B cannot be converted."""
         if not self.solves or isinstance(operands[-1], DistMatrix):
             return operands, None
         try:
@@ -149,10 +149,10 @@ class Call:
         B = zeros((shape[0], columns), grid, Layout(Cyclic("row", blocking.block), "col"), dtype=dtype)
         return self._make((A, B), None, {"overwrite_a": True, "overwrite_b": True}, machine)
 
-    def _make(self, operands: tuple[Any, ...], out: Any, given: dict[str, Any], machine: Machine) -> FactorPlan:
-        """Local: check what words describe, and make the plan."""
-        options, A = Options(**given), matrix(operands[0])
-        options.check(self.name, given)
+    def _make(self, operands: tuple[Any, ...], out: Any, keywords: dict[str, Any], machine: Machine) -> FactorPlan:
+        """Local: check what the description has, and make the plan."""
+        options, A = Options(**keywords), matrix(operands[0])
+        options.check(self.name, keywords)
         if self.square:
             checks.check_square(self.name, A)
         if self.solves:
@@ -164,7 +164,8 @@ class Call:
         self.check(options, dtype, *operands)
         adjoint = self.adjoint(options, A)
         tasks = self._list_tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)
-        return FactorPlan.of(self.name, operands, out, dtype, options, self.reads(options), tasks, self.work, self.look, adjoint)
+        reads = self.reads(options)
+        return FactorPlan.of(self.name, operands, out, dtype, options, reads, tasks, self.work, self.check_elements, adjoint)
 
     def _list_tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
         """The tasks for this A: routines with their sizes."""
@@ -184,11 +185,11 @@ def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
-            values = (*given, *named.values())
+        def call(*args: Any, **named: Any) -> Any:
+            values = (*args, *named.values())
             stacks, mixed = [*_find_all(Stack, values)], any(True for _ in _find_all(DistMatrix, values))
             # the function itself refuses a stack beside a matrix, as any other wrong type
-            return map_stacks(function, routine, stacks, given, named) if stacks and not mixed else function(*given, **named)
+            return map_stacks(function, routine, stacks, args, named) if stacks and not mixed else function(*args, **named)
 
         return cast(Function, call)
 

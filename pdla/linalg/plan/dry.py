@@ -47,21 +47,21 @@ def predict_most_bytes(operands: Sequence[Operand | Meta], run: Run, place: Proc
 def _run_dry(
     operands: Sequence[Operand | Meta], run: Run, place: ProcessGrid, deviations: float = 0.0, machine: Machine | None = None
 ) -> list[Ledger]:
-    """The ledgers of the sampled ranks: with a machine these send messages, else they share memory as the caller's ranks do.
+    """The ledgers of the sampled ranks. With a machine these ranks send messages; else they share memory as the caller's do.
 
     deviations  how many standard deviations above the mean a rank's exchanges of rows are
     """
-    here = operands[0].grid.comm  # type: ignore[union-attr]
-    given = [X.grid for X in operands if isinstance(X, Operand)]
+    comm = operands[0].grid.comm  # type: ignore[union-attr]
+    operand_grids = [X.grid for X in operands if isinstance(X, Operand)]
 
-    def program(comm: DryComm) -> None:
+    def program(dry_comm: DryComm) -> None:
         extra_deviations.set(deviations)
-        grids = {grid: grid.with_comm(comm) for grid in given}
+        grids = {grid: grid.with_comm(dry_comm) for grid in operand_grids}
         run(*(_make_ghost(X, grids[X.grid]) if isinstance(X, Operand) else X for X in operands))
 
     if machine is None:
-        return [dry.run_here(here, program, rank) for rank in dry.sample_ranks(here, [*given, place], second=True)]
-    return [dry.run_on_machine(here, program, rank, machine) for rank in dry.sample_ranks(here, [*given, place])]
+        return [dry.run_here(comm, program, rank) for rank in dry.sample_ranks(comm, [*operand_grids, place], second=True)]
+    return [dry.run_on_machine(comm, program, rank, machine) for rank in dry.sample_ranks(comm, [*operand_grids, place])]
 
 
 def _make_ghost(X: Operand, grid: ProcessGrid) -> DistMatrix:
@@ -75,8 +75,8 @@ def choose_within_limit(blockings: Sequence[Blocking], limit: float, peak_of: Ca
         peaks[blocking] = peak_of(blocking)
         if peaks[blocking] <= limit:
             return blocking
-    leanest = min(peaks, key=lambda blocking: peaks[blocking])
+    smallest = min(peaks, key=lambda blocking: peaks[blocking])
     raise PlanError(
-        f"memory_limit={limit}: {peaks[leanest] - limit} bytes too few; the leanest plan found, {leanest}, "
-        f"needs {peaks[leanest]} bytes a rank"
+        f"memory_limit={limit}: {peaks[smallest] - limit} bytes too few; the leanest plan found, {smallest}, "
+        f"needs {peaks[smallest]} bytes a rank"
     )

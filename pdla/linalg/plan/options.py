@@ -13,7 +13,7 @@ from pdla.matmul.verify import check_option
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a call. A function that lacks an option leaves it at its default.
+    """The options of a call. An option that a function lacks has its default.
 
     p  of `cond`;  mode, pivoting: of `qr`;  rcond: of `lstsq`;  condition: of `polar`
     subset_by_index, subset_by_value: of `eigh`
@@ -39,12 +39,12 @@ class Options:
     memory_limit: Any = None
     verify: Any = None
 
-    def check(self, name: str, given: dict[str, Any]) -> None:
-        """Local: raise ShapeError or PlanError for an invalid option. given: the options that the function has."""
+    def check(self, name: str, keywords: dict[str, Any]) -> None:
+        """Local: raise ShapeError or PlanError for an invalid option. keywords: the options that the function has."""
         check_option(self.verify)
         limit(self.memory_limit)
         checks.check_assumption(name, self.assume_a)
-        flags(**{flag: given[flag] for flag in FLAGS if flag in given})
+        flags(**{flag: keywords[flag] for flag in FLAGS if flag in keywords})
 
     @property
     def part(self) -> Part | None:

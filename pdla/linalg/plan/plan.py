@@ -38,11 +38,11 @@ from pdla.matrix.create import check_array
 from pdla.model.cost import Cost, in_words
 from pdla.model.machine import Machine
 
-NEXT = 2  # other blockings that `explain` lists
-MOST_RANKS = 4096  # for more ranks, or more steps in all dry runs, seconds are those of the closed form
+NEXT = 2  # how many other blockings `explain` lists
+MOST_RANKS = 4096  # for more ranks, or more than MOST_STEPS in all dry runs, seconds are those of the closed form
 MOST_STEPS = 500
-COSTED = 3  # how many blockings of least price are run dry on a described machine
-Kind = Operand | Meta  # all that a plan knows of an operand: a matrix, or an array on every rank
+COSTED = 3  # how many blockings, those of least price, are run dry on a described machine
+Kind = Operand | Meta  # what a plan knows of an operand, a matrix or an array on every rank
 
 
 def find_kind(X: Any) -> Kind:
@@ -96,7 +96,7 @@ class FactorPlan:
         Whether the routine works in A's own layout.
     work : callable
         The work, collective and unchecked: ``work(plan, A)`` or ``work(plan, A, B)``.
-    look : callable
+    check_elements : callable
         Checks the operands' elements, local.
     adjoint : bool
         Whether the routines work on A^H.
@@ -125,7 +125,7 @@ class FactorPlan:
     block: int
     keeps_layout: bool
     work: Callable[..., Any] = field(compare=False, repr=False)
-    look: Callable[..., None] = field(compare=False, repr=False)
+    check_elements: Callable[..., None] = field(compare=False, repr=False)
     adjoint: bool = False
     worst: bool = False
     buffers: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
@@ -133,7 +133,7 @@ class FactorPlan:
     @staticmethod
     def of(
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
-        tasks: tuple[Task, ...], work: Callable[..., Any], look: Callable[..., None], adjoint: bool = False,
+        tasks: tuple[Task, ...], work: Callable[..., Any], check_elements: Callable[..., None], adjoint: bool = False,
     ) -> FactorPlan:
         """Make the plan in the cheapest blocking within a memory limit. Local.
 
@@ -155,7 +155,7 @@ class FactorPlan:
             The routines, one after another.
         work : callable
             See `FactorPlan`.
-        look : callable
+        check_elements : callable
             See `FactorPlan`.
         adjoint : bool, optional
             Whether the tasks are those of A^H.
@@ -171,35 +171,38 @@ class FactorPlan:
             If no blocking is within the memory limit.
         """
         A, kinds = operands[0].H if adjoint else operands[0], tuple(map(find_kind, operands))
-        found = list_blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
+        blockings = list_blockings(A, tasks[0]) if tasks else (Blocking((1, 1), 1),)
         keeps_layout = bool(tasks) and tasks[0].routine.keeps_layout(A)
-        written = None if out is None else find_kind(out)
-        plan = FactorPlan(name, kinds, written, dtype, options, reads, tasks, found, *found[0], keeps_layout, work, look, adjoint)
-        if len(found) > 1 and plan.machine.is_custom:
-            found = plan._sort_by_seconds(found)
-            plan = replace(plan, candidates=found)._with_blocking(found[0])
+        out_kind = None if out is None else find_kind(out)
+        plan = FactorPlan(
+            name, kinds, out_kind, dtype, options, reads, tasks, blockings, *blockings[0],
+            keeps_layout, work, check_elements, adjoint,
+        )
+        if len(blockings) > 1 and plan.machine.is_custom:
+            blockings = plan._sort_by_seconds(blockings)
+            plan = replace(plan, candidates=blockings)._with_blocking(blockings[0])
         if options.memory_limit is None or not tasks:
             return plan
         worst = replace(plan, worst=True)
 
         def peak(blocking: Blocking) -> int:
-            there = worst._with_blocking(blocking)
-            return predict_workspace(there._kinds, there._work_dry, there.place[1])
+            candidate = worst._with_blocking(blocking)
+            return predict_workspace(candidate._kinds, candidate._work_dry, candidate.place[1])
 
-        return plan._with_blocking(choose_within_limit(found, options.memory_limit, peak))
+        return plan._with_blocking(choose_within_limit(blockings, options.memory_limit, peak))
 
-    def _sort_by_seconds(self, found: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
-        """Sort the first few blockings by seconds of dry runs; the preferred one of the good ones comes first."""
-        seconds = {blocking: self._with_blocking(blocking).seconds for blocking in found[:COSTED]}
-        few = sorted(seconds, key=lambda blocking: seconds[blocking])
-        good = [blocking for blocking in few if seconds[blocking] <= price.GOOD * seconds[few[0]]]
-        first = max(good, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
-        return (first, *(blocking for blocking in (*few, *found[COSTED:]) if blocking != first))
+    def _sort_by_seconds(self, blockings: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
+        """Sort the first few blockings by seconds of dry runs. The preferred one of those within GOOD of the fastest is first."""
+        seconds = {blocking: self._with_blocking(blocking).seconds for blocking in blockings[:COSTED]}
+        timed = sorted(seconds, key=lambda blocking: seconds[blocking])
+        close = [blocking for blocking in timed if seconds[blocking] <= price.GOOD * seconds[timed[0]]]
+        preferred = max(close, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
+        return (preferred, *(blocking for blocking in (*timed, *blockings[COSTED:]) if blocking != preferred))
 
     def _with_blocking(self, blocking: Blocking) -> FactorPlan:
         return replace(self, shape=blocking.shape, block=blocking.block)
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ blocking, places and bound
 
     @property
     def blocking(self) -> Blocking:
@@ -209,8 +212,8 @@ class FactorPlan:
     @property
     def A(self) -> Operand:
         """The first operand, or its adjoint, as the plan works on it."""
-        given: Operand = self.operands[0]  # type: ignore[assignment]
-        return given.H if self.adjoint else given
+        operand: Operand = self.operands[0]  # type: ignore[assignment]
+        return operand.H if self.adjoint else operand
 
     @property
     def machine(self) -> Machine:
@@ -224,7 +227,7 @@ class FactorPlan:
 
     @cached_property
     def adjoint_place(self) -> Place:
-        """The same of A^H, which is in square blocks if A is, but never in layers."""
+        """The layout and the grid of the working copy of A^H, which is never in layers."""
         layout, grid = self.place
         if self.keeps_layout and len(self.shape) == 2:
             return layout.T, grid
@@ -232,7 +235,7 @@ class FactorPlan:
 
     @property
     def square_place(self) -> Place | None:
-        """`place` if it is in square blocks: triangles are not solved in layers. Else None."""
+        """`place` if it is in square blocks, else None: triangles are not solved in layers."""
         return self.place if len(self.shape) == 2 else None
 
     @property
@@ -242,7 +245,7 @@ class FactorPlan:
 
     @property
     def bound(self) -> float:
-        """Least bytes that a rank must receive, with memory for its share of A and its addends."""
+        """The least bytes that a rank must receive, with memory for its share of A and its addends."""
         return self.dtype.itemsize * sum(task.bound(self.shape) for task in self.tasks)
 
     def overwrites(self, which: str) -> bool:
@@ -258,8 +261,8 @@ class FactorPlan:
         bool
             False if `verify` keeps them.
         """
-        given = self.options.overwrite_a if which == "a" else self.options.overwrite_b
-        return given and self.options.verify != "keep"
+        overwrite = self.options.overwrite_a if which == "a" else self.options.overwrite_b
+        return overwrite and self.options.verify != "keep"
 
     def describe_side(self, B: Any, out: Any = None) -> RightSide:
         """Describe B as a right-hand side, with the options for X. Local.
@@ -302,20 +305,20 @@ class FactorPlan:
         LinAlgError, VerificationError, ShapeError, GridError, AgreementError
             As by the function, on every rank.
         """
-        given = describe(*operands, *(() if out is None else (out,)))
-        with agreed(self.A.grid.comm, f"a plan of {self.name}: {given}{digest_arrays(operands)}"):
+        description = describe(*operands, *(() if out is None else (out,)))
+        with agreed(self.A.grid.comm, f"a plan of {self.name}: {description}{digest_arrays(operands)}"):
             open_grids(X.grid for X in self.operands if isinstance(X, Operand))
             operands = tuple([self._check_vector(X) if isinstance(X, (list, np.ndarray)) else X for X in operands])
             if len(operands) != len(self.operands) or not all(map(_is_like, (*self.operands, self.out), (*operands, out))):
                 made_for = "; ".join(map(_describe, (*self.operands, *(() if self.out is None else (self.out,)))))
-                raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {given}")
+                raise PlanError(f"this plan is for {made_for}, in {self.dtype}, not for {description}")
             self.check(operands, out)
         return self.run(operands, out, self.buffers)
 
     def _check_vector(self, x: Any) -> Any:
         return check_array(self.name, self.A.grid.comm, x)
 
-    def check(self, operands: tuple[Any, ...], out: Any = None, looks: bool = True) -> None:
+    def check(self, operands: tuple[Any, ...], out: Any = None, elements: bool = True) -> None:
         """Check the operands' memory and elements, which descriptions leave out. Local.
 
         Parameters
@@ -324,7 +327,7 @@ class FactorPlan:
             Like those that the plan was made for.
         out : DistMatrix or array, optional
             Receives the result.
-        looks : bool, optional
+        elements : bool, optional
             Whether elements are checked.
 
         Raises
@@ -332,21 +335,21 @@ class FactorPlan:
         ShapeError, GridError, LinAlgError
             For memory that cannot be overwritten, other grids, NaN and infinity.
         """
-        A, *others = operands
+        A, *rest = operands
         options = self.options
         matrices = [(name, X) for name, X in (("A", A), ("B", operands[-1]), ("out", out)) if isinstance(X, DistMatrix)]
         for name, X in matrices:
             check_same_communicator(self.A.grid, X.grid, name)
         open_grids([X.grid for _, X in matrices])
         if options.overwrite_a:
-            checks.check_overwrite("A", A, *others)
-        if options.overwrite_b and isinstance(others[-1], DistMatrix):
-            checks.check_overwrite("B", others[-1], A)
+            checks.check_overwrite("A", A, *rest)
+        if options.overwrite_b and isinstance(rest[-1], DistMatrix):
+            checks.check_overwrite("B", rest[-1], A)
         written_to(out, *operands)
-        if looks:
-            self.look(*operands)
-        if looks and options.check_finite:
-            checks.check_finite(A, others[-1] if others else None, part=self.reads)
+        if elements:
+            self.check_elements(*operands)
+        if elements and options.check_finite:
+            checks.check_finite(A, rest[-1] if rest else None, part=self.reads)
 
     def run(self, operands: tuple[Any, ...], out: Any, buffers: Workspace) -> Any:
         """Run the plan without checks. Collective.
@@ -408,7 +411,7 @@ class FactorPlan:
 
     @property
     def many_steps(self) -> bool:
-        """Whether there are too many ranks, or too many steps in all dry runs, to time them."""
+        """Whether there are too many ranks, or too many steps in all, to time dry runs."""
         comm = self.A.grid.comm
         ranks, steps = sample_ranks(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
         return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
@@ -427,7 +430,7 @@ class FactorPlan:
         rows, cols = price.count_shares(self.tasks[0], self.shape, self.block)
         return received + max(0, prod(self.shape[2:]) - 2) * rows * cols * self.dtype.itemsize
 
-    # ------------------------------------------------------------------ in words
+    # ------------------------------------------------------------------ descriptions
 
     def explain(self) -> str:
         """Describe the plan: its layouts, cost and bound, and the next best blockings.
@@ -438,12 +441,12 @@ class FactorPlan:
             A few lines.
         """
         cost, A = self.predicted, self.A
-        there = f"{A.layout!r}" if self.keeps_layout else f"{A.layout!r} -> {cut_in_blocks(*self.blocking)!r}"
+        layouts = f"{A.layout!r}" if self.keeps_layout else f"{A.layout!r} -> {cut_in_blocks(*self.blocking)!r}"
         rivals = [blocking for blocking in self.candidates if blocking != self.blocking][:NEXT]
         return "\n".join([
             f"{self._title}, {self.dtype}, on {A.grid!r}",
             f"  algorithm   {self.tasks[0].routine.algorithm}, {self.blocking}",
-            f"  {'A^H' if self.adjoint else 'A':<12}{there}",
+            f"  {'A^H' if self.adjoint else 'A':<12}{layouts}",
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",

@@ -53,11 +53,12 @@ class FactorPrediction:
 
 
 def predict(
-    call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None, then: Sequence[Routine] = ()
+    call: Call, routine: Routine, m: Any, n: Any, P: Any, dtype: Any, machine: Machine | str | None,
+    following: Sequence[Routine] = (),
 ) -> FactorPrediction:
     """Local: predict the best grid and blocks for a call of a routine on up to P ranks, and the cost there.
 
-    then  routines that follow in the call, on as many columns as the first
+    following  routines that follow in the call, on as many columns as the first
 
     PlanError for sizes that no matrix has, ShapeError for a dtype that LAPACK lacks.
     """
@@ -65,15 +66,15 @@ def predict(
     if not checks.sizes(m, n) or not isinstance(P, int) or P < 1:
         error = misfit(PlanError, m, n, P)
         raise error(f"{routine.name} of {m} x {n}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
-    kind = find_working_dtype(routine.name, np.dtype(dtype))
-    task = Task(routine, m, n, kind, Machine.choose() if machine is None else Machine.of(machine))
-    found = _find_fastest(call, task, P) if machine else Timed(0.0, price.sort_by_price(task, P)[0])
-    shape, block = found.blocking
-    tasks = [task, *(Task(each, m, min(m, n), kind, task.machine) for each in then)]
+    work_dtype = find_working_dtype(routine.name, np.dtype(dtype))
+    task = Task(routine, m, n, work_dtype, Machine.choose() if machine is None else Machine.of(machine))
+    fastest = _find_fastest(call, task, P) if machine else Timed(0.0, price.sort_by_price(task, P)[0])
+    shape, block = fastest.blocking
+    tasks = [task, *(Task(each, m, min(m, n), work_dtype, task.machine) for each in following)]
     words, bound = (sum(each) for each in zip(*((each.words(shape, block), each.bound(shape)) for each in tasks), strict=True))
     return FactorPrediction(
-        shape, block, prod(shape), round(kind.itemsize * words), kind.itemsize * bound,
-        found.seconds if machine else None,
+        shape, block, prod(shape), round(work_dtype.itemsize * words), work_dtype.itemsize * bound,
+        fastest.seconds if machine else None,
     )
 
 
@@ -85,14 +86,14 @@ class Timed(NamedTuple):
 
 
 def _find_fastest(call: Call, task: Task, P: int) -> Timed:
-    """The fastest blocking on P or fewer ranks; of equal ones that on the fewest ranks.
+    """The fastest blocking on P or fewer ranks; of equally fast blockings the one on the fewest ranks.
 
     Fewer ranks are those of the machine's ladder, and the square and some multiples just below P, whose grids are nearly square.
     Two lower bounds exclude a number of ranks: the operations at the machine's full rate, then the chain, by a closed form.
     """
     best = find_fastest_on(call, task, P)
-    below = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
-    for ranks in sorted(below - {P}, reverse=True):
+    counts = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
+    for ranks in sorted(counts - {P}, reverse=True):
         chains = (price.predict_seconds(task, *blocking) for blocking in price.sort_by_price(task, ranks))
         if task.at_full_rate(ranks) <= best.seconds and min(chains) <= best.seconds:
             best = min(find_fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
@@ -103,6 +104,6 @@ def _find_fastest(call: Call, task: Task, P: int) -> Timed:
 def find_fastest_on(call: Call, task: Task, ranks: int) -> Timed:
     """The fastest blocking on so many ranks: dry runs time the best few by closed forms."""
     shape, columns = ((task.m, task.m), task.n) if call.square and call.solves else ((task.m, task.n), 1)
-    found = price.sort_by_price(task, ranks)[:COSTED]
-    plans = (call.imagine(shape, columns, task.dtype, blocking, ranks, task.machine) for blocking in found)
+    blockings = price.sort_by_price(task, ranks)[:COSTED]
+    plans = (call.imagine(shape, columns, task.dtype, blocking, ranks, task.machine) for blocking in blockings)
     return min((Timed(plan.seconds, plan.blocking) for plan in plans), key=attrgetter("seconds"))

@@ -77,13 +77,13 @@ class RightSide:
         self, *factors: tuple[DistMatrix, Part], solve: Callable[[RightSide], DistMatrix] | None = None, alpha: complex = 1,
         rows: np.ndarray | slice = slice(None),
     ) -> Callable[[Images], Claim]:
-        """Claim, for X as `place` returns it: the product of the factors times X is alpha B, with B's rows in this order.
+        """Claim that the product of the factors times X is alpha B, with B's rows in this order; X as `place` returns it.
 
         solve: solves for another right-hand side, with alpha = 1
         """
         terms = 2 * self.shape[1] + 2 * len(factors) * self.shape[0]
 
-        def given(images: Images, x: Pair) -> Pair:
+        def multiply_b(images: Images, x: Pair) -> Pair:
             if isinstance(self.B, DistMatrix):
                 return scale(images.multiply(self.B, x), alpha)
             b = namespace(self.B).host(self.B).reshape(-1, 1)
@@ -92,9 +92,9 @@ class RightSide:
         def claim(images: Images) -> Claim:
             parts = [partial(images.multiply, T, part=part) for T, part in reversed(factors)]
             return Claim(
-                self.shape[1], terms, partial(given, images), lambda X: (partial(images.multiply, X), *parts), rows=lambda X: rows,
-                operands=factors, lost=explain_loss("B", self.overwrite),
-                again=None if solve is None else lambda b: solve(self._make_side(b)),
+                self.shape[1], terms, partial(multiply_b, images), lambda X: (partial(images.multiply, X), *parts),
+                rows=lambda X: rows, operands=factors, lost=explain_loss("B", self.overwrite),
+                solve=None if solve is None else lambda b: solve(self._make_side(b)),
             )
 
         return claim

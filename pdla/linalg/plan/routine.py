@@ -64,26 +64,26 @@ class Routine(ABC):
         """Local: m and n, for A and right-hand sides B."""
         return A.shape
 
-    def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
-        """How many columns a rank updates after `done` of n, cut in blocks of `wide` over so many ranks."""
-        return count_share(n - done, wide, ranks)
+    def columns(self, n: int, done: int, block: int, ranks: int) -> int:
+        """How many columns a rank updates after the first `done` of n columns, which blocks of `block` cut over so many ranks."""
+        return count_share(n - done, block, ranks)
 
     def bound(self, m: int, n: int, shape: GridShape) -> float:
-        """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words that it holds.
+        """The least words that a rank must receive: 2 multiplications / P sqrt(S), S the words that it holds.
 
         S counts the rank's share of the matrix and, over c layers, addends as large as c shares. The bound is
         n^3 / 3 P sqrt(S) for Cholesky, 2 n^3 / 3 P sqrt(S) for LU: Kwasniewski et al., SC 2021.
         """
         ranks, layers = prod(shape), prod(shape[2:])
-        held = m * n / ranks * (1 if layers == 1 else layers + 1)
-        return 2 * self.multiplications(m, n) / (ranks * sqrt(held)) if held and ranks > 1 else 0.0
+        memory = m * n / ranks * (1 if layers == 1 else layers + 1)
+        return 2 * self.multiplications(m, n) / (ranks * sqrt(memory)) if memory and ranks > 1 else 0.0
 
     def preference(self, shape: GridShape, block: int) -> Any:
-        """A key: among blockings that cost about the same, the one with the largest key is taken."""
+        """A key: of blockings that cost about the same, the one with the largest key is taken."""
         return block
 
     def choose_grid(self, shape: GridShape) -> GridShape:
-        """The shape of the grid that the routine uses on the ranks of this shape: a routine without layers drops them."""
+        """The shape of the grid that the routine uses on ranks of this shape: without layers, if it is not layered."""
         return shape if self.layered or len(shape) == 2 else find_near_square(prod(shape))
 
     def keeps_layout(self, A: Any) -> bool:
@@ -98,11 +98,11 @@ class Routine(ABC):
         return (*shape, *depth), find_block(A)
 
     def list_blockings(self, m: int, ranks: int) -> Sequence[tuple[GridShape, int]]:
-        """The only blockings for m rows on so many ranks; none: the routine works on any grid, in any blocks."""
+        """List the only blockings for m rows on so many ranks; an empty list if the routine works on any grid, in any blocks."""
         return ()
 
     def factor_to_solve(self, plan: Any, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
-        """Collective: factor A to solve a system; only routines that BY_STRUCTURE lists can."""
+        """Collective: factor A to solve a system. Only routines in BY_STRUCTURE have this method."""
         raise NotImplementedError(self.name)
 
     def draw(self, n: int, grid: ProcessGrid, layout: Layout, dtype: np.dtype) -> DistMatrix:
@@ -125,8 +125,8 @@ def _count_sharers(node: int, shape: GridShape, axis: int) -> int:
     pr, pc, *_ = shape
     if not _is_far(node, shape, axis):
         return 0
-    apart = (pc, 1, pr * pc)[axis]  # ranks between neighbours along the axis
-    return node // max(1, min(node // apart, shape[axis]))
+    spacing = (pc, 1, pr * pc)[axis]  # the difference in rank of neighbours along the axis
+    return node // max(1, min(node // spacing, shape[axis]))
 
 
 @lru_cache(maxsize=1024)
@@ -161,7 +161,7 @@ class Task:
         return operations(1, 1, self.multiplications, self.dtype) / (ranks * self.machine.most(self.dtype))
 
     def bound(self, shape: GridShape) -> float:
-        """Words that a rank of a grid of this shape must receive at least."""
+        """The least words that a rank of a grid of this shape must receive."""
         return self.routine.bound(self.m, self.n, shape)
 
     def words(self, shape: GridShape, block: int) -> float:
@@ -207,7 +207,7 @@ class StepCost:
         return words * self.task.dtype.itemsize / self.task.machine.rate(self.count_sharers(axis))
 
     def count_sharers(self, axis: int) -> int:
-        """How many ranks of a node receive from other nodes at once along an axis: one a grid row or column; 0: none."""
+        """How many ranks of a node receive from other nodes at once along an axis: one for each grid row or column, or none."""
         return _count_sharers(self.task.machine.node, self.shape, axis)
 
     def message(self, axis: int, words: float = 0.0, count: float = 1.0) -> float:
@@ -226,7 +226,7 @@ class StepCost:
         return self.message(axis) * (ranks - 1) + self._time_on_link(axis, words) * (1 + (ranks - 2) * chunk)
 
     def next_arrival(self, axis: int, words: float) -> float:
-        """Seconds until the next rank along the axis has the words: the first of a chain, else on average the middle one."""
+        """Seconds until the next rank along the axis has the words: the first rank of a chain, else the middle rank, on average."""
         if not words:
             return 0.0
         return self.message(axis, words, self.shape[axis] / 2 if self._is_flat(axis, words * self.task.dtype.itemsize) else 1)
@@ -257,7 +257,7 @@ class StepCost:
         alone   seconds of one rank, while the others of its grid column wait
         panel   seconds of the whole grid column
         ahead   seconds to update the next block column
-        rest    seconds to update the other ones
+        rest    seconds to update the other block columns
         wire    seconds of words on links
         delay   seconds of messages, one after another
 

@@ -30,15 +30,15 @@ from pdla.model.machine import Machine
 def _replace(value: Any, parts: dict[int, Any]) -> Any:
     """Replace each stack in an argument by its part."""
     if isinstance(value, tuple):
-        return tuple(_replace(each, parts) for each in value)
+        return tuple(_replace(element, parts) for element in value)
     return parts[id(value)] if isinstance(value, Stack) else value
 
 
-def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stack], given: Any, named: dict[str, Any]) -> Any:
+def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stack], args: Any, named: dict[str, Any]) -> Any:
     """Collective: apply the function to each matrix of the stacks; matrices become stacks, other results an array."""
     name, first = function.__name__, stacks[0]
     comm, layout = first.grid.comm, named.get("layout")
-    with agreed(comm, describe_call(name, *given, **named)):
+    with agreed(comm, describe_call(name, *args, **named)):
         if not first.shape[0]:
             raise ShapeError(f"{name}: the stack has no matrices")
         for other in stacks[1:]:
@@ -46,25 +46,26 @@ def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stac
     place = _choose_groups(routine, first) if first.axis is None else None
     if place is not None:
         named = {key: value for key, value in named.items() if key != "layout"}
-    parts = stacks if place is None else [each._move(*place) for each in stacks]
-    made: list[tuple[Any, ...]] = []
-    error, alone = None, True
-    matrices = [each.matrices() for each in parts]
+    parts = stacks if place is None else [element._move(*place) for element in stacks]
+    rows: list[tuple[Any, ...]] = []
+    error, single = None, True
+    matrices = [element.matrices() for element in parts]
     for at, number in enumerate(parts[0].indices):
-        here = {id(whole): part[at] for whole, part in zip(stacks, matrices, strict=True)}
+        matrix_of_stack = {id(stack): layer_matrices[at] for stack, layer_matrices in zip(stacks, matrices, strict=True)}
         try:
-            result = function(*_replace(given, here), **{key: _replace(value, here) for key, value in named.items()})
-            alone = not isinstance(result, tuple)
-            made.append(tuple(_to_grid(each, here[id(first)]) for each in ((result,) if alone else result)))
+            keywords = {key: _replace(value, matrix_of_stack) for key, value in named.items()}
+            result = function(*_replace(args, matrix_of_stack), **keywords)
+            single = not isinstance(result, tuple)
+            rows.append(tuple(_to_grid(element, matrix_of_stack[id(first)]) for element in ((result,) if single else result)))
         except PdlaError as raised:  # raised on this layer's ranks alone
             error = type(raised)(f"matrix {number} of the stack: {raised}")
             break
     with agreed(comm, f"{name} of a stack"):
         if error is not None:
             raise error
-    results, alone = _join(name, comm, parts[0], made, alone)
-    results = results if place is None else [_return_result(each, first, layout) for each in results]
-    return results[0] if alone else tuple(results)
+    results, single = _join(name, comm, parts[0], rows, single)
+    results = results if place is None else [_return_result(element, first, layout) for element in results]
+    return results[0] if single else tuple(results)
 
 
 def _check_match(name: str, first: Stack, other: Stack) -> None:
@@ -81,9 +82,9 @@ def _choose_groups(routine: Routine, S: Stack) -> tuple[ProcessGrid, Layout, str
     groups = min(_list_divisors(ranks), key=lambda groups: _predict_seconds(routine, shape, S.dtype, batch, groups, ranks))
     if groups == 1:
         return None
-    each = balanced_shape(ranks // groups)
+    group_shape = balanced_shape(ranks // groups)
     axes = ("group", "row", "col")
-    grid = find_or_make(S.grid, (_choose_groups, groups), lambda: ProcessGrid((groups, *each), axes, S.grid.comm))
+    grid = find_or_make(S.grid, (_choose_groups, groups), lambda: ProcessGrid((groups, *group_shape), axes, S.grid.comm))
     return grid, Layout("row", "col"), "group"
 
 
@@ -108,29 +109,30 @@ def _to_grid(value: Any, X: DistMatrix) -> Any:
     return to_layout(value, _choose_layout(value, X), X.grid)
 
 
-def _join(name: str, comm: Communicator, like: Stack, made: list[tuple[Any, ...]], alone: bool) -> tuple[list[Any], bool]:
-    """Collective: join the results of all matrices; and return whether the function returns one value, no tuple."""
-    kinds = [*map(_describe_matrix, made[0])] if made else []
-    rows = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in made]
-    everyone = comm.share((dict(zip(like.indices, rows, strict=False)), kinds, alone))
-    some, kinds, alone = next(each for each in everyone if each[0])
-    found = dict.fromkeys(range(like.shape[0]), next(iter(some.values())))  # a dry rank has the results of its own layer alone
-    for values, *_ in everyone:
-        found |= values
+def _join(name: str, comm: Communicator, like: Stack, results: list[tuple[Any, ...]], single: bool) -> tuple[list[Any], bool]:
+    """Collective: join the results of all matrices. Also returns whether the function returns a single value, no tuple."""
+    kinds = [*map(_describe_matrix, results[0])] if results else []
+    rows = [[None if kind else value for kind, value in zip(kinds, row, strict=True)] for row in results]
+    shared = comm.share((dict(zip(like.indices, rows, strict=False)), kinds, single))
+    some_rows, kinds, single = next(share for share in shared if share[0])
+    # A dry rank has the results of its own layer alone: they stand for those of other layers.
+    by_number = dict.fromkeys(range(like.shape[0]), next(iter(some_rows.values())))
+    for values, *_ in shared:
+        by_number |= values
     joined: list[Any] = []
     for i, kind in enumerate(kinds):
         if kind is not None:
             shape, layout, *rest = kind
-            joined.append(Stack([row[i].base for row in made], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
+            joined.append(Stack([row[i].base for row in results], (like.shape[0], *shape), like.grid, layout, like.axis, *rest))
         else:
-            values = [row[i] for row in found.values()]
+            values = [row[i] for row in by_number.values()]
             _check_sizes(name, values)
             joined.append(values[0] if isinstance(values[0], bool) else np.array(values))
-    return joined, alone
+    return joined, single
 
 
 def _check_sizes(name: str, values: list[Any]) -> None:
-    """ShapeError unless results of all matrices have one shape: intervals may hold different numbers of eigenvalues."""
+    """ShapeError unless the results of all matrices have one shape: an interval may hold more eigenvalues of some matrices."""
     for number, value in enumerate(values):
         if np.shape(value) != np.shape(values[0]):
             shapes = f"of shape {np.shape(values[0])} of matrix 0, {np.shape(value)} of matrix {number}"
@@ -144,13 +146,13 @@ def _describe_matrix(value: Any) -> Any:
     return value.shape, value.layout, value.dtype, value.transposed, value.conjugated
 
 
-def _return_result(made: Any, first: Stack, layout: Layout | None) -> Any:
+def _return_result(result: Any, first: Stack, layout: Layout | None) -> Any:
     """Collective: return a result to the first stack's grid, in `layout`, by default the stack's."""
-    if not isinstance(made, Stack):
-        return made
-    return made._move(first.grid, layout or _choose_layout(made, first), None)
+    if not isinstance(result, Stack):
+        return result
+    return result._move(first.grid, layout or _choose_layout(result, first), None)
 
 
-def _choose_layout(result: Any, given: Any) -> Layout:
-    """The layout of a result on the grid of the argument, a matrix or a stack: the argument's, if shapes are equal."""
-    return given.layout if result.shape == given.shape else Layout(*given.grid.axes[:2])
+def _choose_layout(result: Any, argument: Any) -> Layout:
+    """Choose a result's layout on the grid of the argument, a matrix or a stack: the argument's layout, if shapes are equal."""
+    return argument.layout if result.shape == argument.shape else Layout(*argument.grid.axes[:2])

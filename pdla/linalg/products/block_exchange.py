@@ -24,12 +24,12 @@ from pdla.layout import Layout, Shape, find_shares
 from pdla.linalg.products.trapezoid import Block, Trapezoid, intersect, pack, unpack
 from pdla.matrix.redistribute import ROUND
 
-WORD = 16  # bytes, at most
+WORD = 16  # the most bytes of a word
 Sends = dict[int, list[tuple[int, Trapezoid]]]
 Recvs = dict[int, list[Trapezoid]]
 Round = tuple[Sends, Recvs]
-Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # the places of received elements, and these in one dimension
-Near = Callable[[Block], Iterable[int]]  # candidates: all ranks that have, or receive, some of a block are among these
+Arrivals = Iterator[tuple[list[Trapezoid], Any]]  # the places of received elements, and the elements in one dimension
+Near = Callable[[Block], Iterable[int]]  # finds candidates: every rank that has, or receives, some of a block is among them
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Targets:
 
 
 def find_sources(layout: Layout, shape: Shape, grid: ProcessGrid) -> Sources:
-    """The blocks of a matrix as sources; of copies, the rank nearest to the receiver by number sends its own."""
-    block = partial(_find_block, layout, shape, grid)
+    """The blocks of a matrix as sources. If ranks hold copies, the rank whose number is nearest to the receiver's sends."""
+    find_block = partial(_find_block, layout, shape, grid)
 
     def list_blocks(sender: int, receiver: int) -> Sequence[tuple[int, Block]]:
         coords = grid.coords_of(sender)
@@ -70,8 +70,8 @@ def find_sources(layout: Layout, shape: Shape, grid: ProcessGrid) -> Sources:
         return ((0, Block(*layout.indices(shape, grid.sizes, coords))),)
 
     def list_all(rank: int) -> Sequence[Block]:
-        held = block(rank)
-        return () if held is None else (held,)
+        block = find_block(rank)
+        return () if block is None else (block,)
 
     return Sources(list_blocks, list_all, partial(_find_near, layout, shape, grid))
 
@@ -88,10 +88,10 @@ def _find_block(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> B
 
 def _find_near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
     """The ranks that hold some of the rows and some of the columns of a block."""
-    across = [where for where, _ in find_shares(shape[1], layout.cols, grid.sizes, block.cols)]
-    for up, _ in find_shares(shape[0], layout.rows, grid.sizes, block.rows):
-        for along in across:
-            yield from grid.holders(up | along).tolist()
+    col_places = [place for place, _ in find_shares(shape[1], layout.cols, grid.sizes, block.cols)]
+    for row_place, _ in find_shares(shape[0], layout.rows, grid.sizes, block.rows):
+        for col_place in col_places:
+            yield from grid.holders(row_place | col_place).tolist()
 
 
 @dataclass(frozen=True)
@@ -115,20 +115,20 @@ class BlockExchange:
 
     @staticmethod
     def of(comm: Communicator, sources: Sources, targets: Targets, below: int | None = None) -> BlockExchange:
-        """Collective: find the parts. below: send only elements (i, j) of the matrix with i - j >= below; None: all."""
-        me, mine = comm.rank, targets.block(comm.rank)
+        """Collective: find the parts. below: send only elements (i, j) of the matrix with i - j >= below; None for all elements."""
+        me, target = comm.rank, targets.block(comm.rank)
         receivers = sorted({peer for block in sources.list_all(me) for peer in targets.near(block)} - {me})
-        senders = sorted(set(() if mine is None else sources.near(mine)) - {me})
+        senders = sorted(set(() if target is None else sources.near(target)) - {me})
         sends, recvs = {}, {}
         for peer in receivers:
             if parts := _intersect(sources.list_blocks(me, peer), targets.block(peer), below):
-                sends[peer] = [(number, here) for number, here, _ in parts]
+                sends[peer] = [(number, part) for number, part, _ in parts]
         for peer in senders:
-            if parts := _intersect(sources.list_blocks(peer, me), mine, below):
-                recvs[peer] = [there for _, _, there in parts]
+            if parts := _intersect(sources.list_blocks(peer, me), target, below):
+                recvs[peer] = [place for _, _, place in parts]
         shared = comm.publishes and comm.shared_limit and comm.shared_buffer() is not None
         rounds, starts, size = _plan_rounds(comm, sends, recvs) if shared else ([], {}, 0)
-        own = _intersect(sources.list_blocks(me, me), mine, below)
+        own = _intersect(sources.list_blocks(me, me), target, below)
         return BlockExchange(sends, own, recvs, rounds, starts, size)
 
     @property
@@ -153,8 +153,8 @@ class BlockExchange:
         dtype = np.dtype(target.dtype if beta == 0 else sum_dtype(target.dtype))
         shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
         arrivals = (self._exchange_in_memory if shared else self._exchange_messages)(xp, comm, arrays, dtype)
-        for i, here, there in self.own if own else ():
-            for piece, to in zip(here.pieces(), there.pieces(), strict=True):
+        for i, part, place in self.own if own else ():
+            for piece, to in zip(part.pieces(), place.pieces(), strict=True):
                 to.write(xp, target, beta, xp.reinterpret(piece.read(xp, arrays[i]), conjugate))
         for received, flat in arrivals:
             rest = xp.reinterpret(flat, conjugate)
@@ -165,12 +165,12 @@ class BlockExchange:
         """Collective: exchange by messages; yields parts in order of arrival."""
         sends = _pack(xp, arrays, self.sends, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_count_words(received),) for received in self.recvs.values()], dtype)
-        landing = dict(zip(self.recvs, flats, strict=True))
-        pending = comm.alltoall(sends, landing)
-        return ((self.recvs[peer], landing.pop(peer)) for peer in pending)
+        flat_by_peer = dict(zip(self.recvs, flats, strict=True))
+        pending = comm.alltoall(sends, flat_by_peer)
+        return ((self.recvs[peer], flat_by_peer.pop(peer)) for peer in pending)
 
     def _exchange_in_memory(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Arrivals:
-        """Collective: the same without messages: each rank writes its sends to the shared buffer, and others read there."""
+        """Collective: exchange without messages. Each rank writes its sends to the shared buffer, and others read them there."""
         shared_buffer = comm.shared_buffer()
         assert shared_buffer is not None
         with held(self.size * dtype.itemsize // comm.size):
@@ -200,25 +200,25 @@ def _plan_rounds(
 
     A round is small enough that its memory is kept for the next call.
     """
-    me, words_by_rank = comm.rank, comm.share({peer: _count_send_words(going) for peer, going in sends.items()})
+    me, words_by_rank = comm.rank, comm.share({peer: _count_send_words(parts) for peer, parts in sends.items()})
     count = max(1, ceil(sum(sum(words.values()) for words in words_by_rank) * WORD / (ROUND * comm.size)))
     rounds = [_cut_round(sends, recvs, i, count) for i in range(count)]
     if count > 1:
-        words_by_rank = comm.share({peer: max(_count_send_words(some[peer]) for some, _ in rounds) for peer in sends})
+        words_by_rank = comm.share({peer: max(_count_send_words(round_sends[peer]) for round_sends, _ in rounds) for peer in sends})
     starts, size = {}, 0
     for sender, words in enumerate(words_by_rank):
-        for receiver, most in words.items():
+        for receiver, part_words in words.items():
             if me in (sender, receiver):
                 starts[sender, receiver] = size
-            size += most
+            size += part_words
     for sender in recvs:
-        starts.setdefault((sender, me), 0)  # a dry rank knows of its own words alone
+        starts.setdefault((sender, me), 0)  # a dry rank knows its own words alone
     return rounds, starts, size
 
 
 def _cut_round(sends: Sends, recvs: Recvs, i: int, count: int) -> Round:
     return (
-        {peer: [(n, part.share(i, count)) for n, part in going] for peer, going in sends.items()},
+        {peer: [(n, part.share(i, count)) for n, part in parts] for peer, parts in sends.items()},
         {peer: [part.share(i, count) for part in received] for peer, received in recvs.items()},
     )
 
@@ -228,18 +228,18 @@ def _pack(
 ) -> dict[int, Any]:
     """Pack each peer's part into the memory buffer_of(peer, words)."""
     packed = {}
-    for peer, going in sends.items():
-        packed[peer] = buffer_of(peer, _count_send_words(going))
-        pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
+    for peer, parts in sends.items():
+        packed[peer] = buffer_of(peer, _count_send_words(parts))
+        pack(xp, [(arrays[i], trapezoid) for i, trapezoid in parts], packed[peer])
     return packed
 
 
-def _count_words(several: Iterable[Trapezoid]) -> int:
-    return sum(trapezoid.size for trapezoid in several)
+def _count_words(trapezoids: Iterable[Trapezoid]) -> int:
+    return sum(trapezoid.size for trapezoid in trapezoids)
 
 
-def _count_send_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
-    return _count_words(trapezoid for _, trapezoid in going)
+def _count_send_words(parts: Sequence[tuple[int, Trapezoid]]) -> int:
+    return _count_words(trapezoid for _, trapezoid in parts)
 
 
 def _intersect(

@@ -72,16 +72,16 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _check_matrices(chain)
         _check(chain)
-        kind = promote(*(X.dtype for X in chain))
+        dtype = promote(*(X.dtype for X in chain))
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
         if len(chain) == 1 and layout is not None and not one_of(layout, ("native",)):
             checks.check_result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
-    chain = [cast(X, kind) for X in chain]
+    chain = [cast(X, dtype) for X in chain]
     for step in find_order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
-        last = len(chain) == 2
-        product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
+        is_last = len(chain) == 2
+        product = matmul(chain[step], chain[step + 1], layout=layout if is_last else None, algorithm=algorithm)
         chain[step : step + 2] = [product]
     return chain[0]
 
@@ -120,11 +120,11 @@ def find_order(sizes: Sequence[int]) -> list[int]:
     letters = [opt_einsum.get_symbol(i) for i in range(count + 1)]
     expression = ",".join(map("".join, pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
     path, _ = opt_einsum.contract_path(expression, *pairwise(sizes), shapes=True, optimize="dp")
-    firsts, steps = list(range(count)), []  # the first factor of each matrix in opt_einsum's list; products go to its end
+    first_factors, steps = list(range(count)), []  # the first factor of each matrix in opt_einsum's list; products go to its end
     for pair in path:
-        left = min(firsts[i] for i in pair)
-        steps.append(sorted(firsts).index(left))
-        firsts = [first for i, first in enumerate(firsts) if i not in pair] + [left]
+        product = min(first_factors[i] for i in pair)
+        steps.append(sorted(first_factors).index(product))
+        first_factors = [first for i, first in enumerate(first_factors) if i not in pair] + [product]
     return steps
 
 
@@ -215,13 +215,13 @@ def einsum(
 
 
 def _split(subscripts: Any) -> tuple[str, str, str]:
-    """The operands' letters, the arrow and the result's letters, without blanks; an arrow has none inside, as in NumPy."""
+    """Split subscripts into the operands' letters, the arrow and the result's letters, without blanks."""
     inputs, arrow, result = str(subscripts).partition("->")
     return inputs.replace(" ", ""), arrow, result.replace(" ", "")
 
 
 def _parse_diagonal(subscripts: Any) -> str | None:
-    """The letters of the result of "ii->i" or "ii" (none); None for other subscripts."""
+    """Parse "ii->i" and "ii": return the letters of the result, none for "ii". Return None for other subscripts."""
     inputs, _, result = _split(subscripts)
     return result if len(inputs) == 2 and inputs[0] == inputs[1] and inputs.isalpha() and result in ("", inputs[0]) else None
 
@@ -235,23 +235,23 @@ def _multiply_stacks(subscripts: str, stacks: Sequence[Any], layout: Any, algori
             if not isinstance(S, Stack):
                 raise ShapeError(f"matrix {number} is {kind_of(S)}, not a Stack, as others are: {STACKED}")
         chain = parse(_drop_batch(subscripts), len(stacks))
-        kind = promote(*(S.dtype for S in stacks))
+        dtype = promote(*(S.dtype for S in stacks))
         check_algorithm(algorithm)
         if layout is not None and len(stacks) == 1:
             raise LayoutError(f"layout={layout!r}: a single stack keeps its layout")
-    stacks = [S._cast(kind) for S in stacks]
+    stacks = [S._cast(dtype) for S in stacks]
     ordered = [stacks[i].T if t else stacks[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
-    *firsts, last = ordered[1:] or [None]
-    found = reduce(partial(batched_matmul, algorithm=algorithm), firsts, ordered[0])
-    return found if last is None else batched_matmul(found, last, layout=layout, algorithm=algorithm)
+    *others, last = ordered[1:] or [None]
+    product = reduce(partial(batched_matmul, algorithm=algorithm), others, ordered[0])
+    return product if last is None else batched_matmul(product, last, layout=layout, algorithm=algorithm)
 
 
 def _drop_batch(subscripts: Any) -> str:
     """Drop the batch's letter from subscripts; ShapeError if stacks are not multiplied matrix by matrix."""
     inputs, arrow, result = _split(subscripts)
     words = [*inputs.split(","), result]
-    alike = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
-    if not isinstance(subscripts, str) or not arrow or not alike:
+    is_batched = len({word[:1] for word in words}) == 1 and all(len(word) == 3 and word[0] not in word[1:] for word in words)
+    if not isinstance(subscripts, str) or not arrow or not is_batched:
         raise ShapeError(f"einsum({subscripts!r}): {STACKED}")
     return f"{','.join(word[1:] for word in words[:-1])}->{result[1:]}"
 
@@ -272,11 +272,11 @@ def parse(subscripts: str, count: int) -> Chain:
     for letter in letters:
         if letters.count(letter) != 2:
             raise ShapeError(f"einsum({subscripts!r}): {letter!r} occurs {letters.count(letter)} times; {TAKEN}")
-    here, left, chain = result[0], dict(enumerate(operands)), []
-    while (number := next((i for i, word in left.items() if here in word), None)) is not None:
-        word = left.pop(number)
-        chain.append((number, word[1] == here))
-        here = word.replace(here, "", 1)
-    if left or here != result[1]:
-        raise ShapeError(f"einsum({subscripts!r}): {', '.join(left.values()) or result} is not in the chain; {TAKEN}")
+    end, remaining, chain = result[0], dict(enumerate(operands)), []
+    while (number := next((i for i, word in remaining.items() if end in word), None)) is not None:
+        word = remaining.pop(number)
+        chain.append((number, word[1] == end))
+        end = word.replace(end, "", 1)
+    if remaining or end != result[1]:
+        raise ShapeError(f"einsum({subscripts!r}): {', '.join(remaining.values()) or result} is not in the chain; {TAKEN}")
     return Chain(*(tuple(column) for column in zip(*chain, strict=True)))

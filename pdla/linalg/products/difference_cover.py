@@ -66,58 +66,58 @@ class DifferenceCover:
         return IndexSet(starts, stops).merge()
 
     def tiles(self, n: int, place: int) -> list[Block]:
-        """The tiles of the n x n triangle that a place multiplies: its own on the diagonal, and one for each distance."""
+        """The tiles of the n x n triangle that a place multiplies: one on the diagonal, and one for each distance."""
         return [self._cut_tile(n, place, a, b) for a, b in _list_mark_pairs(self.v).T.tolist()]
 
     def _cut_tile(self, n: int, place: int, a: int, b: int) -> Block:
         """The tile of the two row blocks under two of the place's marks; on or below the diagonal."""
         v = self.v
-        here, there = (place // self.c + a) % v, (place // self.c + b) % v
-        rows, cols = _cut_block(n, v, max(here, there)), _cut_block(n, v, min(here, there))
+        first, second = (place // self.c + a) % v, (place // self.c + b) % v
+        rows, cols = _cut_block(n, v, max(first, second)), _cut_block(n, v, min(first, second))
         if 2 * (b - a) == v:  # two places have this pair: each multiplies half of the tile's rows
-            rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
+            rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(first > second))))
         return Block(rows, cols)
 
     def sums(self, n: int, place: int) -> list[Block]:
-        """The parts of the place's tiles that it holds once the c parts of k have been added up: every c-th row of each."""
+        """The parts of its tiles that a place has after the sum over the c parts of k: every c-th row of each tile."""
         return [self._cut_sum(tile, place) for tile in self.tiles(n, place)]
 
     def _cut_sum(self, tile: Block, place: int) -> Block:
         return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
 
-    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+    def list_blocks(self, n: int, sender: int, receiver: int, target: Block) -> list[tuple[int, Block]]:
         """The blocks of C that a sender has at the end, with their numbers in `sums`.
 
-        Only those that may overlap the receiver's target: of many ranks' tiles few do.
+        Only blocks that may overlap the receiver's target are listed: on many ranks they are few.
         """
         marks, ends = _list_mark_pairs(self.v), _list_bounds(n, self.v)
-        here, there = (sender // self.c + marks) % self.v
-        high, low = np.maximum(here, there), np.minimum(here, there)
-        near = _intersect(ends, high, wanted.rows) & _intersect(ends, low, wanted.cols)
-        chosen = np.flatnonzero(near).tolist()
-        return [(i, self._cut_sum(self._cut_tile(n, sender, *marks[:, i].tolist()), sender)) for i in chosen]
+        first, second = (sender // self.c + marks) % self.v
+        high, low = np.maximum(first, second), np.minimum(first, second)
+        overlaps = _intersect(ends, high, target.rows) & _intersect(ends, low, target.cols)
+        numbers = np.flatnonzero(overlaps).tolist()
+        return [(i, self._cut_sum(self._cut_tile(n, sender, *marks[:, i].tolist()), sender)) for i in numbers]
 
     def find_receivers(self, n: int, rows: IndexSet) -> list[int]:
         """The places that receive some of these rows of A, each for the first part of k."""
         blocks = np.flatnonzero(_intersect(_list_bounds(n, self.v), np.arange(self.v), rows))
-        first = (blocks[:, None] - np.array(find_ruler(self.v // 2))) % self.v
-        return (unique(first) * self.c).tolist()
+        zeros = (blocks[:, None] - np.array(find_ruler(self.v // 2))) % self.v
+        return (unique(zeros) * self.c).tolist()
 
-    def find_senders(self, n: int, wanted: Block) -> list[int]:
+    def find_senders(self, n: int, target: Block) -> list[int]:
         """The places whose tiles may overlap a target block, each for the first part of k."""
-        every, ends = np.arange(self.v), _list_bounds(n, self.v)
-        high, low = (np.flatnonzero(_intersect(ends, every, held)) for held in (wanted.rows, wanted.cols))
-        first = np.concatenate([self._find_zeros(high[:, None], low), self._find_zeros(low, high[:, None])])
-        return (unique(first) * self.c).tolist()
+        blocks, ends = np.arange(self.v), _list_bounds(n, self.v)
+        high, low = (np.flatnonzero(_intersect(ends, blocks, indices)) for indices in (target.rows, target.cols))
+        zeros = np.concatenate([self._find_zeros(high[:, None], low), self._find_zeros(low, high[:, None])])
+        return (unique(zeros) * self.c).tolist()
 
     def _find_zeros(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """The zeros of the rulers that have a pair of marks over two row blocks, the first mark over the first.
+        """The zeros of the rulers that have a pair of marks over two row blocks, the first mark over the first block.
 
-        Only pairs whose second block is at most half a circle after the first.
+        Only pairs count whose second block is at most half a circle after the first.
         """
-        apart = (second - first) % self.v
-        near = 2 * apart <= self.v
-        return ((first - _list_first_marks(self.v)[np.where(near, apart, 0)]) % self.v)[near]
+        distance = (second - first) % self.v
+        valid = 2 * distance <= self.v
+        return ((first - _list_first_marks(self.v)[np.where(valid, distance, 0)]) % self.v)[valid]
 
     def flops(self, n: int, k: int) -> float:
         """Multiplications and additions of each rank."""
@@ -137,7 +137,7 @@ class DifferenceCover:
 
 @lru_cache(maxsize=64)
 def _list_mark_pairs(v: int) -> np.ndarray:
-    """The pairs of marks of a place's tiles, a column each: (0, 0) for the tile on the diagonal, then one for each distance."""
+    """The pairs of marks of a place's tiles, as columns: (0, 0) for the tile on the diagonal, then a pair for each distance."""
     return np.array([(0, 0), *find_mark_pairs(v).values()]).T
 
 
@@ -153,12 +153,12 @@ def _list_bounds(n: int, v: int) -> np.ndarray:
     return np.array([0, *(block_bounds(n, v, block)[1] for block in range(v))])
 
 
-def _intersect(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
-    """Whether each of these row blocks overlaps the indices held.
+def _intersect(ends: np.ndarray, blocks: np.ndarray, indices: IndexSet) -> np.ndarray:
+    """Whether each of these row blocks overlaps the indices.
 
     A run overlaps a block if it ends after the block's start, and starts before the block's end.
     """
-    return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
+    return np.searchsorted(indices.stops, ends[blocks], "right") < np.searchsorted(indices.starts, ends[blocks + 1], "left")
 
 
 def _cut_block(n: int, v: int, block: int) -> IndexSet:

@@ -90,7 +90,7 @@ def her2k(
     Parameters
     ----------
     A, B : DistMatrix
-        n x k; see `syr2k`, as for all arguments.
+        n x k; see `syr2k`, also for the other arguments.
     alpha : number, optional
         Factor of the first product.
     beta : float, optional

@@ -119,7 +119,7 @@ def herk(
     Parameters
     ----------
     A : DistMatrix
-        n x k; see `syrk`, as for all arguments.
+        n x k; see `syrk`, also for the other arguments.
     alpha : float, optional
         Factor of the product, real.
     beta : float, optional
@@ -182,13 +182,13 @@ def _update(
 
 def make_zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
     """Local: a zero matrix with A's kind of arrays, on A's grid, by default of A's dtype."""
-    made = _allocate(A, shape, layout, dtype)
-    A.xp.scale(made.stored, 0)
-    return made
+    zeros = _allocate(A, shape, layout, dtype)
+    A.xp.scale(zeros.stored, 0)
+    return zeros
 
 
 def _allocate(A: DistMatrix, shape: tuple[int, int], layout: Layout, dtype: np.dtype | None = None) -> DistMatrix:
-    """Local: the same, with elements not yet set."""
+    """Local: as `make_zeros`, without setting elements."""
     return DistMatrix(A.xp.empty(local_shape(shape, layout, A.grid), dtype or A.dtype), shape, A.grid, layout)
 
 
@@ -215,13 +215,14 @@ def compute_triangle(
         return C
 
     def claim(images: Images) -> Claim:
-        def given(x: Pair) -> Pair:
-            product = scale(images.multiply(A, images.multiply(A.H if hermitian else A.T, x)), alpha)
-            return add(product, scale(images.multiply_reflected(C, x, hermitian), beta)) if beta != 0 else product
+        def compute_image(vector: Pair) -> Pair:
+            image = scale(images.multiply(A, images.multiply(A.H if hermitian else A.T, vector)), alpha)
+            return add(image, scale(images.multiply_reflected(C, vector, hermitian), beta)) if beta != 0 else image
 
         image = partial(images.multiply, C) if mirror else partial(images.multiply_reflected, C, hermitian=hermitian)
         return Claim(
-            n, 4 * (n + k), given, lambda C: (image,), zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
+            n, 4 * (n + k), compute_image, lambda C: (image,),
+            zeros=lambda C: ((C, Part(False, "none")),) if new and not mirror else (),
             lost="" if new else "the old elements of out are lost",
         )
 
@@ -232,9 +233,9 @@ def _compute(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermit
     """Collective: compute the lower triangle, unchecked."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
-    comm, together = A.grid.comm, _reads_in_place(A)
-    key = "rank k", A.grid, A.shape, A.layout, C.layout, together
-    plan: RankKPlan = find_or_make(comm, key, lambda: RankKPlan.of(A, C, together))
+    comm, in_place = A.grid.comm, _reads_in_place(A)
+    key = "rank k", A.grid, A.shape, A.layout, C.layout, in_place
+    plan: RankKPlan = find_or_make(comm, key, lambda: RankKPlan.of(A, C, in_place))
     plan.delivery.run(A.xp, comm, _sum_tiles(A, plan, _compute_tiles(A, plan, alpha, hermitian)), C.stored, beta)
 
 
@@ -247,12 +248,12 @@ def _reads_in_place(A: DistMatrix) -> bool:
 
 def _compute_tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
     """Collective: compute this rank's tiles, for its part of k. Frees the fetched rows of A."""
-    if not plan.together:
+    if not plan.in_place:
         return _multiply_tiles(A, plan, _fetch(A, plan), alpha, hermitian)
-    with _share_all(A) as everything:
+    with _share_all(A) as shared:
         if plan.fetch.recvs:
             note_read(A.grid.comm.axis, plan.fetch.words * A.dtype.itemsize, len(plan.fetch.recvs))
-        return _multiply_tiles(A, plan, everything, alpha, hermitian)
+        return _multiply_tiles(A, plan, shared, alpha, hermitian)
 
 
 @contextmanager
@@ -265,12 +266,12 @@ def _share_all(A: DistMatrix) -> Iterator[Any]:
     with held(size // comm.size):
         memory = shared_buffer.open(size)
         stored = xp.view_at(memory, 0, shape, A.dtype) if A.common is None else A.common
-        everything = stored.T if A.transposed else stored
+        shared = stored.T if A.transposed else stored
         if A.common is None and A.first:
-            xp.put(everything, *(there.selection for there in A.indices), A.stored)
+            xp.put(shared, *(index_set.selection for index_set in A.indices), A.stored)
         try:
             shared_buffer.seal()
-            yield everything
+            yield shared
         finally:
             if A.common is None:
                 shared_buffer.leave()
@@ -294,7 +295,7 @@ def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
 
 def _multiply_tiles(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
     """Local: multiply this rank's tiles. a: its rows of A, as stored (not conjugated)."""
-    xp, made = A.xp, []
+    xp, products = A.xp, []
     for tile in plan.tiles:
         x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), sum_dtype(a.dtype))
         left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
@@ -306,8 +307,8 @@ def _multiply_tiles(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, herm
             multiply(xp, left, right[: tile.diagonal].T, x[:, : tile.diagonal], alpha, 0)
         if hermitian:
             make_real(x, tile.block.rows, tile.block.cols)
-        made.append(x)
-    return made
+        products.append(x)
+    return products
 
 
 def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:

@@ -26,7 +26,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import check_array, fingerprint
 from pdla.matrix.redistribute import local_shape, start_move
 
-UNDER_WAY = 16  # matrices of a stack whose messages are under way at once
+UNDER_WAY = 16  # the most matrices of a stack whose messages are under way at once
 
 
 class Stack:
@@ -84,7 +84,7 @@ class Stack:
         raise TypeError("a Stack is cut over many ranks: S.gather() is the whole as an array")
 
     def __array_function__(self, function: Any, *args: Any) -> Any:
-        self.__array__()  # as a DistMatrix's
+        self.__array__()  # raises, as for a DistMatrix
 
     def __eq__(self, other: object) -> Any:
         raise TypeError("stacks are compared by what they hold: S.gather() == R.gather()")
@@ -184,11 +184,11 @@ class Stack:
         with agreed(comm, f"gather {self.description}"):
             _check_open(self.grid, self.axis)
         with collective_section(comm, "a stack's gathering"):
-            whole = comm.xp.empty(self.shape, self.dtype)
+            array = comm.xp.empty(self.shape, self.dtype)
             for number, X in zip(self.indices, self.matrices(), strict=True):
-                comm.xp.copy(whole[number], X.gather())
-            self._share(whole)
-        return whole
+                comm.xp.copy(array[number], X.gather())
+            self._share(array)
+        return array
 
     def redistribute(self, grid: ProcessGrid | None = None, layout: Layout | None = None, axis: str | None = None) -> Stack:
         """Redistribute the stack, also to another grid. Collective, idle ranks included.
@@ -236,34 +236,34 @@ class Stack:
     def _move(self, grid: ProcessGrid, layout: Layout, axis: str | None) -> Stack:
         """Collective, unchecked: redistribute the stack."""
         xp, batch, places = self.grid.comm.xp, self.shape[0], ((self.grid, self.axis), (grid, axis))
-        before, after = (_find_layers(*place, batch) for place in places)
-        share = -(-batch // max(one.sizes[along] if along else 1 for one, along in places))
+        source_layers, target_layers = (_find_layers(*place, batch) for place in places)
+        share = -(-batch // max(layered_grid.sizes[cut_axis] if cut_axis else 1 for layered_grid, cut_axis in places))
         blocks: dict[int, Any] = {}
         under_way: deque[Callable[[], None]] = deque()
         with collective_section(self.grid.comm, "a redistribution"):
             # one matrix of each layer in turn, so that all layers send, or receive, at once
             for number in (number for first in range(share) for number in range(first, batch, share)):
-                here = number in self.indices
-                block = self.blocks[number - self.indices.start] if here else xp.empty((0, 0), self.dtype)
-                X = DistMatrix(block, self.shape[1:], before[number], self.layout, self.transposed, self.conjugated)
-                blocks[number] = xp.empty(local_shape(X.shape, layout, after[number]), self.dtype)
-                under_way.append(start_move(X, layout, after[number], blocks[number]))
+                is_own = number in self.indices
+                block = self.blocks[number - self.indices.start] if is_own else xp.empty((0, 0), self.dtype)
+                X = DistMatrix(block, self.shape[1:], source_layers[number], self.layout, self.transposed, self.conjugated)
+                blocks[number] = xp.empty(local_shape(X.shape, layout, target_layers[number]), self.dtype)
+                under_way.append(start_move(X, layout, target_layers[number], blocks[number]))
                 if len(under_way) > UNDER_WAY:
                     under_way.popleft()()
             for end in under_way:
                 end()
-        made = Stack((), self.shape, grid, layout, axis, self.dtype)
-        made.blocks = tuple(blocks[number] for number in made.indices)
-        return made
+        moved = Stack((), self.shape, grid, layout, axis, self.dtype)
+        moved.blocks = tuple(blocks[number] for number in moved.indices)
+        return moved
 
-    def _share(self, whole: Any) -> None:
-        """Collective: send each layer's matrices, which are in its ranks' `whole`, to `whole` of all other ranks."""
+    def _share(self, array: Any) -> None:
+        """Collective: complete the array of the whole batch, in which each rank has its layer's matrices, on every rank."""
         comm = self.grid.comm
-        parts = {lead: whole[lo:hi] for lead, lo, hi in self._list_layers() if whole[lo:hi].size}
-        mine = self._find_members(comm.rank)
-        others = [rank for rank in range(comm.size) if rank not in mine]
+        parts = {lead: array[lo:hi] for lead, lo, hi in self._list_layers() if array[lo:hi].size}
+        members = self._find_members(comm.rank)
+        others = [rank for rank in range(comm.size) if rank not in members]
         sends = dict.fromkeys(others, parts[comm.rank]) if comm.rank in parts else {}
-        recvs = {lead: part for lead, part in parts.items() if lead not in mine}
+        recvs = {lead: part for lead, part in parts.items() if lead not in members}
         comm.alltoall(sends, recvs).wait()
 
     def _list_layers(self) -> list[tuple[int, int, int]]:
@@ -303,7 +303,7 @@ def _find_layers(grid: ProcessGrid, axis: str | None, batch: int) -> list[Proces
         return [grid] * batch
     axes, at = tuple(name for name in grid.axes if name != axis), grid.axes.index(axis)
     shape = tuple(grid.sizes[name] for name in axes) or (1,)
-    layers = [ProcessGrid.trust(shape, grid.comm, part.ravel(), axes or ("layer",)) for part in np.moveaxis(grid.ranks, at, 0)]
+    layers = [ProcessGrid.trust(shape, grid.comm, ranks.ravel(), axes or ("layer",)) for ranks in np.moveaxis(grid.ranks, at, 0)]
     bounds = [block_bounds(batch, len(layers), i) for i in range(len(layers))]
     return [layer for layer, (lo, hi) in zip(layers, bounds, strict=True) for _ in range(lo, hi)]
 
@@ -345,19 +345,19 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
     grid, layout = place("stack", grid, layout)
     comm = grid.comm
     with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
-        whole = check_array("stack", comm, array)
-        if whole.ndim != 3:
-            raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
+        global_array = check_array("stack", comm, array)
+        if global_array.ndim != 3:
+            raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {global_array.shape}")
         check_layout("stack", layout, grid)
-        _check_layout(layout, whole.shape[1:], grid, axis)
-    agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
-    empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
+        _check_layout(layout, global_array.shape[1:], grid, axis)
+    agree(comm, f"stack of shape {global_array.shape}, {global_array.dtype}{fingerprint(global_array)}")
+    empty = Stack((), global_array.shape, grid, layout, axis, global_array.dtype)
     layer = find_layer(grid, axis)
     if layer is None:
         return empty
-    rows, cols = (held.indices() for held in layout.indices(whole.shape[1:], layer.sizes, layer.coords))
-    blocks = [comm.xp.take(whole[number], rows, cols) for number in empty.indices]
-    return Stack(blocks, whole.shape, grid, layout, axis, whole.dtype)
+    rows, cols = (index_set.indices() for index_set in layout.indices(global_array.shape[1:], layer.sizes, layer.coords))
+    blocks = [comm.xp.take(global_array[number], rows, cols) for number in empty.indices]
+    return Stack(blocks, global_array.shape, grid, layout, axis, global_array.dtype)
 
 
 def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: str | None) -> None:
@@ -412,15 +412,15 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     call = "; ".join(S.description if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({call}; {layout!r}; {algorithm!r})"):
         _check(_check_stack(A, "A"), _check_stack(B, "B"))
-        wanted = default_layout(A.layout, B.layout) if layout is None else layout
+        result_layout = default_layout(A.layout, B.layout) if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
-        _check_layout(wanted, shape[1:], A.grid, A.axis)
+        _check_layout(result_layout, shape[1:], A.grid, A.axis)
         dtype = promote(A.dtype, B.dtype)
     pairs = list(zip(A.matrices(), B.matrices(), strict=True))
     with agreed(comm, "batched_matmul: its plan"):
-        plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
+        plan = plan_matmul(*pairs[0], layout=result_layout, algorithm=algorithm) if pairs else None
     products = [plan(X, Y).stored for X, Y in pairs] if plan else []
-    return Stack(products, shape, A.grid, wanted, A.axis, dtype)
+    return Stack(products, shape, A.grid, result_layout, A.axis, dtype)
 
 
 def _check_stack(S: Any, name: str) -> Stack:

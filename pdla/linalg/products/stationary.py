@@ -25,8 +25,8 @@ class Stationary:
     c = 1  # parts of k
 
     def _find_block(self, n: int, place: int) -> Block:
-        where = np.unravel_index(place, [size for _, size in self.sizes])
-        coords = {axis: int(i) for (axis, _), i in zip(self.sizes, where, strict=True)}
+        numbers = np.unravel_index(place, [size for _, size in self.sizes])
+        coords = {axis: int(i) for (axis, _), i in zip(self.sizes, numbers, strict=True)}
         return Block(*self.layout.indices((n, n), dict(self.sizes), coords))
 
     def rows(self, n: int, place: int) -> IndexSet:
@@ -43,7 +43,7 @@ class Stationary:
         cols = IndexSet.interval(0, int(counts.max(initial=0)))
         return [Block(block.rows.select(rows), block.cols.select(cols))]
 
-    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+    def list_blocks(self, n: int, sender: int, receiver: int, target: Block) -> list[tuple[int, Block]]:
         """The sender's numbered tiles, for itself only: see DifferenceCover.list_blocks."""
         return [(0, tile) for tile in self.tiles(n, sender)] if sender == receiver else []
 
@@ -51,7 +51,7 @@ class Stationary:
         """The places that may need some of these rows of A."""
         return self._list_places()
 
-    def find_senders(self, n: int, wanted: Block) -> range:
+    def find_senders(self, n: int, target: Block) -> range:
         """The places that may send a tile to another place: none."""
         return range(0)
 

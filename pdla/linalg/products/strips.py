@@ -21,7 +21,7 @@ class Strips:
     c = 1  # parts of k
 
     def _find_ends(self, n: int, place: int) -> tuple[int, int]:
-        """The strip's first row, and the row after its last: the first i rows have i (i + 1) / 2 elements."""
+        """Find the strip's first row, and the row after its last. The first i rows have i (i + 1) / 2 elements."""
         first, last = (round(n * sqrt(i / self.v)) for i in (place, place + 1))
         return first, last
 
@@ -34,7 +34,7 @@ class Strips:
         first, last = self._find_ends(n, place)
         return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
 
-    def list_blocks(self, n: int, sender: int, receiver: int, wanted: Block) -> list[tuple[int, Block]]:
+    def list_blocks(self, n: int, sender: int, receiver: int, target: Block) -> list[tuple[int, Block]]:
         """The sender's numbered tiles: see DifferenceCover.list_blocks."""
         return [(0, tile) for tile in self.tiles(n, sender)]
 
@@ -42,7 +42,7 @@ class Strips:
         """The places that may need some of these rows of A."""
         return range(self.v)
 
-    def find_senders(self, n: int, wanted: Block) -> range:
+    def find_senders(self, n: int, target: Block) -> range:
         """The places whose tiles may overlap a target block."""
         return range(self.v)
 

@@ -80,8 +80,8 @@ def hemm(
     Parameters
     ----------
     A : DistMatrix
-        n x n, Hermitian: the imaginary parts of its diagonal are not read. See `symm`, as for all
-        arguments.
+        n x n, Hermitian: the imaginary parts of its diagonal are not read. See `symm`, also for the
+        other arguments.
     B : DistMatrix
         n x m (left) or m x n (right).
     side : "left" or "right", optional
@@ -144,6 +144,6 @@ def copy_mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: copy A, with both triangles from one."""
     with collective_section(A.grid.comm, "a triangle's reflection"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
-        made = A.copy()
-        reflect(made, lower, hermitian)
-    return made
+        copy = A.copy()
+        reflect(copy, lower, hermitian)
+    return copy

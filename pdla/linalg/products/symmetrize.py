@@ -37,8 +37,8 @@ def _plan_exchange(C: DistMatrix) -> BlockExchange:
     targets = find_targets(C.layout, C.shape, C.grid)
 
     def block(rank: int) -> Block | None:
-        held = targets.block(rank)
-        return None if held is None else held.T
+        source = targets.block(rank)
+        return None if source is None else source.T
 
     transposed = Targets(block, lambda block: targets.near(block.T))
     return BlockExchange.of(C.grid.comm, find_sources(C.layout, C.shape, C.grid), transposed, below=1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla.indices import IndexSet, Selection, slice_selection
 
-BAND = 64  # rows of a piece where the diagonal crosses
+BAND = 64  # how many rows form a piece where the diagonal crosses
 
 
 @dataclass(frozen=True)
@@ -83,38 +83,38 @@ class Trapezoid:
         """Yield the trapezoid's pieces, from the top down."""
         lo = 0
         while lo < len(self.counts):
-            alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
-            hi = max(alike, min(lo + BAND, len(self.counts)))
-            least, most = int(self.counts[lo]), int(self.counts[hi - 1])
+            equal_end = int(np.searchsorted(self.counts, self.counts[lo], "right"))
+            hi = max(equal_end, min(lo + BAND, len(self.counts)))
+            common, longest = int(self.counts[lo]), int(self.counts[hi - 1])
             rows = slice_selection(self.rows, lo, hi)
-            if least:
-                yield Piece(rows, slice_selection(self.cols, 0, least), (hi - lo, least))
-            if most > least:
-                i, j = np.nonzero(np.arange(least, most) < self.counts[lo:hi, None])
-                yield Piece(rows, slice_selection(self.cols, least, most), i.shape, (i, j))
+            if common:
+                yield Piece(rows, slice_selection(self.cols, 0, common), (hi - lo, common))
+            if longest > common:
+                i, j = np.nonzero(np.arange(common, longest) < self.counts[lo:hi, None])
+                yield Piece(rows, slice_selection(self.cols, common, longest), i.shape, (i, j))
             lo = hi
 
 
-def intersect(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
-    """The common elements (i, j) of two blocks with i - j >= below, as positions in each block's array.
+def intersect(source: Block, target: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
+    """Intersect two blocks: the common elements (i, j) with i - j >= below, as positions in each block's array.
 
-    below = None takes all common elements. Returns None if there are none.
+    below = None takes all common elements. Returns None without common elements.
     """
-    if _are_apart(here.rows, there.rows) or _are_apart(here.cols, there.cols):
+    if _are_apart(source.rows, target.rows) or _are_apart(source.cols, target.cols):
         return None
-    rows, their_rows, m = here.rows.overlay(there.rows)
-    cols, their_cols, n = here.cols.overlay(there.cols)
+    rows, target_rows, m = source.rows.overlay(target.rows)
+    cols, target_cols, n = source.cols.overlay(target.cols)
     if not m or not n:
         return None
     counts = np.full(m, n)
     if below is not None:
-        i, j = here.rows.indices()[rows], here.cols.indices()[cols]
+        i, j = source.rows.indices()[rows], source.cols.indices()[cols]
         counts = np.searchsorted(j, i - below, "right")
-    return (Trapezoid(rows, cols, counts), Trapezoid(their_rows, their_cols, counts)) if counts.any() else None
+    return (Trapezoid(rows, cols, counts), Trapezoid(target_rows, target_cols, counts)) if counts.any() else None
 
 
 def _are_apart(one: IndexSet, other: IndexSet) -> bool:
-    """Whether one ends before the other starts, or one is empty: a quick test, true for most pairs of many ranks' blocks."""
+    """Whether one set ends before the other starts, or one is empty. The test is quick, and true for most pairs of ranks."""
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
@@ -133,7 +133,7 @@ def pack(xp: Any, parts: Sequence[tuple[Any, Trapezoid]], flat: Any) -> None:
 
 
 def unpack(xp: Any, flat: Any, x: Any, trapezoid: Trapezoid, beta: complex = 0) -> Any:
-    """The reverse for one array: x = beta x + the first elements of flat, on the trapezoid; returns the rest of flat."""
+    """Set the trapezoid's elements of one array: x = beta x + the first elements of flat. Returns the rest of flat."""
     for piece in trapezoid.pieces():
         front, flat = _take_front(flat, piece.shape)
         piece.write(xp, x, beta, front)

@@ -92,7 +92,7 @@ def triangle(A: DistMatrix, lower: bool, unit: bool = False) -> DistMatrix:
     """Collective: copy a triangle of A with the diagonal, m x n. unit: set the diagonal to ones."""
     with collective_section(A.grid.comm, "a triangle's copy"):
         A = sum_partials(A, A.layout.summed) if A.layout.partial else A
-    made = tril(A) if lower else triu(A)
+    copy = tril(A) if lower else triu(A)
     if unit:
-        fill_diagonal(made, 1)
-    return made
+        fill_diagonal(copy, 1)
+    return copy

@@ -62,18 +62,18 @@ def matvec(A: DistMatrix, x: MatrixOrVector, *, layout: Layout | None = None) ->
     array([21, 43])
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
-    given = _agree(comm, A, x, distributed, layout)
-    dtype, wanted = promote(A.dtype, given.dtype), layout or Layout(A.layout.rows)
+    vector = _agree(comm, A, x, distributed, layout)
+    dtype, result_layout = promote(A.dtype, vector.dtype), layout or Layout(A.layout.rows)
     with collective_section(comm, "matvec"):
         if A.layout.partial and not can_cast_addends(A.dtype, dtype):
             A = sum_partials(A, A.layout.summed)
-        y: Any = _multiply_local(A, _align(A, given) if distributed else given, dtype)
+        y: Any = _multiply_local(A, _align(A, vector) if distributed else vector, dtype)
         if distributed:
-            y = convert(sum_partials(y, wanted) if y.layout.partial else y, wanted, A.grid)
+            y = convert(sum_partials(y, result_layout) if y.layout.partial else y, result_layout, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
         everyone = ProcessGrid.everyone(comm)
-        whole: Any = convert(y, Layout(), everyone).local
-        return whole.astype(dtype, copy=False).reshape(whole.size)
+        array: Any = convert(y, Layout(), everyone).local
+        return array.astype(dtype, copy=False).reshape(array.size)
 
 
 def _agree(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
@@ -105,9 +105,9 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
 
 def _align(A: DistMatrix, x: DistMatrix) -> DistMatrix:
     """Collective: redistribute x to a layout whose rows are cut as A's columns are."""
-    wanted = Layout(rows=A.layout.cols)
-    x = sum_partials(x, wanted) if x.layout.partial else x
-    return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else convert(x, wanted, A.grid)
+    layout = Layout(rows=A.layout.cols)
+    x = sum_partials(x, layout) if x.layout.partial else x
+    return x if x.layout.same_cuts(layout, x.shape, A.grid.sizes) else convert(x, layout, A.grid)
 
 
 def _multiply_local(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
@@ -118,12 +118,12 @@ def _multiply_local(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
     xp, m = A.xp, A.shape[0]
     layout = Layout(A.layout.rows, None, (*axes_of(A.layout.cols), *A.layout.partial))
     if isinstance(x, DistMatrix):
-        part = x.local
+        block = x.local
     else:
-        part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
-    y = xp.empty((A.stored.shape[0], part.shape[1]), sum_dtype(dtype))
-    part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
-    multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
+        block = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
+    y = xp.empty((A.stored.shape[0], block.shape[1]), sum_dtype(dtype))
+    block = xp.reinterpret(block.astype(dtype, copy=False), A.conjugated)
+    multiply(xp, A.stored.astype(dtype, copy=False), block, y, 1, 0)
     return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)
 
 

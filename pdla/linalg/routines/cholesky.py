@@ -50,10 +50,10 @@ class CholeskyFactorization(HermitianFactorization):
         n = A.shape[0]
         return Claim(
             n, 4 * n, lambda x: images.multiply_reflected(A, x, True),
-            lambda made: (
-                partial(images.multiply, made[0].H, part=Part(False)), partial(images.multiply, made[0], part=Part(True))
+            lambda result: (
+                partial(images.multiply, result[0].H, part=Part(False)), partial(images.multiply, result[0], part=Part(True))
             ),
-            matrices=lambda made: made[:1], zeros=lambda made: ((made[0], Part(False, "none")),), lost=lost,
+            matrices=lambda result: result[:1], zeros=lambda result: ((result[0], Part(False, "none")),), lost=lost,
         )
 
 
@@ -67,7 +67,10 @@ CHOLESKY = CholeskyFactorization()
 
 
 class Cholesky(RightLooking):
-    """One rank's work: L in place of the lower triangle of A. A header's second number is the failed pivot, or 1 if L1 is L11."""
+    """One rank's work: L in place of the lower triangle of A.
+
+    The second number of a panel's header is the failed pivot. Without a failure it is 1 if L1 is L11, and 0 if L1 is the inverse.
+    """
 
     def factor_block(self, A11: Any, L1: Any) -> list[float]:
         info, number = kernels.potrf(self.xp, A11)
@@ -123,6 +126,6 @@ def cholesky_words(n: int, grid: tuple[int, ...], block: int) -> float:
     pr, pc, *depth = grid
     layer, c, steps = pr * pc, prod(depth), n / block
     panels = (pr + pc - 2) * (n * n - n * block) / 2 + (pr - 1) * block**2 * (steps - 1) + HEADER * steps * (layer - 1)
-    given = (min(k, c - 1) * ((n - k * block) * block + HEADER * pr) for k in range(ceil(steps)))
-    addends = sum(given) + HEADER * layer * (c - 1) if c > 1 else 0
+    sent = (min(k, c - 1) * ((n - k * block) * block + HEADER * pr) for k in range(ceil(steps)))
+    addends = sum(sent) + HEADER * layer * (c - 1) if c > 1 else 0
     return (panels + addends) / (layer * c)

@@ -25,7 +25,7 @@ from pdla.matrix.core import DistMatrix
 class Factorization(Routine):
     """A routine that replaces A by its factors.
 
-    what the routine with an article, for errors within messages
+    what  a noun phrase for error messages, as "a Cholesky factorization"
     """
 
     what: str
@@ -75,10 +75,10 @@ class Factorization(Routine):
                 find_dimensions(X), make_communicators(X)  # idle ranks take part in these calls
                 numbers = np.zeros(self.numbers(*A.shape))
             numbers = settle(A.grid.comm, share_numbers(X.grid, numbers))
-        made = self.result(X, numbers)
+        result = self.result(X, numbers)
         if layout is None:
-            return made
-        X, *more = made if isinstance(made, tuple) else (made,)
+            return result
+        X, *more = result if isinstance(result, tuple) else (result,)
         return (to_layout(X, layout, A.grid), *more) if more else to_layout(X, layout, A.grid)
 
     def run(self, plan: FactorPlan, A: DistMatrix) -> Any:

@@ -42,7 +42,7 @@ from pdla.matmul.roles import READ
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
-SMALLER = 2.0**-32  # scales A if U overflows: growth is smaller but for contrived A
+SMALLER = 2.0**-32  # scales A if U overflows: the growth of elements is smaller but for contrived A
 OVERWRITTEN = ", or U overflows: without overwrite_a a smaller multiple of A is factored then"
 
 
@@ -98,16 +98,16 @@ class LUFactorization(Factorization):
         triangles = ((slice(0, k), slice(None)), Part(False)), ((slice(None), slice(0, k)), Part(True, "one"))
         return Claim(
             n, 2 * (n + k), partial(multiply_by_part, images, A, part),
-            lambda made: tuple(partial(images.multiply, made[0][where], part=part) for where, part in triangles),
-            matrices=lambda made: made[:1], rows=lambda made: Permutation.of_pivots(made[1]).rows(m), lost=lost,
-            control=lambda made: (made[1].tolist(), *made[2:]),
+            lambda result: tuple(partial(images.multiply, result[0][place], part=part) for place, part in triangles),
+            matrices=lambda result: result[:1], rows=lambda result: Permutation.of_pivots(result[1]).rows(m), lost=lost,
+            control=lambda result: (result[1].tolist(), *result[2:]),
         )
 
     def factor_to_solve(self, plan: FactorPlan, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> Factors:
         """Collective: factor A. If U overflows and A was not overwritten, factor a power of 2 times A."""
         power, (X, pivots, fault, ratio) = 1.0, self(A, plan.place, dtype, overwrite, plan.reads)
         if fault < 0 and not overwrite:
-            del X  # lest there be three copies of A
+            del X  # else there would be three copies of A
             power, (X, pivots, fault, ratio) = SMALLER, self(count_workspace(A * SMALLER), plan.place, dtype, True, plan.reads)
         error = describe_fault(fault)
         if fault < 0:
@@ -135,18 +135,18 @@ def multiply_by_part(images: Images, A: DistMatrix, part: Part | None, x: Pair) 
 class LUPanel(Step):
     """Panel k of L and U, as a grid row receives it.
 
-    L1        L11, U11 and L21, in this rank's rows
-    next      this rank's first column that is not updated yet
-    header    the first fault, the least and the largest pivot, and the pivots
-    moved     the permutation of rows
-    exchange  this rank's part of the permutation
+    L1           L11, U11 and L21, in this rank's rows
+    next         this rank's first column that is not updated yet
+    header       the first fault, the least and the largest pivot, and the pivots
+    permutation  of rows
+    exchange     this rank's part of the permutation
     """
 
     row: Panel
     next: int
     walk: FlatLU
     header: np.ndarray
-    moved: Permutation
+    permutation: Permutation
     exchange: RowExchange
 
     def __init__(self, k: int, row: Panel, next: int, walk: FlatLU) -> None:
@@ -156,8 +156,8 @@ class LUPanel(Step):
     def wait(self) -> None:
         super().wait()
         self.header = self.walk.agree_on_header(self.row.read_header(lambda: self.walk.draw_header(self.k)), self.k)
-        self.moved = Permutation.of_pivots(self.header[HEADER:].astype(np.int64), self.k * self.walk.block)
-        self.exchange = RowExchange(self.walk.rows, *self.moved)
+        self.permutation = Permutation.of_pivots(self.header[HEADER:].astype(np.int64), self.k * self.walk.block)
+        self.exchange = RowExchange(self.walk.rows, *self.permutation)
 
 
 class FlatLU(BlockColumns):
@@ -165,20 +165,20 @@ class FlatLU(BlockColumns):
 
     def __init__(self, X: DistMatrix, rows: Dimension, cols: Dimension) -> None:
         super().__init__(X, rows, cols)
-        self.mine: np.ndarray = X.indices[0].indices()
+        self.row_numbers: np.ndarray = X.indices[0].indices()
         self.row_panels: Panels = Panels(self.cols, self.xp, (len(self.a) + 1) * self.block + HEADER, self.a.dtype)
 
     def run(self) -> np.ndarray:
         """Collective: the header of all panels, and all pivots."""
-        header, pivots, moved = np.array([0.0, np.inf, 0]), [], []
+        header, pivots, permutations = np.array([0.0, np.inf, 0]), [], []
         with self.row_panels:
             for panel in look_ahead(range(self.count), self.factor_panel):
                 # U12 = L11^-1 P A12, A22 = P A22 - L21 U12, behind the next panel
                 self.update(panel, self.a.shape[1])
                 header = merge(header, panel.header[:HEADER])
                 pivots.append(panel.header[HEADER:])
-                moved.append(panel.moved)
-            self.exchange_left(moved)
+                permutations.append(panel.permutation)
+            self.exchange_left(permutations)
         return np.concatenate([header, *pivots])
 
     def factor_panel(self, k: int, last: LUPanel | None) -> LUPanel:
@@ -207,8 +207,8 @@ class FlatLU(BlockColumns):
     def factor_by_tournament(self, L1: Any, A1: Any, k: int) -> Any:
         """Collective along the grid column: factor a block column of several owners by a tournament. Return the header."""
         i, first, root = self.rows.tail[k].start, k * self.block, self.rows.owner[k]
-        won, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.mine[i:], self.count_rows(k))
-        fault, *winners = self.agree_on_rows(to_host(self.xp, won, lambda: np.array([0, *self.draw_rows(k)])), k)
+        choice, factors = choose_pivots(self.xp, self.rows, root, A1[i:], self.row_numbers[i:], self.count_rows(k))
+        fault, *winners = self.agree_on_rows(to_host(self.xp, choice, lambda: np.array([0, *self.draw_rows(k)])), k)
         pivots = to_pivots(np.array(winners, np.int64), first)
         RowExchange(self.rows, *Permutation.of_pivots(pivots, first)).run(self.xp, A1)
         below = self.find_below(k)
@@ -243,14 +243,14 @@ class FlatLU(BlockColumns):
         # A22 -= L21 U12
         multiply(self.xp, panel.L1[below - i :], U12, A[below:], -1, 1)
 
-    def exchange_left(self, moved: list[Permutation]) -> None:
-        """Collective along the grid column: move the rows of L's block columns, each once for all panels after it."""
-        was = np.arange(self.rows.n)  # of block column k: row i is row was[i] as panel k left it
+    def exchange_left(self, permutations: list[Permutation]) -> None:
+        """Collective along the grid column: move the rows of L. Each block column moves once, for all panels after it."""
+        was = np.arange(self.rows.n)  # row i of the final L is row was[i] of block column k as panel k left it
         for k in reversed(range(self.count)):
             if self.cols.rank == self.cols.owner[k]:
-                after = np.arange((k + 1) * self.block, self.rows.n)
-                RowExchange.to_order(self.rows, after, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.find_columns(k)])
-            was = moved[k].rows(self.rows.n)[was]
+                rows = np.arange((k + 1) * self.block, self.rows.n)
+                RowExchange.to_order(self.rows, rows, was[(k + 1) * self.block :]).run(self.xp, self.a[:, self.find_columns(k)])
+            was = permutations[k].rows(self.rows.n)[was]
 
     def find_below(self, k: int) -> int:
         """Find this rank's first row below panel k's square."""
@@ -258,25 +258,26 @@ class FlatLU(BlockColumns):
         return min(rows.stop, rows.start + self.width(k))
 
     def agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
-        """Collective along the grid column, if results are checked: the header on which ranks act, of valid numbers."""
+        """Collective along the grid column, if results are checked: agree on a header of valid numbers, on which ranks act."""
         if not is_checking():
             return header
         header = settle(self.rows.comm, header, self.rows.owner[k])
-        first = clip_numbers(header[:1], -self.size, self.size + 1)
-        return np.array([*first, *header[1:HEADER], *clip_numbers(header[HEADER:], k * self.block, self.rows.n)])
+        fault = clip_numbers(header[:1], -self.size, self.size + 1)
+        return np.array([*fault, *header[1:HEADER], *clip_numbers(header[HEADER:], k * self.block, self.rows.n)])
 
-    def agree_on_rows(self, won: np.ndarray, k: int) -> np.ndarray:
-        """Collective along the grid column, if results are checked: the fault and the winners of a tournament."""
+    def agree_on_rows(self, choice: np.ndarray, k: int) -> np.ndarray:
+        """Collective along the grid column, if results are checked: agree on the fault and the winners of a tournament."""
         if not is_checking():
-            return won.astype(np.int64)
-        won = settle(self.rows.comm, won, self.rows.owner[k])
-        return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *clip_numbers(won[1:], k * self.block, self.rows.n)])
+            return choice.astype(np.int64)
+        choice = settle(self.rows.comm, choice, self.rows.owner[k])
+        fault, winners = clip_numbers(choice[:1], -self.size, self.size + 1), clip_numbers(choice[1:], k * self.block, self.rows.n)
+        return np.array([*fault, *winners])
 
     def draw_rows(self, k: int) -> np.ndarray:
         """Local: draw pivot rows of panel k as for random elements, for arrays without data."""
-        left = np.arange(k * self.block, self.rows.n)
+        remaining = np.arange(k * self.block, self.rows.n)
         sign = -1 if self.rows.rank == self.rows.owner[k] else 1
-        return draw_pivot_rows(left, self.rows.find_owners(left), self.width(k), self.rows.rank, sign)
+        return draw_pivot_rows(remaining, self.rows.find_owners(remaining), self.width(k), self.rows.rank, sign)
 
     def draw_header(self, k: int) -> np.ndarray:
         """Local: draw the header of panel k as for random elements."""
@@ -310,9 +311,8 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     -----
     An n x n matrix takes about n^2 / 2 (1/pr + 1/pc - 2/P) words for panels of L and rows of U, P =
     pr pc. Row exchanges add 3/2 n^2 / P (1 - 1/pr). Over c layers of pr x pc = P / c ranks it takes
-    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr). In this order these are
-    panels and rows of U, other layers' addends, rows of U for other layers, and rows of L that go
-    to their places.
+    about n^2 / 2 P (pr + pc - 2 + 2 (c - 1) + (c - 1) / c + 1 - 1/pr). The terms are, in this
+    order: panels and rows of U, other layers' addends, rows of U for other layers, rows of L.
 
     Examples
     --------
@@ -324,16 +324,16 @@ def lu_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:
     c = prod(depth)
     i = np.arange(0, min(m, n), block)
     w, blocks = np.minimum(block, min(m, n) - i), -(-(m - i) // (block * c))
-    met = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # the rows of a tournament, and its result
-    right, others = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the remaining rows that the pivots' owner lacks
-    met = met if pr > 1 else 0 * met
+    tournament = (np.minimum(pr, blocks) - 1) * w * (1 + w) + (pr - 1) * (1 + w + w * w)  # the rows that ranks send, and the result
+    cols_after, share = n - i - w, 1 - -(-blocks // pr) / blocks  # the share of the remaining rows that the pivots' owner lacks
+    tournament = tournament if pr > 1 else 0 * tournament
     if c > 1:
-        panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w + w * w)) + (pr - 1) * w * right
-        addends = np.minimum(np.arange(len(i)), c - 1) * (m - i) * w + (c - 1) * w * right
-        headers, dealt = pr * pc * (c - 1) * (HEADER + w), w * right * (c - 1) / c
-        return float((panels + met + addends + headers + dealt + w * (m - i) * others).sum() / (pr * pc * c))
-    panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w)) + (pr - 1) * w * np.where(m > i + w, right, 0)
-    left, last = m - i - w, -(-(m - i - w) // block)
-    moved = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(left, 1))  # rows of L, at the end
-    exchanged = 2 * (n - i) * w * others + w * moved * (1 - -(-last // pr) / np.maximum(last, 1))
-    return float((panels + met + exchanged).sum() / (pr * pc))
+        panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w + w * w)) + (pr - 1) * w * cols_after
+        addends = np.minimum(np.arange(len(i)), c - 1) * (m - i) * w + (c - 1) * w * cols_after
+        headers, rows_of_u = pr * pc * (c - 1) * (HEADER + w), w * cols_after * (c - 1) / c
+        return float((panels + tournament + addends + headers + rows_of_u + w * (m - i) * share).sum() / (pr * pc * c))
+    panels = (pc - 1) * ((m - i) * w + pr * (HEADER + w)) + (pr - 1) * w * np.where(m > i + w, cols_after, 0)
+    rows_after, blocks_after = m - i - w, -(-(m - i - w) // block)
+    rows_of_l = (min(m, n) - i - w) * (2 - (min(m, n) - i - w) / np.maximum(rows_after, 1))  # rows of L, at the end
+    exchanged = 2 * (n - i) * w * share + w * rows_of_l * (1 - -(-blocks_after // pr) / np.maximum(blocks_after, 1))
+    return float((panels + tournament + exchanged).sum() / (pr * pc))

@@ -2,9 +2,9 @@
 
 Layer k mod c does step k. Block column k is summed over layers, factored, and sent along the grid
 rows. All layers receive the numbers of the pivot rows, and each rank moves its pivot rows before
-the remaining rows. The columns right of the pivot rows are summed over layers, and sent along the
-grid columns, where each rank solves for rows of U. The rows of U are sent to the layers that own
-their columns. Each layer subtracts its own L U from the remaining rows, an equal share in each of c
+the remaining rows. Pivot rows, right of the panel, are summed over layers, and sent along the grid
+columns; each rank there solves for rows of U. The rows of U are sent to the layers that own their
+columns. Each layer subtracts its own L U from the remaining rows, an equal share in each of c
 steps, while others factor. If another layer needs an addend earlier, that share is subtracted at
 once. Rows of L go to their places at the end. Kwasniewski et al.: SC 2021.
 """
@@ -53,16 +53,16 @@ class RowPlaces:
 
     @property
     def heights(self) -> list[int]:
-        """The number of each rank's remaining rows; in a dry run for any pivots the most there can be."""
+        """The number of each rank's remaining rows; in a dry run for any pivots the number of all its rows."""
         if extra_deviations.get() == ANY:
             return [len(indices) for indices in self.indices]
         return [len(indices) - pivots for indices, pivots in zip(self.indices, self.pivots, strict=True)]
 
     @property
-    def left(self) -> np.ndarray:
+    def remaining(self) -> np.ndarray:
         """The remaining rows of this rank, as stored."""
-        here = self.dimension.rank
-        return self.rows[self.indices[here][self.pivots[here] :]]
+        rank = self.dimension.rank
+        return self.rows[self.indices[rank][self.pivots[rank] :]]
 
     def draw_pivot_rows(self, count: int) -> np.ndarray:
         """Draw `count` of the remaining rows, as pivots of random elements.
@@ -70,30 +70,30 @@ class RowPlaces:
         A dry run for any pivots draws other ranks' rows, as remaining rows are sent in all later
         panels.
         """
-        left = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
-        places, sign = np.concatenate(left), -1 if extra_deviations.get() == ANY else 1
+        remaining = [indices[pivots:] for indices, pivots in zip(self.indices, self.pivots, strict=True)]
+        places, sign = np.concatenate(remaining), -1 if extra_deviations.get() == ANY else 1
         return draw_pivot_rows(self.rows[places], self.ranks[places], count, self.dimension.rank, sign)
 
-    def possible(self, rows: np.ndarray) -> np.ndarray:
-        """Return these rows if all of them remain; otherwise a message erred: draw as many remaining rows."""
+    def keep_valid(self, rows: np.ndarray) -> np.ndarray:
+        """Return these rows if all of them remain. Otherwise a message was wrong: return as many remaining rows."""
         numbers = clip_numbers(rows, 0, self.dimension.n)
         places = self.places[numbers]
-        left = self.dimension.find_places(places) >= np.array(self.pivots)[self.ranks[places]]
-        return numbers if left.all() and len(np.unique(numbers)) == len(numbers) else self.draw_pivot_rows(len(rows))
+        remain = self.dimension.find_places(places) >= np.array(self.pivots)[self.ranks[places]]
+        return numbers if remain.all() and len(np.unique(numbers)) == len(numbers) else self.draw_pivot_rows(len(rows))
 
     def take(self, rows: np.ndarray) -> Permutation:
         """Make these rows the next pivots; return the permutation of this rank's own rows."""
         to, was = Permutation.of_exchanges([self._exchange_next(row) for row in rows.tolist()])
-        mine = self.ranks[to] == self.dimension.rank
-        return Permutation(self.dimension.find_places(to[mine]), self.dimension.find_places(was[mine]))
+        is_own = self.ranks[to] == self.dimension.rank
+        return Permutation(self.dimension.find_places(to[is_own]), self.dimension.find_places(was[is_own]))
 
     def _exchange_next(self, row: int) -> tuple[int, int]:
         was = int(self.places[row])
         rank = self.ranks[was]
         to = int(self.indices[rank][self.pivots[rank]])
         self.pivots[rank] += 1
-        other = self.rows[to]
-        self.places[row], self.places[other], self.rows[to], self.rows[was] = to, was, row, other
+        displaced = self.rows[to]
+        self.places[row], self.places[displaced], self.rows[to], self.rows[was] = to, was, row, displaced
         return to, was
 
 
@@ -111,7 +111,7 @@ class Update:
     next: int
 
 
-Known = tuple[np.ndarray, Permutation]  # a panel's header, and the permutation of this rank's rows
+PanelHeader = tuple[np.ndarray, Permutation]  # a panel's header, and the permutation of this rank's rows
 
 
 class LayeredLU:
@@ -134,16 +134,16 @@ class LayeredLU:
         self.rows, self.cols, self.size = layers.rows, layers.cols, min(X.shape)
         (height, width), block, rows, cols = self.a.shape, layers.cols.block, layers.rows, layers.cols
         self.count: int = -(-self.size // block)
-        self.places, self.first = RowPlaces(rows), 0  # first: of this rank's remaining rows
-        # Remaining rows of L, with L11 and U11; and pivot rows.
+        self.places, self.first = RowPlaces(rows), 0  # first: the index of this rank's first remaining row
+        # Row panels have the remaining rows of L, L11 and U11; column panels the pivot rows.
         self.row_panels: Panels = Panels(cols, self.xp, (height + block + 1) * block + HEADER, self.a.dtype)
         self.col_panels: Panels = Panels(rows, self.xp, block * width, self.a.dtype)
         self.update: Update | None = None
         self.header, self.winners = np.array([0.0, np.inf, 0]), np.zeros(self.size, np.int64)
-        self.coming: list[tuple[Pending, Any]] = []  # rows of U, and their places
-        self.going: list[Pending] = []  # headers, over depth
+        self.receives: list[tuple[Pending, Any]] = []  # of rows of U, with their places
+        self.broadcasts: list[Pending] = []  # of headers, over depth
         numbers = np.repeat(cols.mine, [cols.width[k] for k in cols.mine])
-        # By layer, this rank's columns of it.
+        # Of each layer: this rank's columns in the layer's panels.
         self.columns: list[np.ndarray] = [np.flatnonzero(numbers % layers.count == layer) for layer in range(layers.count)]
 
     def run(self) -> np.ndarray:
@@ -157,27 +157,27 @@ class LayeredLU:
         return np.concatenate([self.header, pivots])
 
     def _run_step(self, k: int) -> None:
-        panel, known = None, None
+        panel, received = None, None
         if k % self.layers.count == self.layers.number:
             self._receive_upper()
-            panel, known = self._factor_panel(k)
+            panel, received = self._factor_panel(k)
         self._continue_update(self._find_due(k))
-        header, moves = known or self._receive_header(k, panel)
+        header, moves = received or self._receive_header(k, panel)
         rows = header[HEADER:].astype(np.int64)
         self.header, self.winners[k * self.cols.block :][: self._count_columns(k)] = merge(self.header, header[:HEADER]), rows
         first = self._move_pivots(*moves)
         self._subtract(slice(first, self.first), self.cols.count)
         if panel is not None:
             self._start_update(k, panel, first)
-        ranks, mine = self.places.ranks[rows], self.a[first : self.first, self._find_after(k) :]
+        ranks, addend = self.places.ranks[rows], self.a[first : self.first, self._find_after(k) :]
         if panel is None:
-            self._send_rows(k, mine)
-        elif mine.shape[1]:
-            self._solve_upper(k, mine, ranks, panel.blocks[1])
+            self._send_rows(k, addend)
+        elif addend.shape[1]:
+            self._solve_upper(k, addend, ranks, panel.blocks[1])
         self._update_and_send(k + 1)
-        for pending in self.going:
+        for pending in self.broadcasts:
             pending.wait()
-        self.going.clear()
+        self.broadcasts.clear()
         if panel is not None:
             panel.wait()
             panel.release()
@@ -245,8 +245,11 @@ class LayeredLU:
             for addend, _ in self.layers.receive_addends(x, layers):
                 self.xp.add(x, addend)
 
-    def _factor_panel(self, k: int) -> tuple[Panel, Known | None]:
-        """Collective: factor block column k; start sending it along the grid rows, its header over depth. None: no header yet."""
+    def _factor_panel(self, k: int) -> tuple[Panel, PanelHeader | None]:
+        """Collective: factor block column k; start sending it along the grid rows, and its header over depth.
+
+        Returns the panel and, on its owners, the header and the permutation.
+        """
         w, height = self._count_columns(k), len(self.a) - self.first
         panel = self.row_panels.take(k, (slice(0, w), height), (slice(0, w), w), header=HEADER + w)
         if not panel.mine:
@@ -254,21 +257,21 @@ class LayeredLU:
             return panel, None
         x, rows = self._view_column(k), panel.blocks[0].T
         self._add_addends(x, self.layers.list_earlier(k))
-        won, factors = choose_pivots(self.xp, self.rows, self.rows.owner[k], x, self.places.left, self.places.heights)
-        won = settle(self.rows.comm, to_host(self.xp, won, lambda: self._draw_rows(k)), self.rows.owner[k])
-        fault, *winners = self._make_possible(won)
+        choice, factors = choose_pivots(self.xp, self.rows, self.rows.owner[k], x, self.places.remaining, self.places.heights)
+        choice = settle(self.rows.comm, to_host(self.xp, choice, lambda: self._draw_rows(k)), self.rows.owner[k])
+        fault, *winners = self._make_valid(choice)
         fault += np.sign(fault) * k * self.cols.block
         header = np.array([fault, *kernels.find_pivot_range(self.xp, factors), *winners])
         self.xp.copy(panel.header, self.xp.asarray(header.astype(x.dtype)))
-        self.going.append(self.layers.comm.bcast(panel.header, self.layers.number))
+        self.broadcasts.append(self.layers.comm.bcast(panel.header, self.layers.number))
         numbers = np.array(winners, np.int64)
-        mine, moves = np.flatnonzero(self.places.ranks[numbers] == self.rows.rank), self.places.take(numbers)
+        own, moves = np.flatnonzero(self.places.ranks[numbers] == self.rows.rank), self.places.take(numbers)
         order = np.arange(height)
         order[moves.to - self.first] = moves.was - self.first
         self.xp.copy(rows, self.xp.take(x, order, ALL))
-        self.xp.copy(rows[: len(mine)], self.xp.take(factors, mine, ALL))
+        self.xp.copy(rows[: len(own)], self.xp.take(factors, own, ALL))
         self.xp.copy(panel.blocks[1], factors)
-        solve_l(self.xp, factors, rows[len(mine) :])
+        solve_l(self.xp, factors, rows[len(own) :])
         panel.bcast()
         return panel, (self._agree_on_header(header, k), moves)
 
@@ -276,24 +279,24 @@ class LayeredLU:
         """Local: draw a fault and pivot rows as for random elements, for arrays without data."""
         return np.array([0.0, *self.places.draw_pivot_rows(self._count_columns(k))])
 
-    def _make_possible(self, won: np.ndarray) -> np.ndarray:
-        """Local: a valid fault and valid pivot rows, if results are checked."""
+    def _make_valid(self, choice: np.ndarray) -> np.ndarray:
+        """Local: replace an invalid fault and invalid pivot rows by valid ones, if results are checked."""
         if not is_checking():
-            return won
-        return np.array([*clip_numbers(won[:1], -self.size, self.size + 1), *self.places.possible(won[1:])], float)
+            return choice
+        return np.array([*clip_numbers(choice[:1], -self.size, self.size + 1), *self.places.keep_valid(choice[1:])], float)
 
     def _agree_on_header(self, header: np.ndarray, k: int) -> np.ndarray:
-        """Collective over all layers, if results are checked: the header on which all ranks act."""
+        """Collective over all layers, if results are checked: agree on the header on which all ranks act."""
         return settle(self.layers.everyone, header, self.layers.find_root(k))
 
-    def _receive_header(self, k: int, panel: Panel | None) -> Known:
+    def _receive_header(self, k: int, panel: Panel | None) -> PanelHeader:
         """Collective: receive panel k's header, along the grid row or from the panel's layer, and take its pivot rows."""
         w, comm = self._count_columns(k), self.layers.comm
         message = buffer(self.xp, (HEADER + w,), self.a.dtype) if panel is None else panel.wait().header
-        coming = comm.bcast(message, k % self.layers.count)
-        self.going.append(coming)
+        pending = comm.bcast(message, k % self.layers.count)
+        self.broadcasts.append(pending)
         if panel is None:
-            message = coming.wait()
+            message = pending.wait()
         header = self._agree_on_header(to_host(self.xp, message, lambda: self._draw_header(k)), k)
         return header, self.places.take(header[HEADER:].astype(np.int64))
 
@@ -309,16 +312,16 @@ class LayeredLU:
         first, self.first = self.first, self.places.pivots[self.rows.rank]
         return first
 
-    def _solve_upper(self, k: int, mine: Any, ranks: np.ndarray, factors: Any) -> None:
+    def _solve_upper(self, k: int, addend: Any, ranks: np.ndarray, factors: Any) -> None:
         """Solve for rows of U, after panel k, on all ranks of the grid column; send other layers the rows of their columns.
 
-        mine   the layer's addend to this rank's pivot rows
-        ranks  each pivot row's owner
+        addend  the layer's addend to this rank's pivot rows
+        ranks   each pivot row's owner
         """
-        self._add_addends(mine, self.layers.list_others(k))  # of all, as one of them has the elements that no layer has changed yet
+        self._add_addends(addend, self.layers.list_others(k))  # of all others: one has the elements that no layer has changed yet
         ends = np.cumsum([0, *np.bincount(ranks, minlength=self.rows.parts)]).tolist()
-        panel = self.col_panels.take(k, (slice(0, len(ranks)), mine.shape[1]), writes=len(mine) > 0)
-        self.xp.copy(panel.blocks[0][ends[self.rows.rank] : ends[self.rows.rank + 1]], mine)
+        panel = self.col_panels.take(k, (slice(0, len(ranks)), addend.shape[1]), writes=len(addend) > 0)
+        self.xp.copy(panel.blocks[0][ends[self.rows.rank] : ends[self.rows.rank + 1]], addend)
         panel.bcast_parts({rank: (slice(ends[rank], ends[rank + 1]),) for rank in set(ranks.tolist())})
         upper = self.update.upper  # type: ignore[union-attr]
         self.xp.put(upper, np.argsort(ranks, kind="stable"), ALL, panel.wait().blocks[0])
@@ -326,19 +329,19 @@ class LayeredLU:
         kernels.trsm(self.xp, factors, upper, True, True)
         for layer in range(self.layers.count) if self.rows.rank == self.rows.owner[k] else ():
             columns = self._find_columns(layer, k)
-            own = layer == self.layers.number
-            piece = self._view_row(k, columns) if own else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
+            is_own = layer == self.layers.number
+            piece = self._view_row(k, columns) if is_own else buffer(self.xp, (len(upper), len(columns)), upper.dtype)
             self.xp.copy(piece, self.xp.take(upper, ALL, columns - self._find_after(k)))
-            if len(columns) and not own:
+            if len(columns) and not is_own:
                 self.layers.send(piece, layer)
 
-    def _send_rows(self, k: int, mine: Any) -> None:
+    def _send_rows(self, k: int, addend: Any) -> None:
         """In a layer other than panel k's: send the addend to the pivot rows, and start receiving rows of U in its own columns."""
-        self._send_addend(mine, k, self.layers.list_others(k))
+        self._send_addend(addend, k, self.layers.list_others(k))
         columns = self._find_columns(self.layers.number, k)
         if self.rows.rank == self.rows.owner[k] and len(columns):
             piece = buffer(self.xp, (self._count_columns(k), len(columns)), self.a.dtype)
-            self.coming.append((self.layers.comm.recv(piece, k % self.layers.count), self._view_row(k, columns)))
+            self.receives.append((self.layers.comm.recv(piece, k % self.layers.count), self._view_row(k, columns)))
 
     def _find_columns(self, layer: int, k: int) -> np.ndarray:
         """Find this rank's columns after panel k that belong to a layer."""
@@ -351,18 +354,18 @@ class LayeredLU:
         return self.stored[i : i + self._count_columns(k), self.stored.shape[1] - len(columns) :]
 
     def _finish(self, rows: np.ndarray) -> None:
-        """Collective along the grid column: move rows of L to their places, in this order, and receive rows of U."""
-        for k, here, there in self.layers.list_panels():
+        """Collective along the grid column: move the rows of L to this order, and receive rows of U."""
+        for k, in_matrix, in_layer in self.layers.list_panels():
             if k < self.count:
                 to = np.arange(k * self.cols.block, self.rows.n)
                 was, w, i = self.places.places[rows[to]], self._count_columns(k), self.rows.at[k].start
-                RowExchange.to_order(self.rows, to, was).run(self.xp, there[:, :w])
-                self.xp.copy(here[i:, :w], there[i:, :w])
+                RowExchange.to_order(self.rows, to, was).run(self.xp, in_layer[:, :w])
+                self.xp.copy(in_matrix[i:, :w], in_layer[i:, :w])
         self._receive_upper()
 
     def _receive_upper(self) -> None:
         """Wait for rows of U under way, to this layer and to others."""
-        for pending, place in self.coming:
+        for pending, place in self.receives:
             self.xp.copy(place, pending.wait())
-        self.coming.clear()
+        self.receives.clear()
         self.layers.wait()

@@ -1,4 +1,4 @@
-"""The cost of a product with a square matrix, as a part of a composite routine. `matmul` computes it, by a plan of its own."""
+"""The cost of a product with a square matrix, as a part of a composite routine. `matmul` computes the product."""
 
 from __future__ import annotations
 

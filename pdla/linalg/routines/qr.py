@@ -41,7 +41,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import convert
 
 WIDTH = 128  # of panels on one rank
-HEADER = 2  # the least and the largest absolute value on R's diagonal
+HEADER = 2  # numbers sent after each panel: the least and the largest absolute value on R's diagonal
 
 
 class QRFactorization(Factorization):
@@ -92,8 +92,8 @@ class QRFactorization(Factorization):
         (m, n), k = A.shape, min(A.shape)
         return Claim(
             n, 8 * (m + n), partial(images.multiply, A),
-            lambda made: (partial(images.multiply, made[0][:k, :], part=Part(False)), partial(reflect, made[0], made[1])),
-            matrices=lambda made: made[:1], control=lambda made: made[1].tolist(), lost=lost,
+            lambda result: (partial(images.multiply, result[0][:k, :], part=Part(False)), partial(reflect, result[0], result[1])),
+            matrices=lambda result: result[:1], control=lambda result: result[1].tolist(), lost=lost,
         )
 
 
@@ -178,8 +178,8 @@ class FlatQR(Reflectors):
                 at = np.arange(panel.V.shape[1])
                 taus.append(self.xp.host_or(self.xp.pick(panel.T, at, at), np.ones(len(at))).copy())
                 sizes.append(self.xp.host_or(panel.sizes, np.ones(HEADER)).real.copy())
-        each = np.array(sizes)
-        return np.concatenate([[each[:, 0].min(), each[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
+        extremes = np.array(sizes)
+        return np.concatenate([[extremes[:, 0].min(), extremes[:, 1].max()], *(tau.astype(complex).view(float) for tau in taus)])
 
     def factor_panel(self, k: int, last: QRPanel | None) -> QRPanel:
         """Collective: update block column k by the previous panel, factor it, and start sending V and T along the grid rows."""
@@ -248,21 +248,21 @@ class Product(Reflectors):
 
 
 def reflect(X: DistMatrix, tau: np.ndarray, pair: Pair, adjoint: bool = False, lower: int = 0) -> Pair:
-    """Collective: Q, or Q^H, times k rows that every rank has; the product is on every rank. lower: see `Product`.
+    """Collective: Q, or Q^H, times x, of which every rank has all k rows; the product is on every rank. lower: see `Product`.
 
-    Sizes are column norms, which bound all elements.
+    pair: x, and bounds of the sizes of its rows. The bound of every row of the product is the 2-norm of these bounds.
     """
     xp, shape = X.xp, (X.shape[0], pair[0].shape[1])
     x, sizes = map(xp.host, pair)
-    whole = np.zeros(shape, X.dtype)
-    whole[: len(x)] = x
+    padded = np.zeros(shape, X.dtype)
+    padded[: len(x)] = x
     layout = Layout.trust(X.layout.rows, ())
-    c = xp.asarray(np.ascontiguousarray(whole[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
+    c = xp.asarray(np.ascontiguousarray(padded[layout.indices(shape, X.grid.sizes, X.grid.coords)[0].indices()]))
     product = Product(X, tau, lower)
     if X.grid.active:
         product.run(c[lower:], adjoint)
-    made = convert(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
-    return made.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
+    image = convert(DistMatrix(c, shape, X.grid, layout), Layout(), ProcessGrid.everyone(X.grid.comm))
+    return image.stored, xp.asarray(np.full((shape[0], 1), np.sqrt((sizes**2).sum()), sizes.dtype))
 
 
 def qr_words(m: int, n: int, grid: tuple[int, ...], block: int) -> float:

@@ -35,13 +35,13 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 
-HEADER = 4  # numbers after each panel: LAPACK's info, a number for the panel's solution, the least and the largest pivot
+HEADER = 4  # numbers sent after each panel: LAPACK's info, a number for `solve_panel`, the least and the largest pivot
 NONE = np.array([0.0, 0, np.inf, 0])  # the header of no panels
 NONE.setflags(write=False)
 
 
 class HermitianFactorization(Factorization):
-    """A factorization of the lower triangle of a Hermitian matrix, with the cost that all of these share."""
+    """A factorization of the lower triangle of a Hermitian matrix. All such factorizations have this cost."""
 
     def multiplications(self, m: int, n: int) -> float:
         return min(m, n) ** 3 / 6
@@ -104,10 +104,10 @@ class RightLooking(ABC):
     cols: Dimension
     counts: Any
     facing: Any
-    found: np.ndarray
+    more_numbers: np.ndarray
 
     def count_more(self, w: int) -> int:
-        """Count the numbers of a panel of w columns that follow its header, and that all ranks receive."""
+        """Count the numbers that follow the header of a panel of w columns. All ranks receive them."""
         return 0
 
     @abstractmethod
@@ -120,7 +120,7 @@ class RightLooking(ABC):
 
     @abstractmethod
     def solve_panel(self, L1: Any, header: np.ndarray, A21: Any, L21: Any) -> None:
-        """Local: write A21 L11^-H D11^-1 to L21."""
+        """Local: write A21 L11^-H D11^-1 to L21. header: the numbers sent after the panel, see HEADER."""
 
     def copy_faces(self, to: Any, L21: Any, header: np.ndarray) -> None:
         """Local: write conj(L21 D11)."""
@@ -142,13 +142,13 @@ class RightLooking(ABC):
         return np.repeat(np.array(ends, np.int64), [self.rows.width[k] for k in self.rows.mine])
 
     def run(self) -> np.ndarray:
-        """Collective: factor all panels; return their common header, and their further numbers."""
-        self.found = np.zeros(sum(map(self.count_more, self.cols.width)))  # zeros from a failed panel on
+        """Collective: factor all panels; return their common header, and the numbers that follow the headers."""
+        self.more_numbers = np.zeros(sum(map(self.count_more, self.cols.width)))  # zeros from a failed panel on
         with self.row_panels, self.col_panels:
             header = self.factor() if self.layers is None else self.factor_layers(self.layers)
         if not header[0]:
             self.clear_upper()
-        return np.concatenate([header, self.found]) if self.layers is None else self.layers.write_back(header)
+        return np.concatenate([header, self.more_numbers]) if self.layers is None else self.layers.write_back(header)
 
     def factor(self) -> np.ndarray:
         """Collective: factor all panels in turn."""
@@ -156,7 +156,7 @@ class RightLooking(ABC):
         for panel in look_ahead(range(self.cols.count), self.factor_panel):
             header = panel.header[:HEADER]
             begin = panel.k * self.count_more(self.cols.block)
-            self.found[begin : begin + len(panel.header) - HEADER] = panel.header[HEADER:]
+            self.more_numbers[begin : begin + len(panel.header) - HEADER] = panel.header[HEADER:]
             # A22 -= L21 D11 L21^H, behind the next panel
             if not panel.stop and panel.k + 2 < self.cols.count:
                 self.update_trailing(panel, panel.k + 2)
@@ -178,19 +178,19 @@ class RightLooking(ABC):
         self.send_panel(panel)
         return panel
 
-    def factor_diagonal(self, k: int, before: np.ndarray) -> LPanel:
+    def factor_diagonal(self, k: int, previous: np.ndarray) -> LPanel:
         """Collective: factor A11, and start sending L11, or its inverse, along the grid column.
 
-        before: the header of the previous panels, which is kept if one of them failed
+        previous: the header of the previous panels, which is kept if one of them failed
         """
         w, numbers = self.cols.width[k], HEADER + self.count_more(self.cols.width[k])
-        under = slice(0, w if k + 1 < self.cols.count else 0)
+        extent = slice(0, w if k + 1 < self.cols.count else 0)
         row = self.row_panels.take(k, (self.rows.tail[k + 1], w), header=numbers)
-        col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (under, w), header=numbers, writes=True)
+        col = self.col_panels.take(k, (self.cols.tail[k + 1], w), (extent, w), header=numbers, writes=True)
         if row.mine and col.mine:
-            info, *others = self.factor_block(self.a[self.rows.at[k], self.cols.at[k]], col.blocks[1])
-            header = np.array([info and k * self.cols.block + info, *others])
-            header[:HEADER] = before[:HEADER] if before[0] else merge(header[:HEADER], before[:HEADER])
+            info, *rest = self.factor_block(self.a[self.rows.at[k], self.cols.at[k]], col.blocks[1])
+            header = np.array([info and k * self.cols.block + info, *rest])
+            header[:HEADER] = previous[:HEADER] if previous[0] else merge(header[:HEADER], previous[:HEADER])
             self.xp.copy(col.header, self.xp.asarray(header.astype(self.a.dtype)))
         if row.mine:
             col.bcast(whole=False)
@@ -216,17 +216,17 @@ class RightLooking(ABC):
         first, panel.faces = panel.faces, max(end, panel.faces)
         if first >= end:
             return panel.col
-        ways = panel.k, first, end
-        if ways not in self.facing:
-            self.facing[ways] = self.find_faces(*ways)
-        parts, copies = self.facing[ways]
+        key = panel.k, first, end
+        if key not in self.facing:
+            self.facing[key] = self.find_faces(*key)
+        parts, copies = self.facing[key]
         for cols, rows in copies:
             self.copy_faces(panel.L21_cols(cols), panel.L21_rows(rows), panel.header)
         panel.col.bcast_parts(parts)
         return panel.col
 
     def find_faces(self, k: int, first: int, end: int) -> tuple[dict[int, list[slice]], list[tuple[slice, slice]]]:
-        """Local: for block columns `first` to `end` find the rows that each rank of the column sends, and own copies."""
+        """Local: find, for block columns `first` to `end`, the rows that each rank of the grid column sends, and own copies."""
         parts: dict[int, list[slice]] = {}
         copies, begin = [], self.cols.tail[k + 1].start
         for block in self.cols.list_after(first - 1):
@@ -263,22 +263,22 @@ class RightLooking(ABC):
             if k >= count:
                 break
             begin_step()
-            mine = self.cols.rank == self.cols.owner[k]
-            if mine:
-                # A1 -= what other layers have subtracted from it
+            is_owner = self.cols.rank == self.cols.owner[k]
+            if is_owner:
+                # A1 += the addends of other layers
                 header = layers.add_all(self.view_addend(k), k, header)
             panel = self.factor_diagonal(k, header)
             self.send_panel(panel)
             layers.wait()
-            near = min((k // layers.count + 1) * layers.count, self.cols.count)
-            if mine:
-                self.send_faces(panel, near).wait()
-                self.send_addends(layers, panel, range(k + 1, near), panel.col.read_header(panel.unknown))
+            near_end = min((k // layers.count + 1) * layers.count, self.cols.count)
+            if is_owner:
+                self.send_faces(panel, near_end).wait()
+                self.send_addends(layers, panel, range(k + 1, near_end), panel.col.read_header(panel.unknown))
             panel.wait()
             header = panel.header
             count = layers.count_steps(count, header)
             self.send_faces(panel, self.cols.count).wait()
-            self.send_addends(layers, panel, range(near, min(k + layers.count, count)), header)
+            self.send_addends(layers, panel, range(near_end, min(k + layers.count, count)), header)
             self.update_trailing(panel, min(k + layers.count, self.cols.count))
             panel.release()
         layers.wait()
@@ -296,6 +296,6 @@ class RightLooking(ABC):
         return self.a[self.rows.tail[k], self.cols.at[k]]
 
     def clear_upper(self) -> None:
-        """Local: write zeros above the diagonal blocks; within these, zeros are there already."""
+        """Local: write zeros above the diagonal blocks. Diagonal blocks already have zeros above their diagonals."""
         for k in self.rows.mine:
             self.xp.scale(self.a[self.rows.at[k], self.cols.tail[k + 1]], 0)

@@ -1,8 +1,8 @@
 """QR of a tall matrix, A = Q R, whose rows are cut over all ranks. R is small, and on every rank.
 
 CholeskyQR2 (Yamamoto et al., ETNA 44 (2015)): G = A^H A, summed over the ranks; G = L L^H, R = L^H, Q = A R^-1. If A is not
-well-conditioned, the same once more with Q in place of A. If R is so ill-conditioned that G has lost A's digits, a tree of
-Householder factorizations (Demmel et al., SIAM J. Sci. Comput. 34 (2012)) factors A instead; it is backward stable for every A.
+well-conditioned, these steps are repeated with Q in place of A. If R is so ill-conditioned that G has lost A's digits, a tree of
+Householder factorizations factors A instead (Demmel et al., SIAM J. Sci. Comput. 34 (2012)). The tree is backward stable.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
 
-TALL, WIDEST = 8, 2048  # least rows of a tall matrix for each column; most columns, as each rank has R
-ORTHOGONAL = 1.1  # mean condition of R up to which Q needs no second pass
-LOST = 0.1  # times the condition at which G has no digit of A's least singular value
+TALL, WIDEST = 8, 2048  # the least rows for each column of a tall matrix; the most columns, as each rank has R
+ORTHOGONAL = 1.1  # the largest mean condition of R for which Q needs no second pass
+LOST = 0.1  # the share of the condition at which G has no digit of A's least singular value; above it the tree factors A
 
 
 class TallQR(Routine):
@@ -74,7 +74,7 @@ class TallQR(Routine):
         return (((ranks, 1), max(1, ceil(m / ranks))),)
 
     def factor(self, A: DistMatrix, place: Place, dtype: np.dtype) -> tuple[DistMatrix, DistMatrix | None, DistMatrix]:
-        """Collective: X, L^-1 and R of A = Q R, with Q = X L^-H, or Q = X if L^-1 is None.
+        """Collective: factor A = Q R. Returns X, L^-1 and R: Q = X L^-H, or Q = X if L^-1 is None.
 
         X is in the layout of the algorithm, and may be A. L^-1 and R are on every rank of X's grid.
         """
@@ -89,9 +89,9 @@ class TallQR(Routine):
                     x, inverse, R = _factor(X.xp, X.stored, group)
             else:
                 x, inverse, R = X.stored, *(X.xp.empty((0, 0), dtype) for _ in range(2))
-            whole = bool(share_numbers(X.grid, np.array([float(inverse is None)]))[0])
-        made, R = DistMatrix(x, X.shape, X.grid, X.layout), DistMatrix(R, (n, n), X.grid, Layout())
-        return made, None if whole else DistMatrix(inverse, (n, n), X.grid, Layout()), R
+            is_formed = bool(share_numbers(X.grid, np.array([float(inverse is None)]))[0])
+        matrix, R = DistMatrix(x, X.shape, X.grid, X.layout), DistMatrix(R, (n, n), X.grid, Layout())
+        return matrix, None if is_formed else DistMatrix(inverse, (n, n), X.grid, Layout()), R
 
 
 TALL_QR = TallQR()
@@ -103,11 +103,11 @@ def is_tall(m: int, n: int) -> bool:
 
 
 def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
-    """Collective: from this rank's rows x of A, its rows of X, and L^-1 and R. A tree returns X = Q, without L^-1."""
-    n, most = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
+    """Collective: factor A, of which x is this rank's rows. Returns its rows of X, L^-1 (None after a tree) and R."""
+    n, limit = x.shape[1], LOST / np.sqrt(np.finfo(x.dtype).eps)
     # R1 = chol(A^H A), Q1 = A R1^-1
     L, inverse, condition = _factor_gram(xp, x, comm)
-    if not n * condition <= most:
+    if not n * condition <= limit:
         Q, R = _factor_tree(xp, x, comm)
         return Q, None, R
     if condition <= ORTHOGONAL:
@@ -120,7 +120,7 @@ def _factor(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, Any]:
 
 
 def _factor_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, float]:
-    """Collective: L of x^H x = L L^H, summed over all ranks' rows x; L^-1; and L's mean condition, infinite if there is no L."""
+    """Collective: factor the sum of x^H x over all ranks, L L^H. Returns L, L^-1 and L's mean condition, inf if there is no L."""
     n = x.shape[1]
     G, inverse = buffer(xp, (n, n), x.dtype), buffer(xp, (n, n), x.dtype)
     if x.dtype.kind != "c" and xp.can_square(x.T, G):
@@ -152,8 +152,8 @@ def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
 def _factor_tree(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
     """Collective: Q and R of all ranks' rows x, by a tree of Householder factorizations."""
     n, Q = x.shape[1], xp.empty(x.shape, x.dtype)
-    alone = Dimension(len(x), max(1, len(x)))
-    rows = alone if comm is None else Dimension(len(x), max(1, len(x)), comm.size, comm.rank, comm)
+    one_rank = Dimension(len(x), max(1, len(x)))
+    rows = one_rank if comm is None else Dimension(len(x), max(1, len(x)), comm.size, comm.rank, comm)
     heights = [len(x)] if comm is None else comm.share(len(x))
     q, r = factor_tree(xp, rows, 0, x, heights)
     xp.copy(Q, q)

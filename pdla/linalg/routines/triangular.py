@@ -50,7 +50,7 @@ from pdla.matrix.create import eye
 from pdla.matrix.redistribute import local_shape, sum_partials
 
 ALL = slice(None)
-FEW = 32  # columns of right-hand sides up to which sums are sent, not the triangle
+FEW = 32  # the most columns of right-hand sides for which sums are sent, and not the triangle
 
 
 class TriangularSystem(Routine):
@@ -68,7 +68,7 @@ class TriangularSystem(Routine):
     def sizes(self, A: Any, B: Any = None) -> tuple[int, int]:
         return A.shape[0], A.shape[0] if B is None else count_columns(B)
 
-    def columns(self, n: int, done: int, wide: int, ranks: int) -> int:
+    def columns(self, n: int, done: int, block: int, ranks: int) -> int:
         return n if n <= FEW else -(-n // ranks)
 
     def words(self, m: int, n: int, shape: GridShape, block: int) -> float:
@@ -111,16 +111,16 @@ def count_columns(B: Any) -> int:
 
 
 def to_square_blocks(A: DistMatrix, dtype: np.dtype, place: Place | None = None) -> DistMatrix:
-    """Collective: A itself, if it is in square blocks and of this dtype; else a copy in `place`, by default the cheapest."""
+    """Collective: return A, if it has square blocks and this dtype, else a copy in `place`, by default the cheapest."""
     if is_in_square_blocks(A) and A.dtype == dtype:
         return A
     return make_working_copy(A, *(place or choose_place(TRIANGULAR, A, None, dtype)), dtype)
 
 
 def check_diagonal(T: DistMatrix) -> float:
-    """Collective: the quotient of the least and the largest absolute value of T's diagonal; 1 without data, NaN if one is infinite.
+    """Collective: the quotient of the least and the largest absolute value on T's diagonal.
 
-    LinAlgError, on every rank, if the diagonal has a zero.
+    The quotient is 1 without data, NaN for an infinite element. LinAlgError, on every rank, if the diagonal has a zero.
     """
     comm, n = T.grid.comm, T.shape[0]
     with collective_section(comm, "a diagonal"):
@@ -128,8 +128,8 @@ def check_diagonal(T: DistMatrix) -> float:
         numbers, elements = pick_diagonal(T)
         with np.errstate(over="ignore"):
             sizes = np.abs(elements.astype(complex))
-        mine = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
-        extremes = comm.xp.asarray(mine)
+        own = np.array([-numbers[sizes == 0].min(initial=n), -sizes.min(initial=np.inf), sizes.max(initial=0)], float)
+        extremes = comm.xp.asarray(own)
         for half in comm.halves(extremes.copy(), extremes, "maximum"):
             half.wait()
     first, least, largest = np.abs(settle(comm, comm.xp.host_or(extremes, np.array([n, 1, 1])))).tolist()
@@ -169,32 +169,35 @@ def place_on_diagonal(T: DistMatrix, b: Any, dtype: np.dtype) -> DistMatrix:
     T.xp.scale(x, 0)
     for k in rows.mine if T.grid.active else ():
         if cols.owner[k] == cols.rank:
-            was = b.stored[cols.at[k]] if isinstance(b, DistMatrix) else b[k * rows.block : k * rows.block + rows.width[k]]
-            T.xp.copy(x[rows.at[k]], was.astype(dtype, copy=False))
+            rows_of_b = b.stored[cols.at[k]] if isinstance(b, DistMatrix) else b[k * rows.block : k * rows.block + rows.width[k]]
+            T.xp.copy(x[rows.at[k]], rows_of_b.astype(dtype, copy=False))
     return count_workspace(DistMatrix(x, shape, T.grid, layout))
 
 
 def gather_diagonal(T: DistMatrix, X: DistMatrix) -> DistMatrix:
     """Collective: allgather X, of few columns, from the owners of T's diagonal blocks."""
     comm, xp, width = X.grid.comm, X.xp, X.shape[1]
-    mine, numbers, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: locate_diagonal(T))
-    x, found = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
+    own, order, ends = find_or_make(T.grid, (gather_diagonal, T.shape, T.layout), lambda: locate_diagonal(T))
+    x, result = buffer(xp, (ends[-1], width), X.dtype), xp.empty(X.shape, X.dtype)
     pieces = [x[lo:hi] for lo, hi in pairwise(ends)]
-    if len(mine):  # an idle rank's block has no columns
-        xp.copy(pieces[comm.rank], xp.take(X.stored, mine, ALL))
+    if len(own):  # an idle rank's block has no columns
+        xp.copy(pieces[comm.rank], xp.take(X.stored, own, ALL))
     comm.allgather(pieces[comm.rank], pieces).wait()
-    xp.put(found, numbers, ALL, x)
-    return DistMatrix(found, X.shape, ProcessGrid.everyone(comm), Layout())
+    xp.put(result, order, ALL, x)
+    return DistMatrix(result, X.shape, ProcessGrid.everyone(comm), Layout())
 
 
 def locate_diagonal(T: DistMatrix) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Local: find the indices of rows of this rank's diagonal blocks; the rows of all ranks' in turn, and where each rank's end."""
+    """Local: find the rows of the diagonal blocks.
+
+    Returns the indices of this rank's rows, the numbers of all rows ordered by rank, and where each rank's rows end in this order.
+    """
     (rows, cols), n, grid = find_dimensions(T), np.arange(T.shape[0]), T.grid
-    both = ((rows, T.layout.rows), (cols, T.layout.cols))
-    owners = {axes_of(effective(cuts, grid.sizes)): each.find_owners(n) for each, cuts in both}
+    dimensions = ((rows, T.layout.rows), (cols, T.layout.cols))
+    owners = {axes_of(effective(cuts, grid.sizes)): dimension.find_owners(n) for dimension, cuts in dimensions}
     ranks = grid.ranks[tuple(owners.get((axis,), np.zeros_like(n)) for axis in grid.axes)]
-    mine, counts = n[ranks == grid.comm.rank], np.bincount(ranks, minlength=grid.comm.size)
-    return rows.find_places(mine), np.argsort(ranks, kind="stable"), [0, *np.cumsum(counts).tolist()]
+    own, counts = n[ranks == grid.comm.rank], np.bincount(ranks, minlength=grid.comm.size)
+    return rows.find_places(own), np.argsort(ranks, kind="stable"), [0, *np.cumsum(counts).tolist()]
 
 
 class XBlock(Step):
@@ -241,8 +244,8 @@ class Substitution:
     def solve_many(self, widths: Sequence[int] | None = None) -> None:
         """Collective along the grid rows and columns: solve for many columns.
 
-        widths: for each block the number of this rank's first columns to compute, ascending; None: all. In an upper triangle, rows
-        before a block are therefore computed for fewer columns.
+        widths: for each block, how many of this rank's columns to compute, the first ones; ascending. None computes all columns.
+        With an upper triangle, earlier blocks of rows are therefore updated in fewer columns.
         """
         if not self.steps:
             return
@@ -259,16 +262,16 @@ class Substitution:
                     self.update(block, block.rest)
 
     def solve_block(self, k: int, last: XBlock | None) -> XBlock:
-        """Collective: update block k of B by the previous block of X, X0, and solve for X1; start sending a later panel of T."""
+        """Collective: update block k of B by X0, the previous block of X; solve for X1; start sending a later panel of T."""
         if last is not None:
             # B1 -= T10 X0
             self.update(last, self.rows.at[k])
             last.rest = self.find_rest(k)
         # X1 = T11^-1 B1
         block = self.solve_diagonal(k, self.panels.popleft().wait())
-        later = None if last is None else next(self.later, None)
-        if later is not None:
-            self.panels.append(self.send_panel(later))
+        next_panel = None if last is None else next(self.later, None)
+        if next_panel is not None:
+            self.panels.append(self.send_panel(next_panel))
         return block
 
     def solve_diagonal(self, k: int, T: Panel) -> XBlock:
@@ -323,7 +326,7 @@ class Substitution:
                     block.X.release()
 
     def sum_addends(self, k: int) -> None:
-        """Collective along the grid row: sum all addends of B1 on T11's owner; the others then have 0 there."""
+        """Collective along the grid row: sum all addends of B1 on T11's owner; the other ranks set theirs to 0."""
         owner, x = self.cols.owner[k], self.x[self.rows.at[k]]
         if self.cols.comm is None or self.rows.rank != self.rows.owner[k] or not x.size:
             return

@@ -140,18 +140,18 @@ def test_rows_lie_where_their_moves_bring_them():
         winners = rng.permutation(n)
         for rows in np.array_split(winners, 4):
             spread = places[0].draw_pivot_rows(len(rows))
-            left = {row for each in places for row in each.left}
+            left = {row for each in places for row in each.remaining}
             assert len(set(spread.tolist())) == len(rows) and set(spread) <= left
             for each in places:
-                assert np.array_equal(each.possible(rows.astype(float)), rows)
+                assert np.array_equal(each.keep_valid(rows.astype(float)), rows)
                 for wrong in (np.nan, -1, n, 1e300, *set(range(n)) - left, *rows[1:2]):
                     one = np.array([wrong, *rows[1:]], float)
-                    assert set(each.possible(one)) <= left and len(set(each.possible(one))) == len(one)
+                    assert set(each.keep_valid(one)) <= left and len(set(each.keep_valid(one))) == len(one)
             for here, each in enumerate(places):
                 to, was = each.take(rows)
                 lying[here][to] = lying[here][was]
                 done = each.pivots[here]
                 assert lying[here][:done].tolist() == [row for row in winners[: sum(each.pivots)] if each.ranks[row] == here]
-                assert np.array_equal(lying[here][done:], each.left) and each.heights[here] == len(each.left)
+                assert np.array_equal(lying[here][done:], each.remaining) and each.heights[here] == len(each.remaining)
         assert np.array_equal(Permutation.of_pivots(to_pivots(winners, 0)).rows(n), winners)
         assert Permutation.of_pivots(np.arange(n)).to.size == 0
