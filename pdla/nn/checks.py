@@ -85,7 +85,7 @@ def check_output(loss: str, y: DistMatrix) -> None:
     check_floats(loss, y.dtype)
 
 
-def check_floats(what: object, dtype: np.dtype) -> None:
+def check_floats(name: object, dtype: np.dtype) -> None:
     """ShapeError unless dtype is one of real floats of at most 64 bits.
 
     Integers would be rounded, complex numbers have other gradients, and pdla has no error function
@@ -93,13 +93,13 @@ def check_floats(what: object, dtype: np.dtype) -> None:
     """
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
         hint = ": bfloat16 in NumPy's files needs ml_dtypes" if dtype == np.dtype("V2") else ""
-        raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}{hint}")
+        raise ShapeError(f"{name} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}{hint}")
 
 
-def check_reals(what: str, dtype: np.dtype) -> None:
+def check_reals(name: str, dtype: np.dtype) -> None:
     """ShapeError unless dtype is one of booleans, integers or real floats, which set parameters."""
     if dtype.kind not in "biuf":
-        check_floats(what, dtype)
+        check_floats(name, dtype)
 
 
 def check_counts(kind: str, **numbers: Any) -> None:

@@ -50,7 +50,7 @@ class PassContext:
         self.scheme, self.sequence, self.tokens, self.number, self.training = scheme, sequence, x.shape[0], number, training
         self.layout: Layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
         self.parameters, self.order = parameters, [p for p in parameters if p.axes]
-        self.direction: int = 1  # through the order: forward
+        self.direction: int = 1  # of the pass through `order`: 1 forward, -1 backward
         self.under_way: dict[Parameter, Transfer[DistMatrix]] = {}
         self.arrived: dict[Parameter, DistMatrix] = {}
         self.uses: Counter[Parameter] = Counter[Parameter]()
@@ -185,7 +185,7 @@ class MicroBatch:
 
     def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
         self.context, self.number, self.recomputing = context, number, recomputing
-        self.several: bool = context.scheme.shards > 1  # others can compute while this one waits
+        self.several: bool = context.scheme.shards > 1  # other micro-batches can compute while this one waits
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
 
@@ -247,7 +247,7 @@ class MicroBatch:
         parameter : Parameter
             Made by `nn.feature_vector`, cut as the columns of dy.
         dy : DistMatrix
-            The gradient whose tokens the sums are over.
+            The gradient with regard to the layer's output; the sums are over its tokens.
         sums : array
             (1, columns of dy's block), summed over the block's rows.
         """

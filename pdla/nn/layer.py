@@ -144,7 +144,7 @@ def _prepare(init: Callable[..., None]) -> Callable[..., None]:
         layer: Layer = args[0]
         if "scheme" not in vars(layer):
             raise PdlaError(f"{type(layer).__name__}.__init__ does not call super().__init__(scheme)")
-        layer._place_layers()  # layers in lists that were empty when they became attributes
+        layer._place_layers()  # lists that were empty when they became attributes may have layers now
 
     return init_and_place
 

@@ -18,7 +18,7 @@ from pdla.matmul.roles import Roles
 from pdla.matrix.core import DistMatrix
 from pdla.nn.scheme import LinearLayouts, Scheme
 
-PLANS = 12  # kept for a weight: three for each number of tokens
+PLANS = 12  # the most plans kept for a weight; each number of tokens has three
 
 
 class Panels:

@@ -29,9 +29,9 @@ def _describe(layer: Any) -> str:
 
 
 def _describe_parameter(parameter: Parameter) -> tuple[str, str, str, str]:
-    """Give a parameter's shape, layout and local block in words, and the block to scale."""
+    """Describe a parameter: its shape, layout and local block as text, and a drawing of the block in the matrix."""
     X = parameter.allocated
     rows, cols = (show.densities(part.starts, part.stops, n) for part, n in zip(X.indices, X.shape, strict=True))
     cut = repr(X.layout).removeprefix("Layout(").removesuffix(")") or "whole on every rank"
-    thumb = show.faces("", X.shape, [(show.OWN, (rows, cols))], THUMB) if prod(X.shape) else ""
-    return " x ".join(map(str, X.shape)), cut, " x ".join(map(str, X.stored.shape)), thumb
+    drawing = show.faces("", X.shape, [(show.OWN, (rows, cols))], THUMB) if prod(X.shape) else ""
+    return " x ".join(map(str, X.shape)), cut, " x ".join(map(str, X.stored.shape)), drawing

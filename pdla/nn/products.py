@@ -1,8 +1,8 @@
 """Products of a rank's own blocks that check themselves: layers use them with PDLA_VERIFY=1.
 
 Each rank compares C x with A (B x), as for distributed matrices, and computes a wrong product
-again. At the end of the pass it reports products that were wrong twice to all ranks. Until then
-other ranks wait for this one's messages of the pass.
+again. Products that were wrong twice are reported to all ranks at the end of the pass. Until then
+the other ranks wait for messages of the pass.
 """
 
 from __future__ import annotations

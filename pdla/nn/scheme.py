@@ -12,8 +12,8 @@ An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension i
 products. The layer's messages follow from this:
 
 * A matrix is gathered over each axis that cuts a dimension of it without carrying this dimension.
-* A result is summed over the axes that carry the dimension that the result lacks. The sum is
-  scattered along an axis that cuts the result, else the same on all ranks along the axis.
+* A result is summed over the axes that carry the dimension that the result lacks. Along an axis
+  that cuts the result the sum is scattered; along another axis all ranks have the sum.
 
 Layers come in pairs, `first` and `second`. The second's X has the layout of the first's Y, and the
 second's Y that of the first's X, so nothing is redistributed between them.
@@ -221,8 +221,8 @@ class Scheme:
                 axes = f"the axes {', '.join(required)} (optional: {', '.join(optional)})"
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}{hint}")
             if grid.size < grid.comm.size:
-                smaller = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
-                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {smaller}")
+                split_call = f"comm.split(range({grid.size}) if comm.rank < {grid.size} else None, 'net')"
+                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over {split_call}")
             checks.flags(keep=keep, **(_flags or {}))
             if not is_count(shards):
                 raise misfit(ShapeError, shards)(f"shards={shards}: a whole number, at least 1")
@@ -235,14 +235,14 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and table_axes)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.restrict(grid.axes, data) for table in (self.first, self.second))
-        self._layouts: dict[tuple[Any, ...], Any] = {}  # every pass asks for the same ones
+        self._layouts: dict[tuple[Any, ...], Any] = {}  # every pass asks for the same layouts
         self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
     def __repr__(self) -> str:
         return self._words
 
     def __deepcopy__(self, memo: object) -> Scheme:
-        return self  # so that a copy of a layer fits beside the original
+        return self  # a copy of a layer and the original work together in one scheme
 
     # ------------------------------------------------------------------ layouts
 

@@ -19,7 +19,7 @@ Verbs = Generator[None, None, T]  # starts a verb, yields, waits for it when res
 
 
 class Transfer(Generic[T]):
-    """Verbs, one after the other; the first is under way."""
+    """Verbs of a communicator, one after the other; the first is under way."""
 
     __slots__ = ("_verbs", "result", "under_way")
     result: T

@@ -89,7 +89,7 @@ class Node:
         prefix : str, optional
             Prefix of the names.
         found : dict, optional
-            The layers so far.
+            A dict to which the layers are added, unless it has them.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class Node:
             scheme: another scheme, on another grid, loads the arrays.
         """
         comm = self.scheme.grid.comm
-        with agreed(comm, f"state_dict of {self.description} to root={root}"):  # also where there are no parameters to gather
+        with agreed(comm, f"state_dict of {self.description} to root={root}"):  # collective also without parameters
             check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 

@@ -72,7 +72,7 @@ class Optimizer:
             raise PdlaError(f"{self!r}: betas must be two numbers below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient. Local, for Shampoo collective; all ranks step.
+        """Change every parameter by its gradient. Local; collective for Shampoo. All ranks call it.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class SGD(Optimizer):
         self._agree()
 
     def _count_arrays(self, state: Any, steps: int) -> int:
-        """Count a velocity once a step has had momentum, whatever the momentum is now."""
+        """Count one array, the velocity, if any step so far has had momentum."""
         return int(bool(steps) and len(state) > 1)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
@@ -315,7 +315,7 @@ class AdamW(Optimizer):
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._get_moments(parameter)
         gradient, number = gradient.astype(mean.dtype, copy=False), mean.dtype.type
-        rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # 1 - beta would be rounded in a short float
+        rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # 1 - beta would be rounded in 16 bits
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
         square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
         root = np.sqrt(square) / number(sqrt(1 - b2**self.steps)) + number(self.eps)
@@ -363,7 +363,7 @@ def clip(layer: Layer, largest: float) -> float:
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; call backward before")
     norm = frobenius(*gradients)
-    largest = float(largest)  # a comparison in a short float would round the norm, or make it infinite
+    largest = float(largest)  # a comparison in 16 bits would round the norm, or make it infinite
     if largest < inf and not norm <= largest:
         for gradient in gradients:
             _shrink(gradient, largest / norm if norm < inf else nan)
