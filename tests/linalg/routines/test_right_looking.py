@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import run
 from helpers.systems import BLOCKS, GRIDS, KINDS, cyclic, factor_ratio, on, positive, raised
 
 import pdla
+from pdla.bench.commands import COMMANDS, factor
 from pdla.errors import LinAlgError, PlanError
 
 PAGE = Path(__file__).parents[3] / "docs" / "own_factorization.md"
@@ -105,3 +107,11 @@ def test_it_is_as_exact_as_cholesky_of_a_positive_definite_matrix(page):
 
     ldl, cholesky = pdla.run(6, program)[0]
     assert ldl < 3 * cholesky + 3
+
+
+def test_a_routine_is_a_command_of_the_benchmark(page, capsys, monkeypatch):
+    monkeypatch.setitem(COMMANDS, "ldl", factor._command((page.LDL_H,), "ldl", page.LDL_H.about))
+    status, out, err = run(capsys, "ldl", "-n", "96", "--nb", "8", "--grid", "2x2", "-P", "4", "--dry-run")
+    assert (status, err) == (0, "")
+    row = next(line.split() for line in out.splitlines() if "2x2" in line)
+    assert row[2] == row[3] == str(round(8 * page.LDL_H.words(96, 96, (2, 2), 8)))
