@@ -122,6 +122,7 @@ FAMILIES = """
     pdla.linalg.qr pdla.linalg.qr_multiply pdla.linalg.orth pdla.linalg.plan_qr pdla.linalg.predict_qr
     pdla.linalg.lstsq pdla.linalg.pinv pdla.linalg.solve pdla.linalg.qr pdla.linalg.plan_lstsq pdla.linalg.predict_lstsq
     pdla.linalg.orth pdla.linalg.null_space pdla.linalg.matrix_rank
+    pdla.linalg.svd pdla.linalg.svdvals pdla.linalg.polar pdla.linalg.eigh
     pdla.linalg.polar pdla.linalg.newton_schulz pdla.linalg.signm pdla.linalg.plan_polar pdla.linalg.predict_polar
     pdla.linalg.sqrtm pdla.linalg.logm pdla.linalg.funm pdla.linalg.inverse_root pdla.linalg.expm
     pdla.linalg.lu_factor pdla.linalg.cho_factor pdla.linalg.save_factors pdla.linalg.load_factors

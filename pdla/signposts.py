@@ -32,7 +32,6 @@ TABLE: dict[str, str] = {
     name: instead.replace("{name}", name)
     for names, instead in {
         "eig eigvals": f"{SCIPY}; for some of a larger A's {KRYLOV.replace('{name}', 'eigs')}",
-        "svd svdvals": SCIPY,
         "eigs eigsh svds cg gmres bicgstab minres lsqr": KRYLOV,
         "schur hessenberg qz ldl": SCIPY,
         "fft ifft fft2 rfft": "mpi4py-fft transforms arrays that are cut over ranks; numpy.fft.{name} a rank's whole rows, A.local",

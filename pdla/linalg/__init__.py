@@ -7,11 +7,12 @@ from pdla.linalg.factor_files import load_factors, save_factors
 from pdla.linalg.functions.exponential import expm
 from pdla.linalg.functions.polar import newton_schulz, plan_polar, polar, predict_polar
 from pdla.linalg.functions.roots import inverse_root, signm
+from pdla.linalg.functions.singular import matrix_rank, null_space, pinv, svd, svdvals
 from pdla.linalg.functions.spectral import funm, logm, sqrtm
 from pdla.linalg.inverse import inv, matrix_power
 from pdla.linalg.lu import lu, lu_factor, lu_solve, plan_lu, predict_lu
 from pdla.linalg.norms import cond, norm
-from pdla.linalg.orthogonal.least_squares import lstsq, matrix_rank, null_space, pinv, plan_lstsq, predict_lstsq
+from pdla.linalg.orthogonal.least_squares import lstsq, plan_lstsq, predict_lstsq
 from pdla.linalg.orthogonal.qr import orth, plan_qr, predict_qr, qr, qr_multiply
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.products.chain import einsum, multi_dot
@@ -35,5 +36,6 @@ __all__ = [
     "newton_schulz", "norm", "null_space", "orth", "pinv", "plan_cholesky", "plan_eigh", "plan_lstsq", "plan_lu", "plan_polar",
     "plan_qr", "plan_solve", "plan_solve_triangular", "polar", "predict_cholesky", "predict_eigh", "predict_lstsq", "predict_lu",
     "predict_polar", "predict_qr", "predict_solve_triangular", "qr", "qr_multiply", "qr_words", "save_factors", "signm",
-    "slogdet", "solve", "solve_triangular", "sqrtm", "stack", "symm", "syr2k", "syrk", "syrk_words", "trmm", "trsm",
+    "slogdet", "solve", "solve_triangular", "sqrtm", "stack", "svd", "svdvals", "symm", "syr2k", "syrk", "syrk_words", "trmm",
+    "trsm",
 ]

@@ -156,6 +156,19 @@ def run_on_first_rank(comm: Communicator, work: Callable[[], Any]) -> Any:
     return found
 
 
+def compute_svd(R: DistMatrix, vectors: bool = True, full: bool = False) -> Any:
+    """Collective: U, singular values and V^H of R, or the values alone. The first rank computes them for all."""
+    whole, (k, n) = R.gather(root=0), R.shape
+
+    def find() -> Any:
+        if R.xp.name == "meta":
+            s = np.ones(min(k, n))
+            return (np.zeros((k, len(s)), R.dtype), s, np.zeros((n if full else len(s), n), R.dtype)) if vectors else s
+        return np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)  # type: ignore[call-overload]
+
+    return run_on_first_rank(R.grid.comm, find)
+
+
 def find_largest(A: DistMatrix) -> float:
     """Collective: the largest absolute value of A's elements, NaN if one is NaN; 1 for arrays without data."""
     mine = A.xp.host_or(abs(A.stored).max() if A.stored.size else A.xp.asarray(np.zeros(())), np.ones(()))

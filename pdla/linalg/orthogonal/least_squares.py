@@ -1,4 +1,4 @@
-"""Least squares, pseudo-inverses, ranks and null spaces: what follows from the small factor R of A = Q R, or of A^H = Q R."""
+"""Least squares, by A = Q R or A^H = Q R."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pdla.checks import communicator, describe_call, matrix
-from pdla.comm.agreement import agreed
 from pdla.layout import Layout
-from pdla.linalg import checks
 from pdla.linalg.condition import estimate_reciprocal_condition
-from pdla.linalg.orthogonal.factors import Factored, factor_qr, replicate, run_on_first_rank
-from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, find_rank_limit, read_all, routines_of
-from pdla.linalg.panels.blocks import cut_layout, to_layout
+from pdla.linalg.orthogonal.factors import Factored, compute_svd, factor_qr, replicate
+from pdla.linalg.orthogonal.qr import check_rcond, find_rank_limit, read_all, routines_of
+from pdla.linalg.panels.blocks import cut_layout
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
@@ -199,130 +196,6 @@ def predict_lstsq(
     return predict(LSTSQ, routine, m, n, P, dtype, machine)
 
 
-def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
-    """Give the Moore-Penrose pseudo-inverse. Collective, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix
-        m x n, in any layout.
-    rcond : float, optional
-        As for `lstsq`.
-    layout : Layout, optional
-        The result's layout; by default A's transposed.
-
-    Returns
-    -------
-    DistMatrix
-        n x m.
-
-    Raises
-    ------
-    LinAlgError
-        For NaN and infinity.
-    ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
-
-    Notes
-    -----
-    A = Q R, and pinv(A) = pinv(R) Q^H. For an A of fewer rows, pinv(A) = pinv(A^H)^H. Each rank has
-    the pseudo-inverse of R, where R must fit.
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     return pdla.linalg.pinv(pdla.ones((4, 2))).gather()
-    >>> pdla.run(2, program)[0].round(12)
-    array([[0.125, 0.125, 0.125, 0.125],
-           [0.125, 0.125, 0.125, 0.125]])
-    """
-    (m, n), wide, dtype = _agree("pinv", A, rcond, layout, lambda shape: (shape[1], shape[0]))
-    made = FACTOR(A.H if wide else A, check_finite=True)
-    R = made.R
-    u, s, vh = _compute_svd(R, True)
-    kept = s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)
-    P = replicate(vh[kept].conj().T / s[kept] @ u[:, kept].conj().T, R)
-    result = matmul(P, made.form_q().H)
-    result = result.H if wide else result
-    return to_layout(result, layout or cut_layout(A.T, (n, m)), A.grid)
-
-
-def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None = None) -> int:
-    """Count the singular values above a limit. Collective, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix
-        m x n, in any layout.
-    tol : float, optional
-        The limit; by default rtol times the largest singular value.
-    rtol : float, optional
-        By default max(m, n) eps.
-
-    Returns
-    -------
-    int
-        The rank, the same on every rank.
-
-    Raises
-    ------
-    LinAlgError
-        For NaN and infinity.
-    ShapeError, PlanError, AgreementError
-        For arguments that do not go together, on every rank.
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     return pdla.linalg.matrix_rank(pdla.ones((4, 3)))
-    >>> pdla.run(2, program)[0]
-    1
-    """
-    (_m, _n), wide, dtype = _agree("matrix_rank", A, rtol, None, lambda shape: shape, tol)
-    s = _compute_svd(FACTOR(A.H if wide else A, check_finite=True).R, False)
-    return int((s > (find_rank_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
-
-
-def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
-    """Give an orthonormal basis of the x for which A x is 0. Collective, idle ranks included.
-
-    Parameters
-    ----------
-    A : DistMatrix
-        m x n, in any layout. n x n numbers must fit on each rank.
-    rcond : float, optional
-        As for `lstsq`.
-    layout : Layout, optional
-        The basis's layout; by default its rows are cut as A's columns are.
-
-    Returns
-    -------
-    DistMatrix
-        n x (n - rank).
-
-    Raises
-    ------
-    LinAlgError
-        For NaN and infinity.
-    ShapeError, LayoutError, GridError, AgreementError
-        For arguments that do not go together, on every rank.
-
-    Examples
-    --------
-    >>> def program(comm):
-    ...     return pdla.linalg.null_space(pdla.ones((4, 2))).gather()
-    >>> abs(pdla.run(2, program)[0]).round(4)
-    array([[0.7071],
-           [0.7071]])
-    """
-    (_m, _n), _, dtype = _agree("null_space", A, rcond, layout, lambda shape: (shape[1], shape[1]))
-    R = FACTOR(A, check_finite=True).R
-    _, s, vh = _compute_svd(R, True, full=True)
-    rank = int((s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
-    basis = replicate(vh[rank:].conj().T, R)
-    return to_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
-
-
 # ---------------------------------------------------------------------------------------------- steps
 
 
@@ -354,31 +227,6 @@ def _lstsq(plan: FactorPlan, A: DistMatrix, B: Any) -> tuple[Any, np.ndarray, in
     return side.to_b_form(side.place(X)), residuals, rank, s
 
 
-def _agree(
-    name: str, A: DistMatrix, rcond: Any, layout: Any, result: Any, tol: Any = None
-) -> tuple[tuple[int, int], bool, np.dtype]:
-    """Collective: check the arguments; return A's shape, whether A has fewer rows than columns, and the dtype."""
-    with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
-        matrix(A)
-        check_rcond(name, rcond)
-        dtype = checks.find_working_dtype(name, A.dtype)
-        checks.check_result(A, result(A.shape), dtype, None, layout)
-    return A.shape, A.shape[0] < A.shape[1], dtype
-
-
-def _compute_svd(R: DistMatrix, vectors: bool, full: bool = False) -> Any:
-    """Collective: R's singular values and, with vectors, U and V^H. The first rank computes them for all."""
-    whole, (k, n) = R.gather(root=0), R.shape
-
-    def find() -> Any:
-        if R.xp.name == "meta":
-            s = np.ones(min(k, n))
-            return (np.zeros((k, len(s)), R.dtype), s, np.zeros((n if full else len(s), n), R.dtype)) if vectors else s
-        return np.linalg.svd(R.xp.host(whole), full_matrices=full, compute_uv=vectors)  # type: ignore[call-overload]
-
-    return run_on_first_rank(R.grid.comm, find)
-
-
 def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[DistMatrix, int, np.ndarray | None]:
     """Collective: the least X of R X = C or, wide, of R^H X = C; the rank; and the singular values, if computed."""
     R = made.R
@@ -386,7 +234,7 @@ def _solve(made: Factored, C: DistMatrix, wide: bool, limit: float) -> tuple[Dis
     factors = Factors(R, ((wide, Part(wide)),))
     if n and _is_regular(R) and estimate_reciprocal_condition(Factors(R, ((False, Part(False)),))) > SURE * limit:
         return solve_by(factors, RightSide(C, None, R.dtype)), n, None
-    u, s, vh = _compute_svd(R, True)
+    u, s, vh = compute_svd(R)
     kept = s > limit * s.max(initial=0)
     u, vh = (vh.conj().T, u.conj().T) if wide else (u, vh)
     # X = V S^-1 (U^H C), as the product V S^-1 U^H would lose R's condition in digits

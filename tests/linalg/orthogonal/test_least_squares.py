@@ -1,4 +1,4 @@
-"""Least squares, pseudo-inverses, ranks and null spaces: NumPy's and SciPy's, of full rank and below, tall and wide."""
+"""Least squares: NumPy's and SciPy's, of full rank and below, tall and wide."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from helpers.systems import BLOCKS, WAYS, cyclic, drawn, on, raised
 import pdla
 from pdla import Layout
 from pdla.errors import ArgumentError, LayoutError, PlanError
-from pdla.linalg import lstsq, matrix_rank, null_space, pinv, plan_lstsq, predict_lstsq, predict_qr
+from pdla.linalg import lstsq, plan_lstsq, predict_lstsq, predict_qr
 
 SHAPES = [(40, 40), (33, 20), (20, 33), (80, 4), (4, 80), (7, 3), (1, 1), (0, 4), (4, 0)]
 GRIDS = [("blocks", (2, 2), 1), ("cyclic", (1, 3), 0), ("columns", (1, 2), 0), ("cyclic", (3, 1), 1), ("adjoint", (2, 2), 0)]
@@ -32,11 +32,6 @@ def test_numpy_s(dtype, shape, rank):
         assert values is None or np.allclose(values, s, atol=close)
         y, *_ = lstsq(A, b[:, 0].copy())
         assert np.allclose(y, x[:, 0], atol=close)
-        assert np.allclose(pinv(A).gather(), np.linalg.pinv(a, rcond=limit), atol=close)
-        assert matrix_rank(A) == found
-        N = null_space(A).gather()
-        assert N.shape == (shape[1], shape[1] - found)
-        assert np.allclose(a @ N, 0, atol=close) and np.allclose(N.conj().T @ N, np.eye(N.shape[1]), atol=close)
 
     for way, grid, idle in GRIDS[:: 1 if dtype == "float64" else 2]:
         pdla.run(grid[0] * grid[1] + idle, program, way, grid)
@@ -117,24 +112,9 @@ def test_a_limit_of_one_s_own():
 
     def program(comm):
         A, B = (on((2, 1), x, Layout("row"), comm) for x in (a, np.ones((3, 1))))
-        ranks = [lstsq(A, B, rcond=rcond)[2] for rcond in (None, 1e-6, 0.1)]
-        trace = pinv(A, rcond=0.5).trace()
-        return ranks, matrix_rank(A, tol=1e-2), matrix_rank(A, rtol=1e-4), null_space(A, rcond=1e-6).shape, trace
+        return [lstsq(A, B, rcond=rcond)[2] for rcond in (None, 1e-6, 0.1)]
 
-    assert pdla.run(2, program)[0] == ([3, 2, 1], 1, 2, (3, 1), 1.0)
-
-
-@pytest.mark.parametrize("shape", [(40, 4), (4, 40)])
-def test_the_limit_counts_the_longer_side(shape):
-    """Of singular values that are as large as 10 and 100 eps, the limit is 40 eps."""
-    def program(comm, least):
-        a = np.zeros(shape)
-        a[range(4), range(4)] = 1, 1, 1, least * np.finfo(float).eps
-        A = on((2, 1), a, BLOCKS, comm)
-        assert matrix_rank(A) == np.linalg.matrix_rank(a) == lstsq(A, np.ones(shape[0]))[2]
-        return matrix_rank(A), null_space(A).shape[1]
-
-    assert [pdla.run(2, program, least)[0] for least in (10, 100)] == [(3, shape[1] - 3), (4, shape[1] - 4)]
+    assert pdla.run(2, program)[0] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("m", [40, 400])
@@ -162,4 +142,3 @@ def test_faults_are_told_alike_on_every_rank():
     vector = raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.ones(6), layout=Layout()))
     assert vector[0] is LayoutError and "whole on every rank" in vector[1]
     assert "has inf" in raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.full(6, np.inf)), 3)[1]
-    assert "A has nan" in raised(lambda comm: pinv(on((2, 1), a * np.nan, BLOCKS, comm)))[1]

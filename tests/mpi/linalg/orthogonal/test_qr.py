@@ -6,7 +6,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError
-from pdla.linalg import expm, lstsq, matrix_rank, plan_lstsq, plan_polar, polar, qr, sqrtm
+from pdla.linalg import expm, lstsq, matrix_rank, plan_lstsq, plan_polar, polar, qr, sqrtm, svd
 
 pytestmark = pytest.mark.mpi
 
@@ -26,6 +26,8 @@ def test_factors_and_fits(shape, dtype):
             x, _, rank, _ = lstsq(A, b)
             assert np.allclose(x, np.linalg.lstsq(a, b, rcond=None)[0]) and rank == min(shape) == matrix_rank(A)
             assert np.array_equal(plan_lstsq(A, b)(A, b)[0], x)
+            U, s, Vh = svd(A)
+            assert np.allclose(U.gather() * s @ Vh.gather(), a) and np.allclose(s, np.linalg.svd(a)[1])
 
 
 def test_a_matrix_without_factors_is_an_error_on_every_rank():
