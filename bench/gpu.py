@@ -122,7 +122,8 @@ def time_pack(xp, n):
     """Rows of figures by way and dtype: an n x n matrix in 64 x 64 blocks, block-cyclic on 4 x 4 ranks."""
     import cupy
 
-    rows, dealt = [], [np.flatnonzero(np.arange(n) // 64 % 4 == r) for r in range(4)]
+    rows, starts = [], [np.arange(64 * r, n, 256) for r in range(4)]
+    dealt = [IndexSet(first, np.minimum(first + 64, n)).selection for first in starts]
     places = [(i, j) for i in dealt for j in dealt]
     for dtype in ("float32", "float64", "complex128"):
         x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))

@@ -7,23 +7,34 @@
 // op is the complex conjugate if `conjugate`, else nothing; strides express a transpose. Lists of positions may select rows
 // and columns of either side, such as those of a block-cyclic layout or of ragged runs. Written elements must not overlap
 // each other or elements read, except that `to` may be `from`.
+//
+// A block copies a tile: it reads lines along which the source lies in memory, and writes lines of the target, 16 bytes a thread
+// where these are neighbours. A line is a row of the target; of the source it may be a column: then the tile is turned in shared
+// memory, else it stays in registers.
 // Launch: blocks of 32 x 8 threads, any grid (tiles are taken in turn), no dynamic shared memory.
 // Compiles with nvcc and NVRTC alike: no headers. With --fmad=false the sums are rounded as on a processor.
 
 struct Rectangle {
     const char* from;
     char* to;
-    long long rows, cols;
-    long long from_row, from_col, to_row, to_col;                // elements from one row, or column, to the next
-    const long long *from_rows, *from_cols, *to_rows, *to_cols;  // positions; null: 0, 1, 2, ...
-    long long tiles;  // of this rectangle and of all before it, less than 2^32 of its own: TILE x WIDTH or, turned, SIDE x SIDE
+    long long size[2];          // rows, columns
+    long long strides[4];       // elements to the next row of `from`, column of `from`, row of `to`, column of `to`
+    const long long* lists[4];  // positions, in the same order; null: 0, 1, 2, ...
+    long long run;              // of lists along lines: divides all places where positions are no neighbours, and those positions
+    long long tiles;            // of this rectangle and of all before it, less than 2^32 of its own
 };
 
+#if __CUDA_ARCH__ < 800
+constexpr int BLOCKS = 4;  // of a multiprocessor, which has 1024 threads at most
+#else
+constexpr int BLOCKS = 5;  // the most for which no kernel spills registers
+#endif
 constexpr int MOST = 32;  // rectangles in a launch: they are its argument, and 4 KiB is the most that this may take
 
 struct Rectangles {
+    long long count, conjugate, accumulate;
+    double beta[2];  // real and imaginary part
     Rectangle of[MOST];
-    long long count;
 };
 
 template <class Real>
@@ -50,7 +61,15 @@ __device__ T conjugated(T x) { return x; }
 template <class Real>
 __device__ Complex<Real> conjugated(Complex<Real> x) { return {x.re, -x.im}; }
 
-constexpr int TILE = 32;
+template <class T>
+struct Scalar {
+    static __device__ T of(const double* x) { return T(x[0]); }
+};
+
+template <class Real>
+struct Scalar<Complex<Real>> {
+    static __device__ Complex<Real> of(const double* x) { return {Real(x[0]), Real(x[1])}; }
+};
 
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector {
@@ -59,172 +78,165 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vector {
 
 template <class To, class From>
 struct Pack {
-    static constexpr int N = 16 / (sizeof(To) < sizeof(From) ? sizeof(From) : sizeof(To));  // elements in 16 bytes
-    static constexpr int WIDTH = TILE * N;
-    static constexpr int SOME = N < 4 ? N : 4;
-    static constexpr int BLOCKS = N == 2 || N == 4 ? 4 : N < 16 ? 3 : 2;  // of a multiprocessor, if no register is to be spilled
-    static constexpr int SIDE = sizeof(From) > 8 ? TILE : 2 * TILE;  // of a tile that is turned
-    typedef Vector<From, N> Froms;
-    typedef Vector<To, N> Tos;
+    static constexpr int SIDE = sizeof(From) > 8 ? 32 : sizeof(From) > 2 ? 64 : 128;  // of a tile
+    static constexpr bool COMPUTES = sizeof(From) > 2;                                 // words of 1 or 2 bytes are only copied
+    typedef From Tile[SIDE][SIDE + 1];                                                 // + 1: no bank conflicts in columns
     bool conjugate, accumulate;
     From beta;
 
-    __device__ From read(From x) const { return conjugate ? conjugated(x) : x; }
+    // A tile's lines in the source or in the target. Places are elements from `begin` on, and found once for all threads.
+    template <class T>
+    struct Lines {
+        T* begin;
+        const long long *lines, *elements;  // where a line begins; how much farther on an element of it is
+        int count, length;
+    };
 
-    __device__ void write(To* to, From x) const { *to = To(accumulate ? beta * From(*to) + x : x); }
-
-    static __device__ long long place(const long long* list, long long i) { return list ? list[i] : i; }
-
-    static __device__ const From* from_row(const Rectangle& r, long long i)
+    // Whether any N elements of a line from a multiple of N on are a vector in memory. along: the number of an element's stride
+    template <class T, int N>
+    static __device__ bool has_vectors(const Rectangle& r, const void* begin, int along, int length)
     {
-        return (const From*)r.from + place(r.from_rows, i) * r.from_row;
+        const bool neighbours = r.strides[along] == 1 && (!r.lists[along] || r.run % N == 0);
+        const unsigned long long bytes = (unsigned long long)begin | r.strides[along ^ 1] * sizeof(T);
+        return neighbours && length % N == 0 && bytes % alignof(Vector<T, N>) == 0;
     }
 
-    static __device__ To* to_row(const Rectangle& r, long long i) { return (To*)r.to + place(r.to_rows, i) * r.to_row; }
+    // What a thread takes at once: N elements from `element` on of each DEEP lines, from `line` on, that are APART. A warp takes 8
+    // vectors of each of 4 lines, whose elements are in 32 banks of shared memory however the tile is turned.
+    template <int N>
+    struct Part {
+        static constexpr int LANES = N == 1 ? 32 : 8, APART = 32 / LANES;
+        int line, element;
 
-    // Whether elements from that place on are a vector's in each row.
-    template <class T, class V>
-    static __device__ bool aligned(const char* begin, long long row, long long place)
-    {
-        return (((unsigned long long)begin + place * sizeof(T)) | row * sizeof(T)) % alignof(V) == 0;
-    }
-
-    // Whether N columns from j on are neighbours in memory, and a vector's.
-    template <class T, class V>
-    static __device__ bool together(const char* begin, long long row, long long stride, const long long* list, long long j)
-    {
-        const long long first = place(list, j) * stride;
-        bool all = aligned<T, V>(begin, row, first);
-#pragma unroll
-        for (int n = 1; n < N; n++)
-            all = all && place(list, j + n) * stride == first + n;
-        return all;
-    }
-
-    // A warp copies a row of a tile; each thread copies N neighbours if that may save accesses.
-    __device__ void straight(const Rectangle& r, long long top, long long left) const
-    {
-        const bool lists = r.from_cols || r.to_cols;
-        const bool gapless = !lists && r.from_col == 1 && r.to_col == 1 && aligned<From, Froms>(r.from, r.from_row, 0)
-                             && aligned<To, Tos>(r.to, r.to_row, 0);
-        const bool neighbours = lists || gapless;
-        const long long j = left + threadIdx.x * (neighbours ? N : 1);
-        bool vector = neighbours && j + N <= r.cols;
-        if (vector && !gapless)
-            vector = together<From, Froms>(r.from, r.from_row, r.from_col, r.from_cols, j)
-                     && together<To, Tos>(r.to, r.to_row, r.to_col, r.to_cols, j);
-        if (!vector) {
-            elements(r, top, j, neighbours ? 1 : TILE);
-            return;
-        }
-        const long long from = place(r.from_cols, j) * r.from_col, to = place(r.to_cols, j) * r.to_col;
-        const long long end = top + TILE < r.rows ? top + TILE : r.rows;
-        long long i = top + threadIdx.y;
-        if (accumulate)
-            for (; i + blockDim.y < end; i += 2 * blockDim.y)
-                vectors<2, true>(r, i, from, to);
-        else
-            for (; i + 3 * blockDim.y < end; i += 4 * blockDim.y)
-                vectors<4, false>(r, i, from, to);
+        template <int DEEP, class Work>
+        static __device__ void each(int length, Work work)
+        {
+            constexpr int LINES = DEEP * APART, DOWN = SIDE / LINES, ACROSS = SIDE / (LANES * N);
 #pragma unroll 1
-        for (; i < end; i += blockDim.y)
-            accumulate ? vectors<1, true>(r, i, from, to) : vectors<1, false>(r, i, from, to);
+            for (int i = threadIdx.y; i < DOWN * ACROSS; i += blockDim.y) {
+                const int line = i % DOWN * LINES + threadIdx.x / LANES, element = (i / DOWN * LANES + threadIdx.x % LANES) * N;
+                if (element < length)
+                    work(Part{line, element});
+            }
+        }
+    };
+
+    // All reads come before what needs them, so that enough is under way to keep the memory busy. The last line is read again in
+    // place of those beyond it: a read on a condition would keep its registers for the length of the loop.
+    template <class T, int N, int DEEP>
+    static __device__ void load(Vector<T, N> (&x)[DEEP], const Lines<T>& side, const Part<N>& part)
+    {
+        const T* const begin = side.begin + side.elements[part.element];
+#pragma unroll
+        for (int k = 0; k < DEEP; k++) {
+            const int line = part.line + k * part.APART, last = side.count - 1;
+            x[k] = *(const Vector<T, N>*)(begin + side.lines[line < last ? line : last]);
+        }
     }
 
-    // Copy a vector of each of DEEP rows; all reads come before the writes, so that enough is under way to keep the memory busy.
-    template <int DEEP, bool ADDED>
-    __device__ void vectors(const Rectangle& r, long long i, long long from, long long to) const
+    template <int N, int DEEP>
+    __device__ void compute(Vector<From, N> (&x)[DEEP], const Lines<To>& to, const Part<N>& part) const
     {
-        Froms x[DEEP];
-        Tos y[DEEP];
 #pragma unroll
-        for (int k = 0; k < DEEP; k++) {
-            x[k] = *(const Froms*)(from_row(r, i + k * blockDim.y) + from);
-            if (ADDED)
-                y[k] = *(const Tos*)(to_row(r, i + k * blockDim.y) + to);
-        }
-#pragma unroll
-        for (int k = 0; k < DEEP; k++) {
+        for (int k = 0; k < DEEP; k++)
 #pragma unroll
             for (int n = 0; n < N; n++)
-                y[k].of[n] = To(ADDED ? beta * From(y[k].of[n]) + read(x[k].of[n]) : read(x[k].of[n]));
-            *(Tos*)(to_row(r, i + k * blockDim.y) + to) = y[k];
-        }
+                x[k].of[n] = conjugate ? conjugated(x[k].of[n]) : x[k].of[n];
+        if (!accumulate)
+            return;
+        Vector<To, N> y[DEEP];
+        load(y, to, part);
+#pragma unroll
+        for (int k = 0; k < DEEP; k++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                x[k].of[n] = beta * From(y[k].of[n]) + x[k].of[n];
     }
 
-    // Copy N columns, `apart` from each other, SOME at a time; their positions are found once for all rows.
-    __device__ void elements(const Rectangle& r, long long top, long long first, int apart) const
+    template <int N, int DEEP>
+    __device__ void store(Vector<From, N> (&x)[DEEP], const Lines<To>& to, const Part<N>& part) const
     {
-#pragma unroll 1
-        for (int done = 0; done < N; done += SOME, first += SOME * apart) {
-            long long from[SOME], to[SOME];
+        if constexpr (COMPUTES)
+            compute(x, to, part);
+        To* const begin = to.begin + to.elements[part.element];
 #pragma unroll
-            for (int n = 0; n < SOME; n++) {
-                const long long j = first + n * apart;
-                from[n] = j < r.cols ? place(r.from_cols, j) * r.from_col : 0;
-                to[n] = j < r.cols ? place(r.to_cols, j) * r.to_col : 0;
+        for (int k = 0; k < DEEP; k++)
+            if (part.line + k * part.APART < to.count) {
+                Vector<To, N> y;
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    y.of[n] = To(x[k].of[n]);
+                *(Vector<To, N>*)(begin + to.lines[part.line + k * part.APART]) = y;
             }
-#pragma unroll 1
-            for (long long i = top + threadIdx.y; i < r.rows && i < top + TILE; i += blockDim.y) {
-                const From* row = from_row(r, i);
-                To* into = to_row(r, i);
-                From x[SOME];
-#pragma unroll
-                for (int n = 0; n < SOME; n++)
-                    if (first + n * apart < r.cols)
-                        x[n] = row[from[n]];
-#pragma unroll
-                for (int n = 0; n < SOME; n++)
-                    if (first + n * apart < r.cols)
-                        write(into + to[n], read(x[n]));
-            }
-        }
     }
 
-    // Threads of a warp read and write neighbours in memory: the tile turns the rectangle, not the accesses.
-    __device__ void turned(const Rectangle& r, long long top, long long left) const
+    template <int N>
+    __device__ void copy(const Lines<From>& from, const Lines<To>& to) const
     {
-        constexpr int LANES = SIDE / TILE, READS = 4;  // elements of a column, and columns, that a thread reads at once
-        __shared__ From tile[SIDE][SIDE + 1];           // + 1: no bank conflicts in columns
-        const From* from[LANES];
+        constexpr int DEEP = N == 1 && sizeof(From) < 8 ? 8 : 4;
+        Part<N>::template each<DEEP>(to.length, [&](const Part<N>& part) {
+            Vector<From, N> x[DEEP];
+            load(x, from, part);
+            store(x, to, part);
+        });
+    }
+
+    template <int N>
+    static __device__ void fill(Tile& tile, const Lines<From>& from)
+    {
+        constexpr int SHARE = SIDE * SIDE / (256 * N), DEEP = SHARE < 8 ? SHARE : 8;
+        Part<N>::template each<DEEP>(from.length, [&](const Part<N>& part) {
+            Vector<From, N> x[DEEP];
+            load(x, from, part);
 #pragma unroll
-        for (int l = 0; l < LANES; l++) {
-            const long long i = top + threadIdx.x + l * TILE;
-            from[l] = i < r.rows ? from_row(r, i) : nullptr;
-        }
-#pragma unroll 1
-        for (int at = threadIdx.y; at < SIDE; at += READS * blockDim.y) {
-            From x[READS][LANES];
+            for (int k = 0; k < DEEP; k++)
 #pragma unroll
-            for (int k = 0; k < READS; k++) {
-                const int y = at + k * blockDim.y;
-                if (y < SIDE && left + y < r.cols) {
-                    const long long column = (r.from_cols ? r.from_cols[left + y] : left + y) * r.from_col;
+                for (int n = 0; n < N; n++)
+                    tile[part.element + n][part.line + k * part.APART] = x[k].of[n];
+        });
+    }
+
+    template <int N>
+    __device__ void drain(const Tile& tile, const Lines<To>& to) const
+    {
+        constexpr int DEEP = N * sizeof(From) > 16 ? 1 : N > 4 ? 2 : 4;
+        Part<N>::template each<DEEP>(to.length, [&](const Part<N>& part) {
+            Vector<From, N> x[DEEP];
 #pragma unroll
-                    for (int l = 0; l < LANES; l++)
-                        if (from[l])
-                            x[k][l] = from[l][column];
-                }
-            }
+            for (int k = 0; k < DEEP; k++)
 #pragma unroll
-            for (int k = 0; k < READS; k++)
-                if (at + k * blockDim.y < SIDE)
-#pragma unroll
-                    for (int l = 0; l < LANES; l++)
-                        tile[at + k * blockDim.y][threadIdx.x + l * TILE] = read(x[k][l]);
+                for (int n = 0; n < N; n++)
+                    x[k].of[n] = tile[part.line + k * part.APART][part.element + n];
+            store(x, to, part);
+        });
+    }
+
+    template <bool TURNED>
+    __device__ void copy_tile(const Rectangle& r, long long top, long long left) const
+    {
+        __shared__ long long places[4][SIDE];
+        const long long down = r.size[0] - top, right = r.size[1] - left;
+        const int rows = down < SIDE ? down : SIDE, cols = right < SIDE ? right : SIDE;
+        for (int i = threadIdx.x + 32 * threadIdx.y; i < 4 * SIDE; i += 32 * blockDim.y) {
+            const int which = i / SIDE, n = i % SIDE;
+            const long long at = (which % 2 ? left : top) + n;
+            if (n < (which % 2 ? cols : rows))
+                places[which][n] = (r.lists[which] ? r.lists[which][at] : at) * r.strides[which];
         }
         __syncthreads();
-#pragma unroll
-        for (int l = 0; l < LANES; l++) {
-            const long long j = left + threadIdx.x + l * TILE;
-            if (j >= r.cols)
-                break;
-            To* to = (To*)r.to + (r.to_cols ? r.to_cols[j] : j) * r.to_col;
-#pragma unroll 1
-            for (int y = threadIdx.y; y < SIDE && top + y < r.rows; y += blockDim.y) {
-                To* here = to + (r.to_rows ? r.to_rows[top + y] : top + y) * r.to_row;
-                write(here, tile[threadIdx.x + l * TILE][y]);
-            }
+        const Lines<To> to = {(To*)r.to, places[2], places[3], rows, cols};
+        if constexpr (TURNED) {
+            constexpr int N = 16 / sizeof(From), M = 16 / sizeof(To);
+            __shared__ Tile tile;
+            const Lines<From> from = {(From*)r.from, places[1], places[0], cols, rows};
+            has_vectors<From, N>(r, r.from, 0, rows) ? fill<N>(tile, from) : fill<1>(tile, from);
+            __syncthreads();
+            has_vectors<To, M>(r, r.to, 3, cols) ? drain<M>(tile, to) : drain<1>(tile, to);
+        } else {
+            constexpr int N = 16 / (sizeof(To) < sizeof(From) ? sizeof(From) : sizeof(To));
+            const Lines<From> from = {(From*)r.from, places[0], places[1], rows, cols};
+            const bool vectors = has_vectors<From, N>(r, r.from, 1, cols) && has_vectors<To, N>(r, r.to, 3, cols);
+            vectors ? copy<N>(from, to) : copy<1>(from, to);
         }
         __syncthreads();
     }
@@ -232,27 +244,22 @@ struct Pack {
     template <bool TURNED>
     __device__ void all(const Rectangles& rectangles) const
     {
-        constexpr int HEIGHT = TURNED ? SIDE : TILE, ACROSS = TURNED ? SIDE : WIDTH;
         int number = 0;
         for (long long t = blockIdx.x; t < rectangles.of[rectangles.count - 1].tiles; t += gridDim.x) {
             while (rectangles.of[number].tiles <= t)
                 number++;
             const Rectangle& r = rectangles.of[number];
-            const unsigned here = t - (number ? rectangles.of[number - 1].tiles : 0), across = (r.cols + ACROSS - 1) / ACROSS;
-            const long long top = (long long)(here / across) * HEIGHT, left = (long long)(here % across) * ACROSS;
-            if constexpr (TURNED)
-                turned(r, top, left);
-            else
-                straight(r, top, left);
+            const unsigned here = t - (number ? rectangles.of[number - 1].tiles : 0), across = (r.size[1] + SIDE - 1) / SIDE;
+            copy_tile<TURNED>(r, (long long)(here / across) * SIDE, (long long)(here % across) * SIDE);
         }
     }
 };
 
-#define KERNEL(name, To, From, TURNED)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, Pack<To, From>::BLOCKS)                                               \
-        name(const __grid_constant__ Rectangles rectangles, bool conjugate, bool accumulate, From beta)                     \
-    {                                                                                                                       \
-        Pack<To, From>{conjugate, accumulate, beta}.template all<TURNED>(rectangles);                                       \
+#define KERNEL(name, To, From, TURNED)                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS) name(const __grid_constant__ Rectangles rectangles)     \
+    {                                                                                                                 \
+        const bool conjugate = rectangles.conjugate, accumulate = rectangles.accumulate;                              \
+        Pack<To, From>{conjugate, accumulate, Scalar<From>::of(rectangles.beta)}.template all<TURNED>(rectangles);    \
     }
 #define PACK(name, To, From)      \
     KERNEL(name, To, From, false) \

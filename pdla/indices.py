@@ -295,7 +295,7 @@ def slice_selection(selection: Selection, lo: int, hi: int) -> Selection:
 
 
 def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
-    """A slice for one run, or for single indices evenly spaced; else the positions."""
+    """A slice for one run, or for single indices evenly spaced; else the positions, which stay as they are: devices keep a copy."""
     if not len(starts):
         return EMPTY
     if np.array_equal(starts[1:], (starts + lengths)[:-1]):
@@ -303,4 +303,6 @@ def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
     steps = np.diff(starts)
     if (lengths == 1).all() and (steps == steps[0]).all():
         return slice(int(starts[0]), int(starts[-1]) + 1, int(steps[0]))
-    return _expand(starts, lengths)
+    positions = _expand(starts, lengths)
+    positions.flags.writeable = False
+    return positions

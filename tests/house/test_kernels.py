@@ -39,7 +39,7 @@ def test_make_cuda_without_nvcc(tmp_path):
     assert (done.returncode, done.stdout) == (0, "make cuda: no nvcc on PATH; the kernels were not compiled\n")
 
 
-WIDE = [*(("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128"))]
+WIDE = [("pack", f"pack_{name}_{name}{turned}") for name in ("float32", "float64", "complex128") for turned in ("", "_turned")]
 WIDE += [("uniform", "uniform")]
 WIDE += [("philox", f"{kernel}_{name}") for kernel in ("uniform", "normal", "integers")
          for name in ("float32", "float64", "complex64", "complex128")]

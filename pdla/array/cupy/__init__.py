@@ -242,8 +242,9 @@ def take_all(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]
     for rows, cols in places:
         part, at = _part(x, rows, cols)
         if at is not None:
-            m, n = (length if where is None else len(where) for length, where in zip(part.shape, at, strict=True))
-            moves.append(Move(cupy.empty((m, n), x.dtype), part, at=at))
+            m, n = part.shape
+            shape = m if at[0] is None else len(at[0]), n if at[1] is None else len(at[1])
+            moves.append(Move(cupy.empty(shape, x.dtype), part, at=at))
             part = moves[-1].target
         taken.append(part)
     pack(WORDS[x.dtype.itemsize], moves)

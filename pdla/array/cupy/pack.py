@@ -6,8 +6,11 @@ conjugate, and may add to the target. One launch makes as many copies as fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from struct import Struct
 from typing import Any, NamedTuple
+from weakref import ref
 
 import cupy
 import numpy as np
@@ -15,14 +18,13 @@ import numpy as np
 from pdla.array.cupy.launch import blocks, launch
 from pdla.errors import ShapeError
 
-_TILE, _BLOCK = 32, (32, 8)  # as in pack.cu
+_BLOCK = (32, 8)  # as in pack.cu
 _VECTOR = 16  # bytes that a thread reads or writes at once
 _MOST = 32  # the most rectangles in a launch of pack.cu
 WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
-_FIELDS = 13  # numbers that describe a rectangle to pack.cu; the last: the tiles of all so far
-_LENGTH = _FIELDS * _MOST + 1
-_RECTANGLES = np.dtype([("all", np.int64, _LENGTH)])  # one argument of a kernel
+_FIELDS = 14  # numbers that describe a rectangle to pack.cu; the last: the tiles of all so far
+_RECTANGLES = np.dtype([("all", np.int64, 5 + _FIELDS * _MOST)])  # one argument of a kernel
 Rectangle = tuple[int, ...]  # those numbers without the last
 
 
@@ -46,6 +48,7 @@ def rectangle(target: Any, source: Any) -> Move | None:
     return Move(target[None], source[None]) if target.ndim == 1 else None
 
 
+@cache
 def kernel_for(to: np.dtype, source: np.dtype, computing: bool) -> str:
     """Find the kernel that copies from one dtype to another; "" if there is none. computing: it must conjugate or add."""
     if to == source and not computing:
@@ -55,92 +58,132 @@ def kernel_for(to: np.dtype, source: np.dtype, computing: bool) -> str:
 
 def pack(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
     """Copy rectangles between arrays of the kernel's dtypes; with beta, add each to beta times its target."""
-    memory, lists = _upload(moves)
+    if not moves:
+        return
+    lists = _bring_lists(moves)
+    side = _find_side(moves[0].source.itemsize)
     straight: list[Rectangle] = []
     turned: list[Rectangle] = []
-    for number, move in enumerate(moves):
-        m, n = _size(move)
-        if m and n:
-            rectangle, is_turned = _describe(move, m, n, lists[4 * number : 4 * number + 4])
-            if is_turned:
-                turned.append(rectangle)
-            else:
-                straight += _fold(move, rectangle)
-    how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
-    for name, rectangles, height, width in (
-        (kernel, straight, _TILE, _width(moves)), (f"{kernel}_turned", turned, _side(moves), _side(moves))
-    ):
+    for move in moves:
+        _describe(move, lists, side, straight, turned)
+    how = conjugate, beta is not None, *((beta.real, beta.imag) if beta else (0, 0))
+    for name, rectangles in ((kernel, straight), (f"{kernel}_turned", turned)):
         for at in range(0, len(rectangles), _MOST):
             tiles, told = 0, []
             for values in rectangles[at : at + _MOST]:
-                tiles += -(-values[2] // height) * -(-values[3] // width)
+                tiles += -(-values[2] // side) * -(-values[3] // side)
                 told += [*values, tiles]
-            argument = np.zeros(_LENGTH, np.int64)
-            argument[: len(told)], argument[-1] = told, len(told) // _FIELDS
-            launch("pack.cu", name, blocks(tiles), _BLOCK, argument.view(_RECTANGLES), *how)
-    del memory  # freed for later work on this stream only
+            argument: Any = np.empty(1, _RECTANGLES)
+            count = len(told) // _FIELDS
+            _layout(count).pack_into(argument, 0, count, *how, *told)
+            launch("pack.cu", name, blocks(tiles), _BLOCK, argument)
+    del lists  # what is not kept is freed for later work on this stream only
 
 
-def _size(move: Move) -> tuple[int, int]:
-    m, n = (length if at is None else len(at) for length, at in zip(move.target.shape, move.to, strict=True))
-    return m, n
+@cache
+def _layout(count: int) -> Struct:
+    """How so many rectangles, and what to do with them, lie in a kernel's argument."""
+    return Struct(f"3q2d{_FIELDS * count}q")
 
 
-def _upload(moves: Sequence[Move]) -> tuple[Any, list[int]]:
-    """Copy the moves' lists of positions to the device together, lists that several moves share once.
+class Positions:
+    """A list of positions on the device.
 
-    Return the memory, and the address of each list, 0 for None.
+    address  of the first
+    memory   what holds them
     """
-    given = [at for move in moves for at in (*move.at, *move.to)]
-    lists = {id(at): at for at in given if at is not None}
-    if not lists:
-        return None, [0] * len(given)
-    memory = cupy.asarray(np.concatenate([*lists.values()], dtype=np.int64))
-    begins = memory.data.ptr + 8 * np.cumsum([0, *map(len, lists.values())])
-    at_address = dict(zip(lists, begins.tolist(), strict=False))
-    return memory, [at_address.get(id(at), 0) for at in given]
+
+    def __init__(self, given: np.ndarray, address: int, memory: Any) -> None:
+        self.given, self.address, self.memory = ref(given), address, memory
+
+    @cached_property
+    def run(self) -> int:
+        """The largest divisor of a vector's bytes that divides where these positions break, and the positions there."""
+        given = self.given()
+        assert given is not None
+        breaks = np.flatnonzero(np.diff(given, prepend=-2) != 1)
+        return int(np.gcd.reduce(np.concatenate(([_VECTOR], breaks, given[breaks]))))
 
 
-def _describe(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
-    """Describe a move of m rows of n, and whether the source is stored by columns.
+class _All:
+    """No list: all positions."""
+
+    address, run = 0, _VECTOR
+
+
+Lists = dict[int, Positions | type[_All]]  # by their ids; None's, too
+_kept: dict[tuple[int, int, int], tuple[Any, Positions]] = {}  # by a list's id, the device, and the stream of the memory
+
+
+def _bring_lists(moves: Iterable[Move]) -> Lists:
+    """Bring the moves' lists to the device, all that are not there yet together.
+
+    Those that nothing can write to, such as a plan's, are kept there as long as they live. They serve one stream, since their
+    memory is freed for later work on this stream only.
+    """
+    found: Lists = {id(None): _All}
+    given = {id(at): at for move in moves for at in (*move.at, *move.to)}
+    if len(given) == 1:
+        return found
+    here = cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream().ptr
+    found |= {key: kept[1] for key in given if (kept := _kept.get((key, *here))) is not None}
+    missing = {key: at for key, at in given.items() if key not in found}
+    if missing:
+        memory = cupy.asarray(np.concatenate([*missing.values()], dtype=np.int64))
+        begins = memory.data.ptr + 8 * np.cumsum([0, *map(len, missing.values())])
+        for (key, at), begin in zip(missing.items(), begins.tolist(), strict=False):
+            found[key] = brought = Positions(at, begin, memory)
+            if not at.flags.writeable and (at.base is None or not at.base.flags.writeable):
+                _keep((key, *here), at, brought)
+    return found
+
+
+def _keep(key: tuple[int, int, int], at: np.ndarray, brought: Positions) -> None:
+    _kept[key] = ref(at, lambda _: _kept.pop(key, None)), brought
+
+
+def _describe(move: Move, lists: Lists, side: int, straight: list[Rectangle], turned: list[Rectangle]) -> None:
+    """Add a move to those whose source is stored by rows, or to those where it is stored by columns.
 
     The rectangle is transposed if necessary, so that the target is stored by rows.
     """
-    target, source = move.target, move.source
-    to = [stride // target.itemsize for stride in target.strides]
-    at = [stride // source.itemsize for stride in source.strides]
-    if _neighbours(m, to[0]) < _neighbours(n, to[1]):
-        m, n, to, at = n, m, to[::-1], at[::-1]
-        lists = [lists[1], lists[0], lists[3], lists[2]]
-    return (_address(source), _address(target), m, n, *at, *to, *lists), _neighbours(m, at[0]) < _neighbours(n, at[1])
+    target, source, (to_rows, to_cols), (at_rows, at_cols) = move
+    m, n = target.shape
+    if to_rows is not None:
+        m = len(to_rows)
+    if to_cols is not None:
+        n = len(to_cols)
+    if not m or not n:
+        return
+    (to_row, to_col), size = target.strides, target.itemsize
+    (from_row, from_col), width = source.strides, source.itemsize
+    to_row, to_col, from_row, from_col = to_row // size, to_col // size, from_row // width, from_col // width
+    begin, end = _address(source), _address(target)
+    if len(lists) == 1 and to_col == from_col == 1 and n != side and (m == 1 or to_row == from_row == n):  # no gaps
+        rows, rest = divmod(m * n, side)
+        whole, done = (begin, end, rows, side, side, 1, side, 1, 0, 0, 0, 0, _VECTOR), rows * side
+        part = begin + done * width, end + done * size, 1, rest, rest, 1, rest, 1, 0, 0, 0, 0, _VECTOR
+        straight.extend([each for each in (whole, part) if each[2] * each[3]])
+        return
+    if _is_nearer(m, to_row, n, to_col):
+        m, n, to_row, to_col, from_row, from_col = n, m, to_col, to_row, from_col, from_row
+        to_rows, to_cols, at_rows, at_cols = to_cols, to_rows, at_cols, at_rows
+    is_turned = _is_nearer(m, from_row, n, from_col)
+    a, b, c, d = lists[id(at_rows)], lists[id(at_cols)], lists[id(to_rows)], lists[id(to_cols)]
+    run = min((a if is_turned else b).run, d.run)
+    (turned if is_turned else straight).append(
+        (begin, end, m, n, from_row, from_col, to_row, to_col, a.address, b.address, c.address, d.address, run)
+    )
 
 
-def _fold(move: Move, rectangle: Rectangle) -> list[Rectangle]:
-    """The rectangle; or, if both sides have no gaps, two: rows as long as a tile is wide, and the rest."""
-    source, target, m, n, from_row, from_col, to_row, to_col, *lists = rectangle
-    width = _width([move])
-    if n == width or not from_col == to_col == 1 or any(lists) or not (m == 1 or from_row == to_row == n):
-        return [rectangle]
-    rows, left = divmod(m * n, width)
-    end = source + rows * width * move.source.itemsize, target + rows * width * move.target.itemsize
-    whole = source, target, rows, width, width, 1, width, 1, *lists
-    rest = *end, 1, left, left, 1, left, 1, *lists
-    return [part for part in (whole, rest) if part[2] * part[3]]
+def _find_side(itemsize: int) -> int:
+    """Rows and columns of a tile, as in pack.cu. itemsize: of the source."""
+    return 32 if itemsize > 8 else 64 if itemsize > 2 else 128
 
 
-def _width(moves: Sequence[Move]) -> int:
-    """Columns of a tile, as in pack.cu. moves: all of the kernel's dtypes."""
-    return _TILE * (_VECTOR // max(moves[0].target.itemsize, moves[0].source.itemsize)) if moves else 0
-
-
-def _side(moves: Sequence[Move]) -> int:
-    """Rows and columns of a tile that is turned, as in pack.cu."""
-    return _TILE if moves and moves[0].source.itemsize > 8 else 2 * _TILE
-
-
-def _neighbours(length: int, stride: int) -> tuple[bool, int]:
-    """A key that compares dimensions by the distance of their elements in memory; length 1 counts as the farthest."""
-    return length == 1, abs(stride)
+def _is_nearer(m: int, row: int, n: int, col: int) -> bool:
+    """Whether elements of a column are nearer to each other in memory than those of a row; one element alone is the farthest."""
+    return abs(row) < abs(col) if (m == 1) == (n == 1) else n == 1
 
 
 def _address(x: Any) -> int:
@@ -155,7 +198,3 @@ def _address(x: Any) -> int:
         raise ShapeError(f"{what} where one of the device is needed: give it to xp.asarray")
     return x.ctypes.data
 
-
-def _scalar(kernel: str) -> Any:
-    """The type of a kernel's beta."""
-    return {"pack_1": np.uint8, "pack_2": np.uint16}.get(kernel) or np.dtype(kernel.rpartition("_")[2]).type

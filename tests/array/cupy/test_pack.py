@@ -1,5 +1,6 @@
 """The kernel that copies, casts, adds and picks: NumPy's elements, and nothing around them."""
 
+import mmap
 from itertools import product
 
 import numpy as np
@@ -8,9 +9,10 @@ from helpers.device_arrays import FLOATS, KNOWN, LIE, random, same, there, xp
 from helpers.matmuls import numbers
 
 from pdla.array import numpy as host
+from pdla.array.cupy.pack import _kept
 from pdla.errors import ShapeError
 
-SHAPES = [(0, 3), (1, 1), (1, 70), (70, 1), (33, 31), (64, 64), (35, 130)]
+SHAPES = [(0, 3), (1, 1), (1, 70), (70, 1), (33, 31), (64, 64), (35, 130), (160, 144)]
 PICKED = [slice(None), slice(5, 30, 3), np.array([0, 1, 2, 9, 10, 11, 30]), np.arange(29, 0, -4), np.array([], np.int64)]
 
 
@@ -49,12 +51,14 @@ def test_copy_casts(to, source):
         same(target, x.astype(to), f"{how} {lies}")
 
 
-@pytest.mark.parametrize("how", ["gaps", "steps", "backwards"])
+@pytest.mark.parametrize("how", ["gaps", "steps", "backwards", "vectors"])
 def test_copy_writes_nothing_around_its_target(how):
+    """Not in the last vector of a row, either, which the row does not fill."""
     x = xp.asarray(np.full((110, 120), 7.0))
     step, turn = 3 if how == "steps" else 1, -1 if how == "backwards" else 1
-    inside = np.s_[2 : 2 + 35 * step : step, 1 : 1 + 39 * step : step]
-    for source in (there(np.zeros((35, 39))), there(np.zeros((39, 35))).T):
+    left = 2 if how == "vectors" else 1
+    inside = np.s_[2 : 2 + 35 * step : step, left : left + 39 * step : step]
+    for source in (there(np.zeros((35, 40)))[:, :39], there(np.zeros((39, 36))).T[:35]):
         xp.copy(x[inside][::turn, ::turn], source)
         wanted = np.full((110, 120), 7.0)
         wanted[inside] = 0
@@ -107,9 +111,12 @@ def test_take_and_put_where_rows_begin_at_whole_vectors(dtype):
     x, rows = numbers((40, 256), dtype, 1), np.arange(1, 40, 2)
     blocks = np.flatnonzero(np.arange(256) // 16 % 3 == 1)
     shuffled = np.concatenate([np.arange(16, 32)[::-1], [7, 5, 6, 8], blocks[:16], [0, 2, 1, 3] * 4])
-    for cols in (blocks, shuffled):
+    pairs = np.flatnonzero(np.arange(256) // 2 % 3 == 1)
+    odd = np.concatenate([np.arange(1, 17), np.arange(32, 48), np.arange(51, 64)])
+    for cols in (blocks, blocks[:-3], shuffled, pairs, odd):
         wanted = host.take(x, rows, cols)
         same(xp.take(xp.asarray(x), rows, cols), wanted)
+        same(xp.take(xp.asarray(x.T.copy()).T, rows, cols), wanted)
         if len(set(cols)) == len(cols):
             found, target = xp.asarray(x), x.copy()
             xp.put(found, rows, cols, xp.asarray(wanted * 2))
@@ -126,6 +133,54 @@ def test_lists_that_several_parts_share_are_brought_to_the_device_once(monkeypat
     assert sum(brought) == 80
     for part, (i, j) in zip(parts, product(rows, cols), strict=True):
         same(part, host.take(xp.host(x), i, j))
+
+
+def freeze(positions):
+    positions = np.array(positions)
+    positions.flags.writeable = False
+    return positions
+
+
+def test_lists_that_cannot_change_stay_on_the_device_as_long_as_they_live(monkeypatch):
+    x, brought = xp.asarray(numbers((40, 40), "float64", 1)), []
+    monkeypatch.setattr("cupy.asarray", lambda given, real=xp.cupy.asarray: (brought.append(given.size), real(given))[1])
+    kept, rows, changing = len(_kept), freeze([3, 1, 2]), np.array([0, 5, 4, 7])
+    for _ in range(3):
+        for cols in (slice(None), rows, changing):
+            same(xp.take(x, rows, cols), host.take(xp.host(x), rows, cols))
+        changing += 1
+    assert brought == [3, 4, 4, 4] and len(_kept) == kept + 1
+    with xp.use_stream("landing", xp.mark()):
+        same(xp.take(x, rows, rows), host.take(xp.host(x), rows, rows))
+    xp.take(x, rows[1:], freeze(changing)[::-1])  # views: of what cannot change, too
+    assert brought[4:] == [3, 6] and len(_kept) == kept + 2
+    del rows, cols
+    assert len(_kept) == kept
+
+
+def test_lists_that_share_memory_with_one_that_changes_do_not_stay():
+    x, changing = xp.asarray(np.arange(40.0).reshape(5, 8)), np.array([0, 5, 4, 7])
+    view = changing[:3]
+    view.flags.writeable = False
+    for _ in range(2):
+        same(xp.take(x, slice(None), view), host.take(xp.host(x), slice(None), view))
+        changing[:] = changing[::-1].copy()
+
+
+def test_elements_that_are_more_than_2_31_apart():
+    shape = 3, 2**31 + 3
+    if xp.cupy.__version__ == "stand-in":  # memory of which only a few pages are touched
+        x = xp.cupy.ndarray._of(np.frombuffer(mmap.mmap(-1, shape[0] * shape[1]), np.uint8).reshape(shape))
+    else:
+        x = xp.cupy.empty(shape, np.uint8)
+    corner, ends = numbers((3, 5), "uint8", 1), np.array([0, 1, 2**31 - 1, 2**31 + 2])
+    xp.copy(x[:, -5:], there(corner))
+    xp.put(x, slice(None), ends[:3], there(corner[:, :3]))
+    same(xp.take(x, np.array([2, 0]), ends), np.column_stack([corner[[2, 0], :3], corner[[2, 0], 4]]))
+    found = there(np.zeros((5, 3), np.uint8))
+    xp.copy(found, x[:, -5:].T)
+    corner[:, 1] = corner[:, 2]
+    same(found, corner.T)
 
 
 @pytest.mark.parametrize("lies", LIE)
