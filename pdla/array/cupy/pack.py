@@ -159,21 +159,27 @@ def _describe(move: Move, lists: Lists, side: int, straight: list[Rectangle], tu
     (from_row, from_col), width = source.strides, source.itemsize
     to_row, to_col, from_row, from_col = to_row // size, to_col // size, from_row // width, from_col // width
     begin, end = _address(source), _address(target)
-    if len(lists) == 1 and to_col == from_col == 1 and n != side and (m == 1 or to_row == from_row == n):  # no gaps
-        rows, rest = divmod(m * n, side)
-        whole, done = (begin, end, rows, side, side, 1, side, 1, 0, 0, 0, 0, _VECTOR), rows * side
-        part = begin + done * width, end + done * size, 1, rest, rest, 1, rest, 1, 0, 0, 0, 0, _VECTOR
-        straight.extend([each for each in (whole, part) if each[2] * each[3]])
-        return
     if _is_nearer(m, to_row, n, to_col):
         m, n, to_row, to_col, from_row, from_col = n, m, to_col, to_row, from_col, from_row
         to_rows, to_cols, at_rows, at_cols = to_cols, to_rows, at_cols, at_rows
+    if len(lists) == 1 and to_col == from_col == 1 and n != side and (m == 1 or to_row == from_row == n):
+        straight += _describe_gapless(begin, end, m * n, side, width, size)
+        return
     is_turned = _is_nearer(m, from_row, n, from_col)
     a, b, c, d = lists[id(at_rows)], lists[id(at_cols)], lists[id(to_rows)], lists[id(to_cols)]
     run = min((a if is_turned else b).run, d.run)
     (turned if is_turned else straight).append(
         (begin, end, m, n, from_row, from_col, to_row, to_col, a.address, b.address, c.address, d.address, run)
     )
+
+
+def _describe_gapless(source: int, target: int, count: int, side: int, width: int, size: int) -> list[Rectangle]:
+    """The copy of so many elements without gaps: rows as long as a tile is wide, and the rest."""
+    rows, rest = divmod(count, side)
+    done = rows * side
+    whole = source, target, rows, side, side, 1, side, 1, 0, 0, 0, 0, _VECTOR
+    part = source + done * width, target + done * size, 1, rest, rest, 1, rest, 1, 0, 0, 0, 0, _VECTOR
+    return [each for each in (whole, part) if each[2] * each[3]]
 
 
 def _find_side(itemsize: int) -> int:
