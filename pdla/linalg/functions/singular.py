@@ -1,6 +1,6 @@
 """Singular values, A = U diag(s) V^H, and what follows from them: pseudo-inverses, ranks, null spaces.
 
-Few ranks: A = Q R, and the first rank decomposes R by LAPACK. Many: A = W H, the polar decomposition, and H = V diag(s) V^H, so
+Few columns: A = Q R, and the first rank decomposes R by LAPACK. Many: A = W H, the polar decomposition, and H = V diag(s) V^H, so
 that U = W V (Higham and Papadimitriou, Parallel Comput. 20 (1994); Nakatsukasa and Higham, SIAM J. Sci. Comput. 35 (2013)).
 """
 
@@ -24,8 +24,7 @@ from pdla.linalg.panels.blocks import cut_layout, to_layout
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 
-FEW = 8  # ranks up to which LAPACK on one of them is faster than all of them together
-SMALL, LARGE = 1024, 16384  # columns up to which one rank is fast enough for any number of ranks; from which R is too large for it
+SMALL = 1024  # columns up to which LAPACK on one rank is as fast as all ranks
 
 
 def svd(A: DistMatrix, *, layout: Layout | None = None) -> tuple[DistMatrix, np.ndarray, DistMatrix]:
@@ -61,9 +60,9 @@ def svd(A: DistMatrix, *, layout: Layout | None = None) -> tuple[DistMatrix, np.
 
     Notes
     -----
-    scipy.linalg.svd with full_matrices=False. Up to 8 ranks, or 1024 columns (rows of a wide A):
-    A = Q R, and the first rank has R's singular values by LAPACK. Otherwise A = W H by `polar`, and
-    V, s by `eigh` of H: backward stable, and no rank has a whole matrix.
+    scipy.linalg.svd with full_matrices=False. Up to 1024 columns (rows of a wide A), and on one
+    rank: A = Q R, and LAPACK decomposes R on the first rank. Otherwise A = W H by `polar`, and V, s
+    by `eigh` of H: backward stable, and no rank has a whole matrix.
 
     Examples
     --------
@@ -262,7 +261,7 @@ def _check(
 
 
 def _is_for_one_rank(A: DistMatrix) -> bool:
-    return A.shape[1] <= SMALL or (A.grid.comm.size <= FEW and A.shape[1] < LARGE)
+    return A.shape[1] <= SMALL or A.grid.comm.size == 1
 
 
 def _decompose(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, DistMatrix]:

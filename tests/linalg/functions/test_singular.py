@@ -19,7 +19,6 @@ GRIDS = [("cyclic", (3, 1), 1), ("columns", (1, 2), 0), ("adjoint", (2, 2), 0)]
 def ranks(request, monkeypatch):
     """Who decomposes: the first rank alone, or all ranks."""
     if request.param == "all ranks":
-        monkeypatch.setattr(singular, "FEW", 0)
         monkeypatch.setattr(singular, "SMALL", 0)
 
 
@@ -92,13 +91,12 @@ def test_signs_and_layouts():
     assert (vh[np.arange(5), large.argmax(axis=1)] > 0).all()
 
 
-def test_many_ranks_or_columns_share_the_work():
-    """All ranks from 9 ranks and 1025 columns on, or from 16384 columns on; else the first rank."""
-    def program(comm, n):
-        return singular._is_for_one_rank(pdla.zeros((n, n), pdla.ProcessGrid(comm.size, comm=comm)))
+def test_of_more_than_1024_columns_all_ranks_share_the_work():
+    def program(comm, m, n):
+        return singular._is_for_one_rank(pdla.zeros((m, n), pdla.ProcessGrid(comm.size, comm=comm)))
 
-    asked = [pdla.dry_run(*each[:1], program, each[1])[0] for each in ((8, 1025), (9, 1024), (9, 1025), (1, 16383), (1, 16384))]
-    assert asked == [True, True, False, True, False]
+    cases = (2, 1025, 1024), (2, 1025, 1025), (1, 1025, 1025)
+    assert [pdla.dry_run(ranks, program, m, n)[0] for ranks, m, n in cases] == [True, False, True]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
