@@ -8,6 +8,8 @@ import pytest
 from helpers.device_arrays import FLOATS, KNOWN, LIE, random, same, there, xp
 from helpers.matmuls import numbers
 
+import pdla
+from pdla import config
 from pdla.array import numpy as host
 from pdla.array.cupy.pack import _kept
 from pdla.errors import ShapeError
@@ -165,6 +167,27 @@ def test_lists_that_share_memory_with_one_that_changes_do_not_stay():
     for _ in range(2):
         same(xp.take(x, slice(None), view), host.take(xp.host(x), slice(None), view))
         changing[:] = changing[::-1].copy()
+
+
+def test_a_redistribution_that_is_repeated_brings_no_positions(monkeypatch):
+    brought = []
+    monkeypatch.setattr("cupy.asarray", lambda given, real=xp.cupy.asarray: (brought.append(given), real(given))[1])
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        A = pdla.random((48, 48), grid, pdla.Layout(pdla.Cyclic("row", 2), pdla.Cyclic("col", 2)), dtype="float32", seed=1)
+        counts = []
+        for _ in range(3):
+            B = A.redistribute(pdla.Layout(pdla.Cyclic("row", 6), pdla.Cyclic("col", 6)))
+            comm.barrier()
+            counts.append(len(brought))
+            comm.barrier()
+        np.testing.assert_array_equal(xp.host(B.gather()), xp.host(A.gather()))
+        return counts
+
+    with config.override(array="cupy"):
+        (first, *others), *_ = pdla.run(4, program)
+    assert first and set(others) == {first}
 
 
 def test_elements_that_are_more_than_2_31_apart():
