@@ -64,7 +64,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """PlanError unless there is an algorithm of this name."""
+    """Raise PlanError unless there is an algorithm of this name."""
     names = (*ON_GRID, *NAMED)
     if not checks.one_of(algorithm, (*names, "auto")):
         hint = f"; {algorithm} is a schedule: give matmul schedule={algorithm!r}" if checks.one_of(algorithm, SCHEDULES) else ""

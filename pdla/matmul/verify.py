@@ -32,7 +32,7 @@ from pdla.matrix.core import DistMatrix
 
 
 def check_option(verify: Any) -> None:
-    """PlanError unless this is one of the values of matmul's argument."""
+    """Raise PlanError unless this is one of the values of matmul's argument."""
     if not any(verify is way for way in (True, False, None)) and not (isinstance(verify, str) and verify == "keep"):
         raise PlanError(f"verify={verify!r}: True, False, 'keep' or None{suggest(verify, ('keep',))}")
 

@@ -26,7 +26,7 @@ from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, check_same_communicator
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape, draw_html
-from pdla.matrix.keys import Origin, in_words, index_of
+from pdla.matrix.keys import Origin, in_words, parse_key
 
 
 class DistMatrix:
@@ -84,8 +84,8 @@ class DistMatrix:
 
     base: Any  # as stored: the transpose of the local block where `transposed`
     common: Any  # the whole matrix, stored as `base` is, in memory that all ranks see; None: there is no such memory
-    # Of any rank's `base` the worst, so that plans on all ranks predict the same packing: 0: no
-    # gaps; 1: gaps between rows; 2: gaps within rows, too.
+    # The worst gaps of any rank's `base`: 0: none; 1: between rows; 2: within rows, too. All ranks have
+    # the same value, so that their plans predict the same packing.
     gaps: int
     shape: Shape
     grid: ProcessGrid
@@ -175,9 +175,9 @@ class DistMatrix:
         """A description of the matrix that is the same on every rank."""
         shared = ", shared" * (self.common is not None)
         gaps = ("", ", with gaps", ", with gaps in rows")[self.gaps]
-        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
+        storage = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
         part, layout = ("", self.layout) if self.origin is None else (f", {self.origin}", self.origin.layout)
-        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}{part}, {layout!r} on {self.grid!r}{lying}"
+        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}{part}, {layout!r} on {self.grid!r}{storage}"
 
     if not TYPE_CHECKING:  # type checkers would let any name pass
 
@@ -229,9 +229,9 @@ class DistMatrix:
     __hash__: Callable[[Any], int] = object.__hash__  # type: ignore[assignment]
 
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
-        kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
-        same = {"gaps": self.gaps, "common": self.common} if base is self.base else {}
-        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, **same, **changes})
+        fields = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
+        of_base = {"gaps": self.gaps, "common": self.common} if base is self.base else {}
+        return DistMatrix(base, **{**fields, "conjugated": self.conjugated, **of_base, **changes})
 
     # ------------------------------------------------------------------ views
 
@@ -239,8 +239,8 @@ class DistMatrix:
     def T(self) -> DistMatrix:
         """The transpose, a view."""
         origin = None if self.origin is None else self.origin.T
-        turned = {"shape": self.shape[::-1], "layout": self.layout.T, "transposed": not self.transposed}
-        return self._like(self.base, origin=origin, **turned)
+        fields = {"shape": self.shape[::-1], "layout": self.layout.T, "transposed": not self.transposed}
+        return self._like(self.base, origin=origin, **fields)
 
     @property
     def H(self) -> DistMatrix:
@@ -270,7 +270,7 @@ class DistMatrix:
         return -self.conj().imag if self.conjugated else self._like(self.base.imag, gaps=2, origin=self.origin)
 
     def __getitem__(self, key: Any) -> Any:
-        """Give a part: by slices a view, a matrix; by numbers an element, a row or a column.
+        """Take a part: by slices a view, a matrix; by numbers an element, a row or a column.
 
         Slices are local: nothing moves, and writing to ``A[i:j, k:l]`` writes to A. Numbers are
         collective over the grid's communicator: every rank gets the number ``A[i, j]``, or the
@@ -284,8 +284,8 @@ class DistMatrix:
         Returns
         -------
         DistMatrix, number or numpy.ndarray
-            By slices the part: each element stays on its rank. By numbers a number of A's dtype, or
-            a vector in memory of its own.
+            For slices the part, whose elements are on the same ranks. For numbers a number of A's
+            dtype, or a vector in memory of its own.
 
         Raises
         ------
@@ -315,8 +315,8 @@ class DistMatrix:
         1.0
         """
         try:
-            rows, cols = index_of(key, self.shape)
-        except IndexError as error:  # of a number: the other ranks come, too
+            rows, cols = parse_key(key, self.shape)
+        except IndexError as error:  # a number is collective, so the other ranks come to this agreement
             agree(self.grid.comm, f"A[{in_words(key)}] of A={self.description}", error)
             raise
         if isinstance(rows, int) or isinstance(cols, int):
@@ -328,12 +328,12 @@ class DistMatrix:
     def _part(self, rows: range, cols: range) -> DistMatrix:
         layout = self.layout.part(self.shape, self.grid.sizes, rows, cols)
         stored = self.xp.take(self.stored, *(held.positions(part) for held, part in zip(self.indices, (rows, cols), strict=True)))
-        lines, along = (cols, rows) if self.transposed else (rows, cols)  # elements are adjacent in memory along the latter
+        outer, inner = (cols, rows) if self.transposed else (rows, cols)  # elements along `inner` are adjacent in memory
         gaps, common = self.gaps, None
-        if lines.step > 1 or len(along) < self.shape[not self.transposed]:
-            gaps = max(gaps, 1 if along.step == 1 else 2)
-        if self.common is not None and lines.step == along.step == 1:
-            common = self.common[lines.start : lines.stop, along.start : along.stop]
+        if outer.step > 1 or len(inner) < self.shape[not self.transposed]:
+            gaps = max(gaps, 1 if inner.step == 1 else 2)
+        if self.common is not None and outer.step == inner.step == 1:
+            common = self.common[outer.start : outer.stop, inner.start : inner.stop]
         base = stored.T if self.transposed else stored
         shape, origin = (len(rows), len(cols)), self.origin
         if shape != self.shape:
@@ -367,7 +367,7 @@ class DistMatrix:
         TypeError
             For a dtype that NumPy would not cast to A's in place.
         """
-        part = self._part(*(range(i, i + 1) if isinstance(i, int) else i for i in index_of(key, self.shape)))
+        part = self._part(*(range(i, i + 1) if isinstance(i, int) else i for i in parse_key(key, self.shape)))
         if isinstance(value, DistMatrix):
             value = part._match_layout(value, "assignment")
             value._check_addends(self.dtype)
@@ -426,10 +426,10 @@ class DistMatrix:
         dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
         self._check_addends(dtype)
-        made = self.xp.empty(self.stored.shape, dtype)
+        copy = self.xp.empty(self.stored.shape, dtype)
         direct = np.can_cast(self.dtype, dtype, "same_kind")  # else copies refuse it
-        self.xp.copy(made, self.local if direct else self.local.astype(dtype))
-        return self._new(made)
+        self.xp.copy(copy, self.local if direct else self.local.astype(dtype))
+        return self._new(copy)
 
     def _check_addends(self, dtype: np.dtype) -> None:
         if self.layout.partial and not can_cast_addends(self.dtype, dtype):
@@ -444,7 +444,7 @@ class DistMatrix:
         """
         operands = [self]
         if isinstance(other, DistMatrix):
-            promote(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
+            promote(self.dtype, other.dtype)  # ml_dtypes' operators also take pairs of no common dtype, and return a wider one
             other = self._match_layout(other, operation.__name__)
             operands, other, by_addend = [self, other], other.local, operation in ADDING
         elif isinstance(other, (Number, np.generic)):
@@ -456,29 +456,32 @@ class DistMatrix:
             return _refuse_foreign(other)
         if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
-        mine = self.local
-        kind = operation(mine[:0], other[:0] if len(operands) > 1 else other).dtype
+        block = self.local
+        dtype = operation(block[:0], other[:0] if len(operands) > 1 else other).dtype
         for X in operands:
-            X._check_addends(kind)
+            X._check_addends(dtype)
         if not in_place:
-            return self._new(operation(mine, other))
-        if kind != self.dtype or self.conjugated or self.xp.name == "meta":
-            self._write(operation(mine, other))
+            return self._new(operation(block, other))
+        if dtype != self.dtype or self.conjugated or self.xp.name == "meta":
+            self._write(operation(block, other))
         else:
-            operation(mine, other, out=mine)  # there may be no room for another block
+            operation(block, other, out=block)  # there may be no room for another block
         return self
 
     def _check_range(self, number: Any, operation: Callable[..., Any]) -> None:
-        """OverflowError, as NumPy's for integers, where a float is too large: NumPy would make infinity of it, and NaN of zeros."""
+        """Raise OverflowError for a number that is too large for a dtype of floats, as NumPy does for integers.
+
+        NumPy would make it infinity, and its product with zeros NaN.
+        """
         if type(number) in (int, float) and abs(number) <= find_largest(self.dtype):
             return
         with np.errstate(all="ignore"):
-            kind = operation(np.empty(0, self.dtype), number).dtype
-        if has_fractions(kind) and not has(kind, number):
-            raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {kind} has; cast the matrix first")
+            dtype = operation(np.empty(0, self.dtype), number).dtype
+        if has_fractions(dtype) and not has(dtype, number):
+            raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {dtype} has; cast the matrix first")
 
     def _new(self, block: Any) -> DistMatrix:
-        """A matrix like this one, of a new block, which becomes C-contiguous.
+        """Make a matrix like this one of a new block, which becomes C-contiguous.
 
         NumPy stores results from a transpose by columns; every message would pack them.
         """
@@ -489,7 +492,7 @@ class DistMatrix:
         return self._like(base, transposed=False, conjugated=False)
 
     def _match_layout(self, other: DistMatrix, operation: str) -> DistMatrix:
-        """The other matrix in this one's layout: itself, if it has that layout; else, collectively, redistributed."""
+        """Return the other matrix in this one's layout: itself, if it has that layout; else, collectively, redistributed."""
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid == other.grid and self.matches_layout(other.layout):
@@ -518,8 +521,8 @@ class DistMatrix:
         bool
             Whether every rank holds the same rows and columns, or addends of them.
         """
-        mine = self.layout
-        return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
+        own = self.layout
+        return own == layout or (set(own.partial) == set(layout.partial) and own.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.add)
@@ -554,9 +557,9 @@ class DistMatrix:
         return self._new(np.absolute(self.local))
 
     def __neg__(self) -> DistMatrix:
-        made = np.negative(self.local)
-        self._check_addends(made.dtype)
-        return self._new(made)
+        block = np.negative(self.local)
+        self._check_addends(block.dtype)
+        return self._new(block)
 
     def __matmul__(self, other: Any) -> DistMatrix:
         return self.multiply(other) if isinstance(other, DistMatrix) else self._refuse_factor(other)
@@ -825,9 +828,9 @@ class DistMatrix:
         LayoutError
             For partial sums, on every rank.
         """
-        from pdla.matrix.statistics import extreme
+        from pdla.matrix.statistics import find_extreme
 
-        return extreme(self, "max", axis)
+        return find_extreme(self, "max", axis)
 
     @overload
     def min(self, axis: None = None) -> Any: ...
@@ -854,9 +857,9 @@ class DistMatrix:
         LayoutError
             For partial sums, on every rank.
         """
-        from pdla.matrix.statistics import extreme
+        from pdla.matrix.statistics import find_extreme
 
-        return extreme(self, "min", axis)
+        return find_extreme(self, "min", axis)
 
     def check_copies(self) -> bool:
         """Compare the copies of each block. Collective over the grid's communicator.
@@ -886,8 +889,8 @@ def power(x: Any, y: Any, out: Any = None) -> Any:
     The dtype is NumPy's: other array modules make longer integers of booleans.
     """
     if out is None:
-        kind = (np.empty(0, x.dtype) ** (np.empty(0, y.dtype) if getattr(y, "shape", ()) else y)).dtype
-        return (x**y).astype(kind, copy=False)
+        dtype = (np.empty(0, x.dtype) ** (np.empty(0, y.dtype) if getattr(y, "shape", ()) else y)).dtype
+        return (x**y).astype(dtype, copy=False)
     out **= y
     return out
 

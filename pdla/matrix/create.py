@@ -28,7 +28,7 @@ from pdla.matrix.redistribute import check_root, convert, local_shape
 
 DISTRIBUTIONS = ("uniform", "integers", "normal")
 LARGEST = float_info.max
-FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare, in some 15 ms
+DIGESTED = 16 * 2**20  # bytes of an array whose digest ranks compare, in some 15 ms
 
 
 def _check(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[Shape, ProcessGrid, Layout, np.dtype]:
@@ -38,15 +38,15 @@ def _check(shape: Any, grid: Any, layout: Any, dtype: Any, call: str) -> tuple[S
         check_layout(call, layout, grid)
         whole = check_shape(call, shape)
         layout.check(whole, grid.sizes)
-        kind = np.dtype(dtype)
-        check_numbers(call, kind, grid.comm.xp)
+        checked = np.dtype(dtype)
+        check_numbers(call, checked, grid.comm.xp)
         if grid.comm.xp.name != "meta":
-            check_room(call, local_shape(whole, layout, grid), kind)
-    return whole, grid, layout, kind
+            check_room(call, local_shape(whole, layout, grid), checked)
+    return whole, grid, layout, checked
 
 
 def check_shape(call: str, shape: Any) -> Shape:
-    """The shape as two Python ints. ShapeError or ArgumentError unless both are from 0 to 2^63 - 1."""
+    """Return the shape as two Python ints. Raise ShapeError or ArgumentError unless both are from 0 to 2^63 - 1."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         lengths = shape if isinstance(shape, (tuple, list)) else (shape,)
@@ -56,10 +56,10 @@ def check_shape(call: str, shape: Any) -> Shape:
     return int(shape[0]), int(shape[1])
 
 
-def check_room(call: str, block: Shape, kind: np.dtype) -> None:
-    """ShapeError for a block that is longer than any array, even if it has no elements."""
-    if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
-        raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
+def check_room(call: str, block: Shape, dtype: np.dtype) -> None:
+    """Raise ShapeError for a block that is longer than any array, even if it has no elements."""
+    if prod(max(n, 1) for n in block) * dtype.itemsize > MOST:  # NumPy leaves out lengths of 0, too
+        raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {dtype}: cut it further")
 
 
 def _check_no_mask(call: str, array: Any) -> None:
@@ -68,7 +68,7 @@ def _check_no_mask(call: str, array: Any) -> None:
 
 
 def _to_array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
-    """The argument as an array; ShapeError for lists that are none, such as rows of different lengths."""
+    """Convert the argument to an array; ShapeError for lists that are none, such as rows of different lengths."""
     try:
         return asarray(given)
     except ValueError as error:
@@ -134,8 +134,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
         block = namespace(given).asarray(given)
         check_numbers("from_local", block.dtype, namespace(block))
         _check_no_mask("from_local", local)
-        if grid.active and block.shape != expected and (fitting := _fitting_call(block.shape, shape, expected, grid)):
-            raise ShapeError(f"from_local: {layout!r} on {grid!r} of {shape}: {fitting}")
+        if grid.active and block.shape != expected and (advice := _suggest_call(block.shape, shape, expected, grid)):
+            raise ShapeError(f"from_local: {layout!r} on {grid!r} of {shape}: {advice}")
         if grid.active and block.shape != expected:
             raise ShapeError(
                 f"the local block has shape {block.shape}; {layout!r} needs {expected} of {shape}: pdla.Cuts says which "
@@ -143,11 +143,11 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
             )
         if grid.active:
             _check_place(block, given, grid.comm.xp)
-    mine = (block.dtype, _find_order(block), (_find_gaps(block), _find_gaps(block.T))) if grid.active else None
-    blocks = [theirs for theirs in grid.comm.share(mine) if theirs is not None]
+    own = (block.dtype, _find_order(block), (_find_gaps(block), _find_gaps(block.T))) if grid.active else None
+    blocks = [described for described in grid.comm.share(own) if described is not None]
     if not blocks:
         raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
-    dtypes, orders, gaps = (set(each) for each in zip(*blocks, strict=True))
+    dtypes, orders, gaps = (set(values) for values in zip(*blocks, strict=True))
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: blocks of different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
@@ -156,12 +156,12 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid | None = None, layout
     base = block.T if by_columns else block
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
-    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=max(each[by_columns] for each in gaps))
+    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=max(values[by_columns] for values in gaps))
 
 
-def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: ProcessGrid) -> str:
-    """Advice for blocks that are whole rows, whole columns, or whole, the same on every rank; "" for others."""
-    whole = [n == most != wanted for n, most, wanted in zip(given, shape, expected, strict=False)]
+def _suggest_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: ProcessGrid) -> str:
+    """Suggest the call for blocks that are whole rows, whole columns, or whole, the same on every rank; "" for others."""
+    whole = [n == most != needed for n, most, needed in zip(given, shape, expected, strict=False)]
     if whole == [True, True]:
         return "the local block is the whole matrix: give pdla.from_global(array), or layout=pdla.Layout()"
     if any(whole):
@@ -171,7 +171,7 @@ def _fitting_call(given: tuple[int, ...], shape: Shape, expected: Shape, grid: P
 
 
 def _find_gaps(block: Any) -> int:
-    """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: between elements of a row."""
+    """Find `DistMatrix.gaps` of this block: 0: none; 1: between rows only; 2: between elements of a row."""
     if not block.size or namespace(block).is_contiguous(block):
         return 0
     how, _ = blas.orientation(block) or (b"", 0)
@@ -179,23 +179,23 @@ def _find_gaps(block: Any) -> int:
 
 
 def _check_place(block: Any, given: Any, xp: ModuleType) -> None:
-    """DeviceError unless a block is in the memory that matrices use.
+    """Raise DeviceError unless a block is in the memory that matrices use.
 
     No kernel reads other memory, and `block` would be a mere copy of the caller's array on another
     device.
     """
-    here = namespace(block)
-    if xp.name not in (here.name, "meta"):
+    module = namespace(block)
+    if xp.name not in (module.name, "meta"):
         raise DeviceError(
-            f"from_local: the block is an array of {here.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
-            f"copy it there before, or set PDLA_ARRAY={here.name}"
+            f"from_local: the block is an array of {module.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
+            f"copy it there before, or set PDLA_ARRAY={module.name}"
         )
-    if here.name == "cupy" and block is not given:
+    if module.name == "cupy" and block is not given:
         raise DeviceError("from_local: the block is on another GPU than this rank's matrices: make it after the first grid")
 
 
 def _find_order(block: Any) -> str:
-    """The order of a block: "C" by rows, "F" by columns, "" if both."""
+    """Find the order of a block: "C" by rows, "F" by columns, "" if both."""
     down, across = block.strides if min(block.shape) > 1 else (0, 0)
     return "F" if abs(down) < abs(across) else "C" if down else ""
 
@@ -256,17 +256,17 @@ def from_global(
     if root is None:
         return _copy_block(whole, grid, layout)
     with collective_section(comm, "from_global"):
-        said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
-        if said is None:
+        described = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+        if described is None:
             raise ShapeError(f"from_global: a dry run as rank {comm.rank} has no array from {root=}: give dry_run rank={root}")
-        shape, dtype = said
+        shape, dtype = described
         alone = ProcessGrid.trust((1,), comm, [root])
         base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
         return convert(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
 
 def check_array(call: str, comm: Communicator, array: Any) -> Any:
-    """A user's array, in this machine's byte order; ShapeError unless its elements are numbers."""
+    """Convert a user's array to this machine's byte order; ShapeError unless its elements are numbers."""
     _check_no_mask(call, array)
     whole = array if isinstance(array, np.ndarray) else _to_array(call, array, comm.xp.asarray)
     if isinstance(whole, np.ndarray):
@@ -277,25 +277,25 @@ def check_array(call: str, comm: Communicator, array: Any) -> Any:
 
 def _copy_block(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
-    agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
+    agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{digest_array(whole)}")
     rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
     block = xp.empty((len(rows), len(cols)), whole.dtype)
     xp.copy(block, xp.take(whole, rows.selection, cols.selection))
     return DistMatrix(block, whole.shape, grid, layout)
 
 
-def fingerprint(whole: Any) -> str:
-    """Digest an array, so that ranks can compare theirs: each may have drawn its own, or loaded its own file.
+def digest_array(whole: Any) -> str:
+    """Digest an array, as text, so that ranks can compare theirs: each may have drawn its own, or loaded its own file.
 
-    The digest reads about FINGERPRINTED bytes of a longer array, spread along its longest
+    The digest reads about DIGESTED bytes of a longer array, spread along its longest
     dimension.
     """
     xp = namespace(whole)
     if xp.name == "meta":
         return ""
     longest = int(np.argmax(whole.shape))
-    every = (*[slice(None)] * longest, slice(None, None, -(-whole.nbytes // FINGERPRINTED) or 1))
-    return f", digest {blake2b(to_bytes(xp.host(whole[every])), digest_size=8).hexdigest()}"
+    sample = (*[slice(None)] * longest, slice(None, None, -(-whole.nbytes // DIGESTED) or 1))
+    return f", digest {blake2b(to_bytes(xp.host(whole[sample])), digest_size=8).hexdigest()}"
 
 
 def _fill(
@@ -348,8 +348,8 @@ def from_function(
     Raises
     ------
     ShapeError
-        If f returns anything but numbers, or numbers that the matrix cannot hold, on every rank:
-        complex ones for real floats, fractions or too large ones for integers.
+        If f returns anything but numbers, or numbers that the matrix cannot hold, on every rank. A
+        matrix of real floats holds no complex numbers, one of integers no fractions.
     LayoutError
         If the layout does not fit, on every rank.
     Exception
@@ -369,15 +369,15 @@ def from_function(
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         i, j = rows.indices()[:, None], cols.indices()[None, :]
-        wide = min(block.shape[1], TILE) or 1
-        for top in range(0, block.shape[0], TILE // wide):
-            for left in range(0, block.shape[1], wide):
-                part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
+        width = min(block.shape[1], TILE) or 1
+        for top in range(0, block.shape[0], TILE // width):
+            for left in range(0, block.shape[1], width):
+                part = np.s_[top : top + TILE // width], np.s_[left : left + width]
                 _put(block[part], _to_numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind))  # f may write to its arguments
 
     with agreed(grid.comm, "from_function: f"):
-        made = _fill(shape, grid, layout, kind, fill)
-    return made
+        matrix = _fill(shape, grid, layout, kind, fill)
+    return matrix
 
 
 def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
@@ -390,22 +390,23 @@ def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
         ) from None
 
 
-def _to_numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """The result of f as an array. ShapeError if the matrix cannot hold it.
+def _to_numbers(result: Any, dtype: np.dtype) -> np.ndarray:
+    """Convert the result of f to an array. Raise ShapeError if the matrix cannot hold it.
 
     NumPy would make NaN of None, drop masks, imaginary parts and fractions, and wrap integers
     around.
     """
-    _check_no_mask("from_function: f", found)
-    numbers = _to_array("from_function: f", found, np.asarray)
+    _check_no_mask("from_function: f", result)
+    numbers = _to_array("from_function: f", result, np.asarray)
     check_numbers("from_function: f", numbers.dtype, namespace(numbers))
-    if numbers.dtype.kind == "c" and kind.kind != "c":
-        raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
-    if not has_fractions(kind) and not np.can_cast(numbers.dtype, kind):
+    if numbers.dtype.kind == "c" and dtype.kind != "c":
+        raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {dtype}: give dtype=complex, or f's .real")
+    if not has_fractions(dtype) and not np.can_cast(numbers.dtype, dtype):
         with np.errstate(invalid="ignore"):
-            lost = numbers[numbers.astype(kind) != numbers]
+            lost = numbers[numbers.astype(dtype) != numbers]
         if lost.size:
-            raise ShapeError(f"from_function: f gives {lost[0]}, the matrix has {kind}: give another dtype=, or round what f gives")
+            advice = "give another dtype=, or round what f gives"
+            raise ShapeError(f"from_function: f gives {lost[0]}, the matrix has {dtype}: {advice}")
     return numbers
 
 
@@ -614,14 +615,14 @@ def random(
     return _make(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.draw_part(rows, cols, draw))
 
 
-def _are_finite(numbers: list[float], kind: np.dtype) -> bool:
+def _are_finite(numbers: list[float], dtype: np.dtype) -> bool:
     """Whether all of these numbers are finite in a dtype of floats."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.array(numbers, np.longdouble).astype(kind)).all())
+        return bool(np.isfinite(np.array(numbers, np.longdouble).astype(dtype)).all())
 
 
-def _check_range(low: float, high: float, kind: np.dtype) -> None:
-    """ValueError unless low and high are whole numbers, low < high, and the dtype has every integer from low to high - 1."""
+def _check_range(low: float, high: float, dtype: np.dtype) -> None:
+    """Raise ValueError unless low and high are whole numbers, low < high, and the dtype has every integer from low to high - 1."""
     if low != int(low) or high != int(high):
         raise ValueError(f"low={low}, high={high}: integers are drawn between whole numbers")
     low, high = int(low), int(high)
@@ -629,19 +630,19 @@ def _check_range(low: float, high: float, kind: np.dtype) -> None:
         raise ValueError(f"low={low}, high={high}: there are no integers from {low} to {high - 1}")
     drawn = np.iinfo(np.int64)
     least, most = drawn.min, drawn.max
-    if kind.kind == "b":
+    if dtype.kind == "b":
         least, most = 0, 1
-    elif kind.kind in "iu":
-        least, most = max(np.iinfo(kind).min, least), min(np.iinfo(kind).max, most)
+    elif dtype.kind in "iu":
+        least, most = max(np.iinfo(dtype).min, least), min(np.iinfo(dtype).max, most)
     if low < least or high - 1 > most:
-        raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")
-    if kind.kind not in "iub" and not _has_all_integers(low, high - 1, kind):
-        raise ValueError(f"low={low}, high={high}: {kind} has no such numbers, or rounds those between")
+        raise ValueError(f"low={low}, high={high}: integers as {dtype} can be from {least} to {most}")
+    if dtype.kind not in "iub" and not _has_all_integers(low, high - 1, dtype):
+        raise ValueError(f"low={low}, high={high}: {dtype} has no such numbers, or rounds those between")
 
 
-def _has_all_integers(low: int, last: int, kind: np.dtype) -> bool:
-    """Whether a dtype of floats has every integer from low to last. The largest in size and its neighbour decide."""
+def _has_all_integers(low: int, last: int, dtype: np.dtype) -> bool:
+    """Whether a dtype of floats has every integer from low to last. The integer of largest magnitude and its neighbour decide."""
     largest = max(low, last, key=abs)
     numbers = [low, last, largest + (1 if largest < 0 else -1)]
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.array(numbers, np.longdouble).astype(kind).tolist() == numbers
+        return np.array(numbers, np.longdouble).astype(dtype).tolist() == numbers

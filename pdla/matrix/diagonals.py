@@ -21,35 +21,36 @@ def diagonal(A: DistMatrix, offset: Any) -> np.ndarray:
     with agreed(comm, f"diagonal of {A.description}, offset={to_text(offset)}"):
         check_no_partial_sums(A, "diagonal")
         offset = clip_offset(A, "diagonal", "offset", offset)
-    down, length = max(0, -offset), _length(A.shape, offset)
-    held = {rank: find_crossing(found, offset) for rank, found in _holders(A).items()}
-    mine = held.get(comm.rank, _NOTHING)
-    own = xp.reinterpret(xp.pick(A.stored, mine[0], mine[1]), A.conjugated)
-    outs = {rank: xp.empty(of.shape, A.dtype) for rank, (_, _, of) in held.items() if of.size and rank != comm.rank}
+    down, length = max(0, -offset), _compute_length(A.shape, offset)
+    crossings = {rank: find_crossing(found, offset) for rank, found in _find_holders(A).items()}
+    own = crossings.get(comm.rank, _NO_ELEMENTS)
+    elements = xp.reinterpret(xp.pick(A.stored, own[0], own[1]), A.conjugated)
+    others = {rank: places for rank, (_, _, places) in crossings.items() if places.size and rank != comm.rank}
+    outs = {rank: xp.empty(places.shape, A.dtype) for rank, places in others.items()}
     whole = np.empty(length, A.dtype)
     with collective_section(comm, "diagonal"):
-        comm.allgather(own, outs | {comm.rank: own}).wait()
-    for rank, part in {**outs, comm.rank: own}.items():
-        whole[held.get(rank, _NOTHING)[2] - down] = xp.host_or(part, 0)
+        comm.allgather(elements, outs | {comm.rank: elements}).wait()
+    for rank, part in {**outs, comm.rank: elements}.items():
+        whole[crossings.get(rank, _NO_ELEMENTS)[2] - down] = xp.host_or(part, 0)
     return whole
 
 
-_NOTHING = tuple(np.empty(0, np.int64) for _ in range(3))
+_NO_ELEMENTS = tuple(np.empty(0, np.int64) for _ in range(3))  # the crossing of a rank that holds no block first
 
 
-def _length(shape: tuple[int, int], offset: int) -> int:
+def _compute_length(shape: tuple[int, int], offset: int) -> int:
     m, n = shape
     return max(0, min(m, n - offset) if offset >= 0 else min(m + offset, n))
 
 
-def _holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
+def _find_holders(A: DistMatrix) -> dict[int, tuple[IndexSet, IndexSet]]:
     """Map the first rank that holds each block to the block's rows and columns."""
     grid, first = A.grid, dict.fromkeys(A.grid.axes, 0)
     return {grid.rank_of(at): A.layout.indices(A.shape, grid.sizes, at) for at in points(grid.sizes, A.layout.axes, first)}
 
 
 def find_crossing(held: tuple[IndexSet, IndexSet], offset: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the elements of a diagonal in a block: positions of their rows and columns there, and their rows in the matrix."""
+    """Find the elements of a diagonal in a block: the positions of their rows and columns in it, and their rows in the matrix."""
     rows, cols = held
     i, j = rows.find_common(IndexSet(cols.starts - offset, cols.stops - offset))
     return i, j, rows.indices()[i]
@@ -93,13 +94,13 @@ def fill_diagonal(A: DistMatrix, val: Any) -> None:
         raise ShapeError(f"fill_diagonal(A, val): A is {kind_of(A)}, not a DistMatrix")
     if A.layout.partial:
         raise LayoutError(f"fill_diagonal of {A.description}: redistribute A to a layout without partial sums first")
-    values = _values(A, val)
-    i, j, place = find_crossing(A.indices, 0)
-    given = np.conjugate(values) if A.conjugated else values
-    A.xp.place(A.stored, i, j, A.xp.asarray(given[place]) if given.ndim else given[()])
+    values = _check_values(A, val)
+    i, j, rows = find_crossing(A.indices, 0)
+    stored = np.conjugate(values) if A.conjugated else values
+    A.xp.place(A.stored, i, j, A.xp.asarray(stored[rows]) if stored.ndim else stored[()])
 
 
-def _values(A: DistMatrix, val: Any) -> Any:
+def _check_values(A: DistMatrix, val: Any) -> Any:
     """Check `val`, and cast it to A's dtype: a number, or a vector of one for each element of the diagonal."""
     try:
         values = np.asarray(A.xp.host(val) if hasattr(val, "dtype") else val)

@@ -13,7 +13,7 @@ Index = int | range
 
 
 class Origin(NamedTuple):
-    """The matrix that a view is part of, in the user's eyes: its shape and layout, and the part's rows and columns in it."""
+    """The user's matrix of which a view is a part: its shape and layout, and the part's rows and columns in it."""
 
     shape: Shape
     layout: Layout
@@ -21,8 +21,8 @@ class Origin(NamedTuple):
     cols: range
 
     def __str__(self) -> str:
-        some = zip((self.rows, self.cols), self.shape, strict=True)
-        part = ", ".join(":" if index == range(n) else in_words(index) for index, n in some)
+        pairs = zip((self.rows, self.cols), self.shape, strict=True)
+        part = ", ".join(":" if index == range(n) else in_words(index) for index, n in pairs)
         return f"[{part}] of {self.shape[0]} x {self.shape[1]}"
 
     @property
@@ -30,23 +30,23 @@ class Origin(NamedTuple):
         return Origin(self.shape[::-1], self.layout.T, self.cols, self.rows)
 
     def part(self, rows: range, cols: range) -> Origin:
-        """A part of the part."""
-        return self._replace(rows=self.rows[as_slice(rows)], cols=self.cols[as_slice(cols)])
+        """Find the origin of a part of the part."""
+        return self._replace(rows=self.rows[to_slice(rows)], cols=self.cols[to_slice(cols)])
 
 
-def as_slice(some: range) -> slice:
-    return slice(some.start, some.stop, some.step)
+def to_slice(indices: range) -> slice:
+    return slice(indices.start, indices.stop, indices.step)
 
 
-def index_of(key: Any, shape: Shape) -> tuple[Index, Index]:
-    """The rows and the columns of A[key], counted from 0; ranges have stop >= start.
+def parse_key(key: Any, shape: Shape) -> tuple[Index, Index]:
+    """Find the rows and the columns of A[key], counted from 0; ranges have stop >= start.
 
-    IndexError, in NumPy's words, for a number outside the matrix. ShapeError for another key.
+    Raise IndexError, in NumPy's words, for a number outside the matrix, and ShapeError for another key.
     """
     index = [*key] if isinstance(key, tuple) else [key]
-    dots = [at for at, part in enumerate(index) if part is Ellipsis]
-    if len(dots) == 1 and len(index) <= 3:
-        index[dots[0] : dots[0] + 1] = [slice(None)] * (3 - len(index))
+    ellipses = [at for at, part in enumerate(index) if part is Ellipsis]
+    if len(ellipses) == 1 and len(index) <= 3:
+        index[ellipses[0] : ellipses[0] + 1] = [slice(None)] * (3 - len(index))
     index += [slice(None)] * (2 - len(index))
     if len(index) != 2 or not all(map(_is_index, index)):
         raise ShapeError(

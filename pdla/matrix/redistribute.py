@@ -2,8 +2,8 @@
 
 Ranks of one node read pieces of large matrices in shared memory instead, in rounds.
 
-Volume: a rank receives the elements of its new block that it does not hold yet. Of several copies
-the one of the nearest rank number is sent. A rank that holds a copy itself receives nothing.
+Volume: a rank receives the elements of its new block that it does not hold yet. The nearest of the
+ranks that hold a copy, by rank number, sends it. A rank that holds a copy itself receives nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pdla.indices import IndexSet, Selection, search_sorted, slice_selection
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix.core import DistMatrix
 
-SHOWN = 2**20  # bytes: ranks of one node read pieces of larger matrices in shared memory
-ROUND = KEPT // 2  # bytes of that memory a rank, so that it is kept: new memory takes longer
+SHOWN = 2**20  # bytes of a matrix from which ranks of one node read pieces in shared memory
+ROUND = KEPT // 2  # bytes of shared memory for each rank: so much is kept between calls, and new memory takes longer
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Piece:
     shape: Shape
 
     def share(self, i: int, count: int) -> Piece:
-        """The i-th of `count` shares of its rows, or of its columns if there are few rows; perhaps empty."""
+        """Take the i-th of `count` shares of its rows, or of its columns if there are few rows; perhaps empty."""
         m, n = self.shape
         if m >= min(n, count):
             lo, hi = m * i // count, m * (i + 1) // count
@@ -73,7 +73,7 @@ def plan_receives(shape: Shape, source: Side, target: Side) -> list[Piece]:
 
 
 def find_receives(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
-    """List the pieces of the rows and columns `held` that this rank receives, also from itself, by their places there."""
+    """List the pieces of the rows and columns `held` that this rank receives, also from itself, by their places in these."""
     layout, grid = source
     me = np.array([grid.comm.rank])
     return [
@@ -90,21 +90,21 @@ def plan_sends(shape: Shape, source: Side, target: Side) -> list[Piece]:
 def find_sends(
     shape: Shape, source: Side, layout: Layout, to: ProcessGrid, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Piece, Mapping[str, int]]]:
-    """The same, each piece with the coordinates of the target's share that contains it.
+    """List the pieces that this rank sends, each with the coordinates of the target's share that contains it.
 
     sizes  of the axes of the grid `to`, and of others that cut the target's layout
     """
-    lying, grid = source
+    present, grid = source
     if grid.coords is None:
         return
     me = grid.comm.rank
-    copies = grid.holders({axis: grid.coords[axis] for axis in lying.axes})
-    held = lying.indices(shape, grid.sizes, grid.coords)
+    copies = grid.holders({axis: grid.coords[axis] for axis in present.axes})
+    held = present.indices(shape, grid.sizes, grid.coords)
     for up, along in overlays_of_blocks(shape, layout, sizes, held):
-        where = up.where | along.where
-        wanting = to.holders(where)
-        for rank in wanting[_find_nearest(copies, wanting) == me]:
-            yield Piece(int(rank), up.here, along.here, (up.size, along.size)), where
+        coords = up.where | along.where
+        receivers = to.holders(coords)
+        for rank in receivers[_find_nearest(copies, receivers) == me]:
+            yield Piece(int(rank), up.here, along.here, (up.size, along.size)), coords
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Route:
         return Route(plan_sends(shape, source, target), plan_receives(shape, source, target))
 
     def share(self, i: int, count: int) -> Route:
-        """The route of the i-th of `count` shares of each piece."""
+        """Make the route of the i-th of `count` shares of each piece."""
         sends, recvs = ([p.share(i, count) for p in pieces] for pieces in (self.sends, self.recvs))
         return Route([p for p in sends if prod(p.shape)], [p for p in recvs if prod(p.shape)])
 
@@ -155,7 +155,7 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
 
 
 def start_move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> Callable[[], None]:
-    """Collective: start the same; gives a function that completes it. What goes by memory that ranks share is there at once."""
+    """Collective: start the same; return a function that completes it. Pieces in memory that ranks share are moved at once."""
     comm, between = grid.comm, (A.shape, (A.layout, A.grid), (layout, grid))
     route = find_or_make(comm, ("route", *between), lambda: Route.between(*between))
     size, room = prod(A.shape) * A.dtype.itemsize, min(ROUND * comm.size, comm.shared_limit)
@@ -176,30 +176,30 @@ class Places:
     """Places of pieces in shared memory, one after another, a share of each in a round.
 
     shares  the routes of the rounds
-    begins  (sender, receiver) -> the first word of their piece
-    words   the sum of all
+    starts  (sender, receiver) -> the first word of their piece
+    words   the words of all pieces in a round
     """
 
     shares: Sequence[Route]
-    begins: Mapping[tuple[int, int], int]
+    starts: Mapping[tuple[int, int], int]
     words: int
 
     @staticmethod
     def of(comm: Communicator, route: Route, rounds: int) -> Places:
-        """Collective."""
+        """Collective: place the pieces that any rank sends to another."""
         shares = [route.share(i, rounds) for i in range(rounds)]
-        begins, words = {}, 0
-        mine = {p.peer: _count_most(p, rounds) for p in route.sends if p.peer != comm.rank}
-        for giver, sizes in enumerate(comm.share(mine)):
-            for taker, size in sizes.items():
-                begins[giver, taker], words = words, words + size
+        starts, words = {}, 0
+        own = {p.peer: _count_largest_share(p, rounds) for p in route.sends if p.peer != comm.rank}
+        for sender, sizes in enumerate(comm.share(own)):
+            for receiver, size in sizes.items():
+                starts[sender, receiver], words = words, words + size
         for p in route.recvs:
-            begins.setdefault((p.peer, comm.rank), 0)  # a dry rank knows its own pieces only
-        return Places(shares, begins, words)
+            starts.setdefault((p.peer, comm.rank), 0)  # a dry rank knows its own pieces only
+        return Places(shares, starts, words)
 
 
-def _count_most(piece: Piece, rounds: int) -> int:
-    """Count the words of its largest share."""
+def _count_largest_share(piece: Piece, rounds: int) -> int:
+    """Count the words of the largest of a piece's shares, one for each round."""
     return max(prod(piece.share(i, rounds).shape) for i in range(rounds))
 
 
@@ -214,9 +214,9 @@ def _move_by_shared_memory(A: DistMatrix, route: Route, places: Places, comm: Co
         for share in places.shares:
             _move_share(A, share, places, comm, shared_buffer, out)
     shared_buffer.trim(KEPT)
-    come = [prod(p.shape) for p in route.recvs if p.peer != comm.rank]
-    if come:
-        note_read(comm.axis, sum(come) * A.dtype.itemsize, len(come))
+    received = [prod(p.shape) for p in route.recvs if p.peer != comm.rank]
+    if received:
+        note_read(comm.axis, sum(received) * A.dtype.itemsize, len(received))
     if A.conjugated:
         A.xp.copy(out, out, conjugate=True)
 
@@ -228,8 +228,8 @@ def _move_share(
     xp, me, itemsize = A.xp, comm.rank, A.dtype.itemsize
     memory = shared_buffer.open(places.words * itemsize)
 
-    def buffer_of(giver: int, taker: int, shape: Shape) -> Any:
-        return xp.view_at(memory, places.begins[giver, taker] * itemsize, shape, A.dtype)
+    def buffer_of(sender: int, receiver: int, shape: Shape) -> Any:
+        return xp.view_at(memory, places.starts[sender, receiver] * itemsize, shape, A.dtype)
 
     for p in share.sends:
         if p.peer != me:
@@ -245,27 +245,27 @@ def _move_share(
 
 
 def _copy_own(A: DistMatrix, route: Route, me: int, out: Any) -> None:
-    """Copy the piece that this rank has already."""
-    here = next((p for p in route.sends if p.peer == me), None)
-    there = next((p for p in route.recvs if p.peer == me), None)
-    if here is None or there is None:
+    """Copy the piece that this rank holds already."""
+    sent = next((p for p in route.sends if p.peer == me), None)
+    received = next((p for p in route.recvs if p.peer == me), None)
+    if sent is None or received is None:
         return
-    if isinstance(there.rows, slice) and isinstance(there.cols, slice):
-        A.xp.extract(A.stored, here.rows, here.cols, out[there.rows, there.cols])
+    if isinstance(received.rows, slice) and isinstance(received.cols, slice):
+        A.xp.extract(A.stored, sent.rows, sent.cols, out[received.rows, received.cols])
     else:
-        A.xp.put(out, there.rows, there.cols, take(A.xp, A.stored, here.rows, here.cols))
+        A.xp.put(out, received.rows, received.cols, take(A.xp, A.stored, sent.rows, sent.cols))
 
 
-def sum_partials(A: DistMatrix, wanted: Layout) -> DistMatrix:
+def sum_partials(A: DistMatrix, target: Layout) -> DistMatrix:
     """Collective: add up A's partial sums, by a reduce-scatter over each partial axis.
 
-    Each scatters the dimension that its axis cuts in `wanted`. An axis that cuts neither scatters
-    A's longer dimension, innermost. (A redistribution to `wanted` then completes an all-reduce.)
+    Each scatters the dimension that its axis cuts in `target`. An axis that cuts neither scatters
+    A's longer dimension, innermost. (A redistribution to `target` then completes an all-reduce.)
     The last step rounds 16-bit floats, once.
     """
     layout, block = A.layout.summed, A.stored
     by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
-    for axis, by_rows, layout in trace_sums(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
+    for axis, by_rows, layout in trace_sums(A.shape, A.layout, target, tuple(A.grid.sizes.items())):
         by_columns = by_columns and not by_rows
         block = scatter(A, block, layout, axis, by_rows, by_columns)
     if block.dtype != A.dtype:
@@ -282,47 +282,49 @@ def cast(X: DistMatrix, dtype: np.dtype) -> DistMatrix:
 
 
 def trace_sums(
-    shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]
+    shape: Shape, layout: Layout, target: Layout, axis_sizes: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[str, bool, Layout]]:
-    """The steps of `order_sums`, each with the layout of its result."""
-    partly = layout.summed
-    for axis, by_rows in order_sums(shape, layout, wanted, sized):
-        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
-        partly = Layout((*partly.rows, cut), partly.cols) if by_rows else Layout(partly.rows, (*partly.cols, cut))
-        yield axis, by_rows, partly
+    """Yield the steps of `order_sums`, each with the layout of its result."""
+    reached = layout.summed
+    for axis, by_rows in order_sums(shape, layout, target, axis_sizes):
+        cut = next((c for c in (*target.rows, *target.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
+        reached = Layout((*reached.rows, cut), reached.cols) if by_rows else Layout(reached.rows, (*reached.cols, cut))
+        yield axis, by_rows, reached
 
 
 @lru_cache(maxsize=256)
-def order_sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
+def order_sums(
+    shape: Shape, layout: Layout, target: Layout, axis_sizes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, bool], ...]:
     """Order the partial axes, each with whether it cuts rows: rows first or columns first, whichever moves fewer words.
 
-    sized  the grid's axes and their sizes
+    axis_sizes  the grid's axes and their sizes
     """
-    sizes = dict(sized)
-    nests = (wanted.rows, True), (wanted.cols, False)
-    rows, cols = ([(axis, by) for axis in axes_of(nest) if axis in layout.partial] for nest, by in nests)
-    rest = [(axis, shape[0] >= shape[1]) for axis in layout.partial if axis not in wanted.axes]
+    sizes = dict(axis_sizes)
+    nests = (target.rows, True), (target.cols, False)
+    rows, cols = ([(axis, by_rows) for axis in axes_of(nest) if axis in layout.partial] for nest, by_rows in nests)
+    rest = [(axis, shape[0] >= shape[1]) for axis in layout.partial if axis not in target.axes]
     block = layout.local_shape(shape, sizes, dict.fromkeys(sizes, 0))
-    either = [*rows, *cols, *rest], [*cols, *rows, *rest]
-    return tuple(min(either, key=lambda order: count_addends(block, [(by, sizes[axis]) for axis, by in order])))
+    orders = [*rows, *cols, *rest], [*cols, *rows, *rest]
+    return tuple(min(orders, key=lambda order: count_addends(block, [(by_rows, sizes[axis]) for axis, by_rows in order])))
 
 
-def count_addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
+def count_addends(block: Shape, axes: Iterable[tuple[bool, int]]) -> int:
     """Count the most words that a rank receives when addends of a block are summed along axes in turn.
 
-    cuts  of each axis whether it cuts rows, and its ranks
+    axes  of each axis whether it cuts rows, and its number of ranks
     """
     words, share = 0, [*block]
-    for by_rows, ranks in cuts:
-        in_steps, which = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1
-        holders = min(ranks, share[which])
-        share[which] = ceil(share[which] / ranks)
+    for by_rows, ranks in axes:
+        in_steps, dimension = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1
+        holders = min(ranks, share[dimension])
+        share[dimension] = ceil(share[dimension] / ranks)
         words += prod(share) * (circulant.count_most_addends(ranks, holders) if in_steps else ranks - 1)
     return words
 
 
 def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool, by_columns: bool) -> Any:
-    """Collective: reduce-scatter the addends in `block` along an axis, to each rank's share in `layout`, not yet rounded.
+    """Collective: reduce-scatter the addends in `block` along an axis, to each rank's share in `layout`; not rounded yet.
 
     by_columns  all ranks store `block` by columns, and the axis cuts columns: the transposes of parts have no gaps
     """
@@ -339,7 +341,7 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool,
 
 def convert(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective, unchecked: redistribute A, to new memory unless the layout has partial sums."""
-    if layout.partial:  # the same as A's, in the same cuts: nothing moves
+    if layout.partial:  # A has the same partial sums and cuts: the block is unchanged
         return A._like(A.base, layout=layout)
     with collective_section(grid.comm, "a redistribution"):
         A = sum_partials(A, layout) if A.layout.partial else A
@@ -367,12 +369,12 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
     except PdlaError as raised:
         error = raised
     agree(A.grid.comm, f"redistribute {A.description} to {layout!r} on {target!r}", error)
-    made = convert(A, layout, target)
-    return made.copy() if layout.partial else made
+    converted = convert(A, layout, target)
+    return converted.copy() if layout.partial else converted
 
 
 def check_root(comm: Communicator, root: Any) -> None:
-    """GridError unless `root` is a rank of the communicator, or None."""
+    """Raise GridError unless `root` is a rank of the communicator, or None."""
     if root is not None and not (isinstance(root, (int, np.integer)) and 0 <= root < comm.size):
         raise misfit(GridError, root)(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
 

@@ -23,13 +23,13 @@ def copy_to_shared(X: DistMatrix) -> DistMatrix:
         rows, cols = (held.selection for held in X.indices)
         base = common[cols, rows] if X.transposed else common[rows, cols]
         gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
-        made = X._like(base, conjugated=False, gaps=gaps, common=common)
-        xp.copy(made.stored, X.local)
-    return made
+        shared = X._like(base, conjugated=False, gaps=gaps, common=common)
+        xp.copy(shared.stored, X.local)
+    return shared
 
 
 def _check(X: DistMatrix) -> None:
-    """LayoutError unless one rank alone holds each element, and each block is one contiguous part of the matrix."""
+    """Raise LayoutError unless one rank alone holds each element, and each block is one contiguous part of the matrix."""
     layout, grid = X.layout, X.grid
     copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
     if layout.partial or copied or not layout.contiguous:

@@ -124,8 +124,8 @@ def block(blocks: Sequence[Any], *, layout: Layout | None = None) -> DistMatrix:
            [3., 0., 1., 0.],
            [0., 3., 0., 1.]])
     """
-    alone = isinstance(blocks, (list, tuple)) and all(isinstance(X, DistMatrix) for X in blocks)
-    return _assemble("block", blocks, lambda: [_to_list(row) for row in ([blocks] if alone else _to_list(blocks))], layout)
+    is_one_row = isinstance(blocks, (list, tuple)) and all(isinstance(X, DistMatrix) for X in blocks)
+    return _assemble("block", blocks, lambda: [_to_list(row) for row in ([blocks] if is_one_row else _to_list(blocks))], layout)
 
 
 def _to_list(given: Any) -> list[Any]:
@@ -158,14 +158,14 @@ def _assemble(call: str, given: Any, rows_of: Callable[[], list[list[Any]]], lay
                 raise ShapeError(f"{call}: {X!r} is {kind_of(X)}, not a DistMatrix")
             check_same_communicator(grid, X.grid, f"another matrix of {call}", "the first one")
         shape = _find_shape(call, rows)
-        wanted = _choose_layout(first, shape) if layout is None else layout
-        check_layout(call, wanted)
-        wanted.check(shape, grid.sizes)
-        if wanted.partial:
+        target = _choose_layout(first, shape) if layout is None else layout
+        check_layout(call, target)
+        target.check(shape, grid.sizes)
+        if target.partial:
             raise LayoutError(f"{call}(layout={layout!r}): the result cannot be left as partial sums")
-        kind = promote(*(X.dtype for row in rows for X in row))
+        dtype = promote(*(X.dtype for row in rows for X in row))
     with collective_section(grid.comm, call):
-        return _fill(rows, shape, kind, wanted, grid)
+        return _fill(rows, shape, dtype, target, grid)
 
 
 def _find_shape(call: str, rows: list[list[DistMatrix]]) -> Shape:
@@ -188,16 +188,19 @@ def _choose_layout(X: DistMatrix, shape: Shape) -> Layout:
     return Layout(rows, cols)
 
 
-def _fill(rows: list[list[DistMatrix]], shape: Shape, kind: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective: make the whole, by way of whole rows if a dimension is cut along several axes: no layout describes parts then."""
+def _fill(rows: list[list[DistMatrix]], shape: Shape, dtype: np.dtype, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective: make the whole.
+
+    If a dimension is cut along several axes, no layout describes a part of it: whole rows are made first.
+    """
     if max(len(effective(cuts, grid.sizes)) for cuts in (layout.rows, layout.cols)) > 1:
         everyone = ProcessGrid.everyone(grid.comm)
-        return convert(_fill(rows, shape, kind, Layout(everyone.axes), everyone), layout, grid)
-    whole = DistMatrix(grid.comm.xp.empty(local_shape(shape, layout, grid), kind), shape, grid, layout)
+        return convert(_fill(rows, shape, dtype, Layout(everyone.axes), everyone), layout, grid)
+    whole = DistMatrix(grid.comm.xp.empty(local_shape(shape, layout, grid), dtype), shape, grid, layout)
     for X, top, left in _list_places(rows):
         part = whole[top : top + X.shape[0], left : left + X.shape[1]]
         X = convert(X, X.layout.summed, X.grid) if X.layout.partial else X
-        move(X if X.dtype == kind else X.astype(kind), part.layout, grid, part.stored)
+        move(X if X.dtype == dtype else X.astype(dtype), part.layout, grid, part.stored)
     return whole
 
 

@@ -82,24 +82,32 @@ def _copy_triangle(call: str, A: Any, k: Any) -> DistMatrix:
     if not isinstance(A, DistMatrix):
         raise ShapeError(f"{call}(A): A is {kind_of(A)}, not a DistMatrix")
     k = clip_offset(A, call, "k", k)
-    made = A.copy()
+    triangle = A.copy()
     if A.xp.name != "meta" and A.stored.size:
         i, j = (part.indices() for part in A.indices)
         # For tril the columns of each row up to the diagonal; for triu those before it.
         counts = np.searchsorted(j, i + k, "right" if call == "tril" else "left")
-        for top, (rows, cols), crossing in _bands(counts, call == "tril", len(j)):
-            A.xp.scale(made.stored[rows, cols], 0)
-            A.xp.place(made.stored, top + crossing[0], crossing[1], 0)
-    return made
+        for top, (rows, cols), crossing in _list_zeros(counts, call == "tril", len(j)):
+            A.xp.scale(triangle.stored[rows, cols], 0)
+            A.xp.place(triangle.stored, top + crossing[0], crossing[1], 0)
+    return triangle
 
 
-def _bands(
+def _list_zeros(
     counts: np.ndarray, lower: bool, n: int
 ) -> Iterator[tuple[int, tuple[slice, slice], tuple[np.ndarray, np.ndarray]]]:
-    """Yield the zeros, BAND rows at a time: the first row, a rectangle, and single elements beside it, by row and column."""
+    """List the zeros of a triangle, BAND rows at a time.
+
+    Each band is its first row, a rectangle (rows, columns), and single elements beside the rectangle
+    (rows, counted from the band's first, and columns).
+
+    counts  for each row, the columns up to the diagonal
+    lower   whether the zeros are above the diagonal
+    n       the columns of the block
+    """
     for top in range(0, len(counts), BAND):
-        some = counts[top : top + BAND, None]
-        least, most = int(some[0, 0]), int(some[-1, 0])
-        across = np.arange(least, most)
-        i, j = np.nonzero(across >= some if lower else across < some)
-        yield top, (slice(top, top + len(some)), slice(most, n) if lower else slice(0, least)), (i, least + j)
+        ends = counts[top : top + BAND, None]
+        least, most = int(ends[0, 0]), int(ends[-1, 0])
+        columns = np.arange(least, most)
+        i, j = np.nonzero(columns >= ends if lower else columns < ends)
+        yield top, (slice(top, top + len(ends)), slice(most, n) if lower else slice(0, least)), (i, least + j)

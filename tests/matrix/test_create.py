@@ -497,7 +497,7 @@ def test_any_array_of_numpys_is_dealt_out(dtype):
 @pytest.mark.parametrize("shape", [(2, 9000), (9000, 2), (1000, 17)])
 def test_ranks_that_draw_their_own_large_arrays_are_told(monkeypatch, shape):
     """Of an array above that size nothing was compared: copies of a matrix could differ."""
-    monkeypatch.setattr(create, "FINGERPRINTED", 1000)
+    monkeypatch.setattr(create, "DIGESTED", 1000)
 
     def program(comm):
         grid, own = ProcessGrid((2, 2), comm=comm), np.random.default_rng(comm.rank).random(shape)

@@ -5,7 +5,7 @@ import pytest
 
 from pdla.errors import ShapeError
 from pdla.layout import Layout
-from pdla.matrix.keys import Origin, in_words, index_of
+from pdla.matrix.keys import Origin, in_words, parse_key
 
 EVERY = range(7), range(5)
 
@@ -16,7 +16,7 @@ EVERY = range(7), range(5)
     (np.s_[5:2, -3:], (range(5, 5), range(2, 5))), (np.s_[::3, 1:99:2], (range(0, 7, 3), range(1, 5, 2))),
 ], ids=str)
 def test_keys(key, index):
-    assert index_of(key, (7, 5)) == index
+    assert parse_key(key, (7, 5)) == index
     rows, cols = (part if isinstance(part, int) else slice(part.start, part.stop, part.step) for part in index)
     x = np.arange(35).reshape(7, 5)
     assert np.array_equal(x[key], x[rows, cols])
@@ -27,7 +27,7 @@ def test_numbers_outside_are_numpy_s_errors(key):
     with pytest.raises(IndexError) as numpys:
         np.empty((7, 5))[key]
     with pytest.raises(IndexError) as ours:
-        index_of(key, (7, 5))
+        parse_key(key, (7, 5))
     assert str(ours.value) == str(numpys.value)
 
 
@@ -36,7 +36,7 @@ def test_numbers_outside_are_numpy_s_errors(key):
 ], ids=str)
 def test_other_keys_are_quoted_as_written(key, words):
     with pytest.raises(ShapeError) as error:
-        index_of(key, (7, 5))
+        parse_key(key, (7, 5))
     assert str(error.value).startswith(f"A[{words}] of a matrix of shape (7, 5): ")
 
 

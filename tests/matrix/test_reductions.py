@@ -142,7 +142,7 @@ def test_a_scattered_diagonal_is_summed_in_parts(dtype, monkeypatch):
         return A.trace(), A.H.trace()
 
     assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
-    monkeypatch.setattr(reductions, "SCATTERED", 4)
+    monkeypatch.setattr(reductions, "BATCH", 4)
     assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
 
 

@@ -302,14 +302,14 @@ def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
 @pytest.mark.parametrize("what", ["a loss", "norm"])
 def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what, monkeypatch):
     """As where elements overflow, which a norm scales: there another error is made."""
-    right = reductions._largest
+    right = reductions._find_largest
 
     def largest(A):
         if A.grid.comm.rank:
             raise FloatingPointError
         return right(A)
 
-    monkeypatch.setattr(reductions, "_largest", largest)
+    monkeypatch.setattr(reductions, "_find_largest", largest)
 
     def program(comm):
         layer, targets = nn.Linear(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)), 2, 2), np.array([0])

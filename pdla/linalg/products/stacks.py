@@ -23,7 +23,7 @@ from pdla.layout import Layout
 from pdla.matmul import plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import check_array, fingerprint
+from pdla.matrix.create import check_array, digest_array
 from pdla.matrix.redistribute import local_shape, start_move
 
 UNDER_WAY = 16  # the most matrices of a stack whose messages are under way at once
@@ -350,7 +350,7 @@ def stack(array: Any, grid: ProcessGrid | None = None, layout: Layout | None = N
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {global_array.shape}")
         check_layout("stack", layout, grid)
         _check_layout(layout, global_array.shape[1:], grid, axis)
-    agree(comm, f"stack of shape {global_array.shape}, {global_array.dtype}{fingerprint(global_array)}")
+    agree(comm, f"stack of shape {global_array.shape}, {global_array.dtype}{digest_array(global_array)}")
     empty = Stack((), global_array.shape, grid, layout, axis, global_array.dtype)
     layer = find_layer(grid, axis)
     if layer is None:

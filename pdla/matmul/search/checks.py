@@ -15,7 +15,7 @@ QUOTED = 60  # characters of a number in an error, at most
 
 
 def sizes(what: str, least: int, **numbers: Any) -> None:
-    """ShapeError unless these are whole numbers that a matrix may have as its sizes."""
+    """Raise ShapeError unless these are whole numbers that a matrix may have as its sizes."""
     for name, number in numbers.items():
         if not (isinstance(number, Integral) and least <= int(number) <= LONGEST):
             kind = misfit(ShapeError, number)
@@ -23,7 +23,7 @@ def sizes(what: str, least: int, **numbers: Any) -> None:
 
 
 def search(ranks: Any, count: Any = 1) -> None:
-    """PlanError unless a search may have so many ranks, and find so many ways."""
+    """Raise PlanError unless a search may have so many ranks, and find so many ways."""
     if not (isinstance(ranks, Integral) and 1 <= int(ranks) <= MOST_RANKS):
         raise misfit(PlanError, ranks)(f"ranks={shorten(to_text(ranks), QUOTED)}: a whole number from 1 to {MOST_RANKS}")
     if not (isinstance(count, Integral) and int(count) >= 1):
@@ -31,6 +31,6 @@ def search(ranks: Any, count: Any = 1) -> None:
 
 
 def names(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
-    """PlanError unless all that was given is among the known."""
+    """Raise PlanError unless all that was given is among the known."""
     if unknown := [one for one in given if one not in known]:
         raise PlanError(f"{what} {unknown[0]!r}: {list_choices(unknown[0], known)}")
