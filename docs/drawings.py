@@ -105,7 +105,7 @@ def draw_fetch(here=11, n=12):
 
     X, grid, roles, steps = pdla.run(16, program)[here]
     held = [part.indices() for part in X.indices]
-    first = fetch.first_panels(roles, grid, steps)[here]
+    first = fetch.find_first_panels(roles, grid, steps)[here]
     figure, every = plt.subplots(1, 3, figsize=(6.6, 2.4))
     for axes, title, face in zip(every, "ABC", roles.layouts, strict=True):
         rows, cols = (part.indices().tolist() for part in face.indices((n, n), grid.sizes, grid.coords))
@@ -201,7 +201,7 @@ def main():
     draw_table("box", tabulate_box("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
     draw_table("layers", tabulate_box("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
     draw_table("stationary", tabulate_box("a-stationary", (3, 1, 3), "summa", "n"), (12, 12, 12), {"m": 1, "n": 0, "k": 1})
-    cut = list(tesseract.tables((2, 2, 2)))[1]
+    cut = list(tesseract.list_tables((2, 2, 2)))[1]
     row, square, cube = ("row",), ("row", "col"), ("row", "col", "depth")
     draw_scheme("megatron1d", pdla.nn.Megatron1D, (4,), row, 1)
     draw_scheme("sequence", pdla.nn.Megatron1D, (4,), row, 1, sequence_parallel=True)

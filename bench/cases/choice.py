@@ -66,7 +66,7 @@ def of_box(comm, product, spec, blocks):
     way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
     if blocks:
         return make_side(*make_operands(product, make_grid(comm), BLOCKS), **way)
-    tables = {table.schedule: table for table in box.tables(shape or (1, 1, 1))}
+    tables = {table.schedule: table for table in box.list_tables(shape or (1, 1, 1))}
     if shape is None or schedule not in tables:
         raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")
     grid = pdla.ProcessGrid(shape, axes=tables[schedule].axes, comm=comm)
@@ -170,7 +170,7 @@ def choose(mnk, ranks, layouts):
         plan = pdla.plan_matmul(A, B, out=C)
         return str(plan), lambda: [plan.predicted]
     taken = of_boxes.find_cheapest(*mnk, ranks, Machine())[0]
-    cuts = [each.even_faces(*mnk) for each in BOX.tables(tuple(taken))]
+    cuts = [each.even_faces(*mnk) for each in BOX.list_tables(tuple(taken))]
     return (taken, cuts), lambda: [predict(mnk, ranks, taken, machine) for machine in MACHINES]
 
 

@@ -90,7 +90,7 @@ def make_product(random: Random, ranks: int, machine: Machine) -> PlanBuilder:
 def time_all(plan: Plan) -> float:
     """Seconds of a product's plan, by a dry run of all ranks."""
     comm = plan.grid.comm
-    return pdla.dry_run_all(comm.size, costs._program(plan), machine=plan.machine).seconds
+    return pdla.dry_run_all(comm.size, costs._make_program(plan), machine=plan.machine).seconds
 
 
 def time_all_in(kind: Kind, n: int, blocking: Blocking, machine: Machine) -> float:

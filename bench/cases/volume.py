@@ -76,14 +76,14 @@ def study(mnk, to, every, convert, beneath):
 def count_ours(mnk, ranks):
     """Words over the bound in the box's own layouts, and the share of ranks with work."""
     box = boxes.find_cheapest(*mnk, ranks, Machine())[0]
-    return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
+    return boxes.count_words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
 
 
 def count_by_divisors(mnk, ranks):
     """Words over the bound of the best box whose sides multiply to P, as in COSMA."""
     sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
     found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
-    return min(boxes.words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
+    return min(boxes.count_words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
 
 
 def count_converted(mnk, ranks):
@@ -113,8 +113,8 @@ def find_least(mnk, ranks):
     shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), np.arange(ranks)
     faces = pdla.Layout("m", "k"), pdla.Layout("k", "n"), pdla.Layout("m", "n")
     bound, best = received_lower_bound(*mnk, ranks), inf
-    for box in sorted(_list_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):
-        if 0.85 * boxes.words(*mnk, box) - (m * k + k * n) / ranks >= best * bound:
+    for box in sorted(_list_boxes(mnk, ranks), key=lambda box: boxes.count_words(*mnk, box)):
+        if 0.85 * boxes.count_words(*mnk, box) - (m * k + k * n) / ranks >= best * bound:
             break
         needed = np.zeros((ranks, box.ranks))
         for size, face in zip(((m, k), (k, n), (m, n)), faces, strict=True):
@@ -169,8 +169,8 @@ def find_fewest(mnk, ranks):
 def predict(mnk, ranks, box, machine):
     """The predicted cost of a product by a box, by its best schedule, in its own layouts."""
     (m, n, k), machine = mnk, Machine.load(machine)
-    asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]
-    suits = asked.schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
+    asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.list_tables(tuple(box))]
+    suits = asked.choose_schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
     table = next(table for table in tables if table.schedule == suits).even_faces(m, n, k)
     grid = pdla.ProcessGrid.trust(table.shape, DryComm(0, ranks), None, table.axes)
     A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))

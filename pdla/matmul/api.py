@@ -38,8 +38,8 @@ def default_layout(a: Layout, b: Layout) -> Layout:
     inner dimension alone. C of A^T B is then cut as far as A and B are.
     """
     by_rows = axes_of(a.rows)
-    taken = {*by_rows, *axes_of(b.cols)}
-    inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
+    used = {*by_rows, *axes_of(b.cols)}
+    inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in used])
     cols = [cut if cut.axis not in by_rows else cut.with_axis(axis) if (axis := next(inner, None)) else None for cut in b.cols]
     return Layout(a.rows, tuple(cut for cut in cols if cut is not None))
 
@@ -279,12 +279,12 @@ def matmul(
            [ 52.,  80., 108.]])
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
-    plan, kept = _find_plan(A, B, layout, out, alpha, beta, options, verify)
+    plan, plans = _find_plan(A, B, layout, out, alpha, beta, options, verify)
     if config.settings.verify if verify is None else verify:
-        C = verified.run(plan, A, B, out, alpha, beta, kept.workspace, keep=verify == "keep")
+        C = verified.run(plan, A, B, out, alpha, beta, plans.workspace, keep=verify == "keep")
     else:
-        C = plan.run(A, B, out, alpha, beta, kept.workspace)
-    kept.workspace.trim(workspace.KEPT)
+        C = plan.run(A, B, out, alpha, beta, plans.workspace)
+    plans.workspace.trim(workspace.KEPT)
     plan.how.trim(A.grid.comm, workspace.KEPT)
     return C
 
@@ -336,7 +336,7 @@ class Plans:
         self.workspace: Workspace = Workspace()
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """The plan kept under this key, or one made now."""
+        """Find the plan kept under this key, or make one."""
         plan = self.plans.get(key)
         return make() if plan is None or plan.closed else plan
 
@@ -355,7 +355,7 @@ class Plans:
 
 
 def plans_of(comm: Communicator) -> Plans:
-    """The plans of a communicator. Being its attribute, the plans live as long as it does."""
+    """Find the plans of a communicator, which live as long as it does."""
     if not hasattr(comm, "_plans"):
         comm._plans = Plans()  # type: ignore[attr-defined]
     return comm._plans  # type: ignore[attr-defined]
@@ -365,7 +365,7 @@ def _find_plan(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex,
     options: Options, verify: Any = None,
 ) -> tuple[Plan, Plans]:
-    """Collective: check a call, and find its plan among those kept, or make it. Gives the plan, and the plans that have it."""
+    """Collective: check a call, and find its plan among those kept, or make it. Return the plan, and the plans that keep it."""
     with agreed(checks.communicator((A, B, out)), _describe_call(A, B, layout, out, alpha, beta, options, verify)):
         _check(A, B, out, layout)
         _check_options(options, A, B, out)
@@ -376,17 +376,17 @@ def _find_plan(
         if out is not None:
             checks.takes(out, (A.shape[0], B.shape[1]), dtype, layout, "product")
             checks.written_to(out, A, B)
-        kept = plans_of(A.grid.comm)
+        plans = plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _describe_c(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, options, adds, config.settings.machine)
-        plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.choose(), adds)))
-    kept.keep(key, plan)
-    return plan, kept
+        plan = plans.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.choose(), adds)))
+    plans.keep(key, plan)
+    return plan, plans
 
 
 def _describe_c(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
-    """C in the layout that the caller gives; None: in the cheapest."""
+    """Describe C in the layout that the caller gives; None: in the cheapest."""
     shape = (A.shape[0], B.shape[1])
     if out is not None:
         return Operand.of(out)
@@ -396,10 +396,10 @@ def _describe_c(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: 
 
 
 def _describe_call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options, verify: Any) -> str:
-    """The call in words that are the same on every rank."""
-    a, b, wanted, c = [X.description if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
-    asked = "" if verify is None else f"; verify={verify!r}"
-    return f"matmul({a}; {b}; layout={wanted}; out={c}; alpha={to_text(alpha)}; beta={to_text(beta)}; {options!r}{asked})"
+    """Describe the call, in words that are the same on every rank."""
+    a, b, of_layout, c = [X.description if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
+    of_verify = "" if verify is None else f"; verify={verify!r}"
+    return f"matmul({a}; {b}; layout={of_layout}; out={c}; alpha={to_text(alpha)}; beta={to_text(beta)}; {options!r}{of_verify})"
 
 
 DistMatrix.multiply = matmul  # A @ B

@@ -27,14 +27,14 @@ from pdla.model.machine import Machine
 
 # docs/choices.md measures the effect of each constant. Constants of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
-SUMS = 1e-3  # added if C is summed over ranks: it decides between boxes that are otherwise equal, as of a cube on two ranks
-NEAR, LOPSIDED = 1.1, 10  # from MANY ranks on, faces above NEAR times the smallest cost so much more: 2 and 100 choose the same
+SUMS = 1e-3  # added if C is summed over ranks: decides between boxes that are otherwise equal, as those of a cube on two ranks
+NEAR, LOPSIDED = 1.1, 10  # for MANY ranks, faces above NEAR times the smallest cost so much more: 2 and 100 choose the same
 BUSY = 0.5  # messages are divided by this share of a rank's multiplications, if the bound's words take less time
 # Of the search:
 LONGEST = 4096  # ranks along k up to which steps are counted: planning the sums of a longer row takes a second or more
-EVERY = 4096  # ranks up to which all boxes are looked at
-ABOUT = 1.02  # so many times the fewest words count as equal, if they come in fewer messages
-LOOKS = 257, 128  # beyond: how many sides are tried near the ideal one, which is among them, and of all sizes
+EVERY = 4096  # ranks up to which all boxes are priced
+ABOUT = 1.02  # up to so many times the fewest words count as equal, if they come in fewer messages
+LOOKS = 257, 128  # for more ranks: how many sides are tried near the ideal one, which is among them, and how many of all
 
 
 class Box(NamedTuple):
@@ -49,8 +49,8 @@ class Box(NamedTuple):
         return self.m * self.n * self.k
 
 
-def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
-    """The box of a grid whose axes carry m, n or k; an axis that carries a copy does not count."""
+def find_box(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
+    """Find the box of a grid whose axes carry m, n or k; an axis that carries a copy does not count."""
     along = dict.fromkeys("mnk", 1)
     for axis, role in carries:
         if role != "-":
@@ -58,14 +58,14 @@ def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
     return Box(**along)
 
 
-def words(m: int, n: int, k: int, box: Box) -> float:
-    """Words that the rank with the largest box receives; exact where sizes divide."""
+def count_words(m: int, n: int, k: int, box: Box) -> float:
+    """Count the words that the rank with the largest box receives; exact where sizes divide."""
     return float(_evaluate(m, n, k, box).words)
 
 
 @lru_cache(maxsize=4096)
-def messages(m: int, n: int, k: int, box: Box) -> tuple[float, float, float]:
-    """Messages of A, B and C that a rank receives, as they are priced."""
+def count_messages(m: int, n: int, k: int, box: Box) -> tuple[float, float, float]:
+    """Count the messages of A, B and C that a rank receives, as `price` counts them."""
     A, B, C = map(float, _evaluate(m, n, k, box).messages)
     return A, B, C
 
@@ -87,13 +87,13 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     rows = np.concatenate([small, pk // small])
     # Floats, as NumPy's integers end at 2^63.
     words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).count_two_sums(rows, pk // rows)
-    each = circulant.count_messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
-    best = int(rows[np.lexsort((words, np.where(words <= ABOUT * words.min(), each, np.inf)))[0]])
+    messages = circulant.count_messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
+    best = int(rows[np.lexsort((words, np.where(words <= ABOUT * words.min(), messages, np.inf)))[0]])
     return best, pk // best
 
 
-def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
-    """The multiplications of the largest box, as a multiple of 1/ranks of all: 1 where all ranks have the same work."""
+def compute_excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
+    """Compute the multiplications of the largest box over 1/ranks of all: 1 where all ranks have the same work."""
     return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
 
 
@@ -101,7 +101,7 @@ def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
 class Boxes:
     """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All results are elementwise.
 
-    first  the ranks along a face's rows, of the pk that sum it, if C is summed along both dimensions
+    first  for a sum of C along both dimensions: how many of the pk ranks cut a face's rows; the others cut its columns
     """
 
     bm: Any
@@ -114,7 +114,7 @@ class Boxes:
 
     @staticmethod
     def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
-        """first=None: as nearly as many along rows as along columns."""
+        """Make the boxes of a product. first=None: the ranks are split as evenly as possible between rows and columns."""
         first = _find_roots(int(np.max(pk, initial=1)).bit_length())[pk] if first is None else first
         return Boxes(np.ceil(m / pm), np.ceil(n / pn), np.ceil(k / pk), pm, pn, pk, first)
 
@@ -124,7 +124,7 @@ class Boxes:
 
     @property
     def messages(self) -> tuple[Any, Any, Any]:
-        """Messages of A, B and C. Short pieces of many ranks come in steps, from ranks that have any. C may be summed twice."""
+        """Messages of A, B and C. Short pieces of many ranks come in steps, from the ranks that have some. C may take two sums."""
         if np.max(np.maximum(np.maximum(self.pm, self.pn), self.pk), initial=1) < circulant.MANY:
             return self.pn - 1, self.pm - 1, self.pk - 1
         faces = (self.bm * self.bk, self.pn), (self.bk * self.bn, self.pm)
@@ -155,20 +155,20 @@ class Boxes:
         return np.where(two_sums, twice, once), np.where(two_sums, steps, circulant.count_messages(size, pk))
 
     def prefers_two_sums(self, once: Any, twice: Any) -> Any:
-        """Whether two sums of so many words are better than one: they are if the shares are as even, since fewer messages come.
+        """Whether two sums of so many words are better than one: if the shares are as even, two sums take fewer messages.
 
         To avoid a row of more than LONGEST ranks, two sums may receive a few words more.
         """
         return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
     def count_two_sums(self, rows: Any, cols: Any) -> Any:
-        """Words of two sums, along rows and along columns, in the better order."""
+        """Count the words of two sums, along rows and along columns, in the better order."""
         bm, bn = self.bm, self.bn
         rows_first = self._count_sum(bm, bn, rows) + self._count_sum(bn, np.ceil(bm / rows), cols)
         return np.minimum(rows_first, self._count_sum(bn, bm, cols) + self._count_sum(bm, np.ceil(bn / cols), rows))
 
     def _count_sum(self, size: Any, across: Any, ranks: Any) -> Any:
-        """Words of a sum over ranks that cut a dimension of this size; `across`: the length of the other."""
+        """Count the words of a sum over ranks that cut a dimension of this size; `across`: the length of the other."""
         ranks, size = np.broadcast_arrays(ranks, size)
         addends = np.array(ranks - 1.0)
         crowded = (size < ranks) & circulant.pays(8 * size * across, ranks)
@@ -178,32 +178,32 @@ class Boxes:
 
 @lru_cache(maxsize=16)
 def _find_roots(bits: int) -> np.ndarray:
-    """For each number of so many bits: its largest divisor up to its square root."""
-    found = np.ones(1 << bits, np.int64)
+    """Find the largest divisor, up to its square root, of each number of so many bits."""
+    roots = np.ones(1 << bits, np.int64)
     for divisor in range(2, isqrt(1 << bits) + 1):
-        found[divisor * divisor :: divisor] = divisor
-    return found
+        roots[divisor * divisor :: divisor] = divisor
+    return roots
 
 
 def price(
-    ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
+    ranks: int, excess: Any, received: Any, messages: Any, sums: Any, bound: float, work: float, machine: Machine
 ) -> Any:
-    """The price of a box, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
+    """Price a box, in multiples of the lower bound; elementwise for arrays of `excess`, words (`received`) and messages.
 
     work  multiplications of 1/ranks of the product: if they take much longer than the bound's words, messages are divided by them
-    sums  whether C is summed over ranks, which takes memory and additions; this decides between boxes that are otherwise equal
+    sums  whether C is summed over ranks, which takes memory and additions: decides between boxes that are otherwise equal
 
     A long matrix times a small one needs hardly a word, but idle ranks cost much. A price is no time: words, in
-    multiples of the bound, weigh against `over` as 1 : WORK. Idle ranks raise `over`. Few ranks send little for
-    their work, so `over` weighs more for them.
+    multiples of the bound, weigh against `excess` as 1 : WORK. Idle ranks raise `excess`. Few ranks send little for
+    their work, so `excess` weighs more for them.
     """
-    least = max(bound, 1.0)
-    messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
-    return weight(ranks) * over + received / least + messages + SUMS * sums
+    fewest = max(bound, 1.0)
+    message_price = machine.message * messages / max(fewest, BUSY * machine.meanwhile(work))
+    return find_weight(ranks) * excess + received / fewest + message_price + SUMS * sums
 
 
-def weight(ranks: int) -> float:
-    """The weight of `over` in a price."""
+def find_weight(ranks: int) -> float:
+    """Find the weight of `excess` in a price."""
     return max(WORK, FEW / ranks)
 
 
@@ -211,7 +211,7 @@ def find_cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
     two_sums: bool = True,
 ) -> list[Box]:
-    """The `count` boxes of lowest price for at most `ranks` ranks, best first.
+    """Find the `count` boxes of lowest price for at most `ranks` ranks, best first.
 
     most        no box has more ranks along m, n or k than this one
     rows_first  of boxes of one price the one with most ranks along m is first, else along n
@@ -238,8 +238,8 @@ def find_cheapest(
 class Search:
     """A search for the cheapest boxes of m x n x k on so many ranks.
 
-    near  whether faces of many ranks must be near the smallest. Otherwise, if messages weigh most, a lopsided box would be taken
-          for a few messages less, though its ranks receive many times as much
+    near  whether faces of many ranks must be near the smallest: else, if messages weigh most, a lopsided box
+          with a few messages less would win, though its ranks receive many times as much
     flat  whether k is not cut
     """
 
@@ -252,19 +252,19 @@ class Search:
     flat: bool
 
     def bound_ranks(self, price_: float) -> float:
-        """A lower bound on the ranks of a box of at most this price: fewer ranks have more work each, if there is any."""
-        return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
+        """Bound from below the ranks of a box of at most this price: fewer ranks have more work each, if there is any."""
+        return find_weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
 
     def price_boxes(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
-        """The prices of boxes; see Boxes.of."""
+        """Price boxes; see Boxes.of."""
         boxes = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
         return self._price(boxes, boxes.words, sum(boxes.messages))
 
-    def _price(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
+    def _price(self, boxes: Boxes, received: Any, messages: Any) -> np.ndarray:
         work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
-        over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
-        found = price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
-        return found * np.where(self._is_lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
+        excess = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
+        prices = price(self.ranks, excess, received, messages, boxes.pk > 1, bound, work, self.machine)
+        return prices * np.where(self._is_lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else prices
 
     def _is_lopsided(self, boxes: Boxes) -> np.ndarray:
         """Whether faces, not rounded, exceed NEAR times the smallest for as many ranks (bounds.accessed_lower_bound)."""
@@ -293,13 +293,13 @@ class Search:
         pm, pn, most = (int(side[many[i]]) for side in sides)
         rows = np.arange(1, min(most, LONGEST) + 1)
         pk = rows * (most // rows)
-        found = self.price_boxes(pm, pn, pk, rows)
-        best = int(np.argmin(found))
-        return Box(pm, pn, int(pk[best])), float(found[best])
+        even_prices = self.price_boxes(pm, pn, pk, rows)
+        best = int(np.argmin(even_prices))
+        return Box(pm, pn, int(pk[best])), float(even_prices[best])
 
 
 def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, two_sums: bool) -> list[Box]:
-    """The cheapest boxes with at most 1, 2, 4, 8 ... ranks along k.
+    """Find the cheapest boxes with at most 1, 2, 4, 8 ... ranks along k.
 
     Fewer ranks that sum C need less memory.
     """
@@ -312,15 +312,15 @@ def find_by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_fi
 
 
 def _list_thinner(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes with a half, a quarter, ... of the ranks along k, as long as they have `least` ranks in all."""
+    """List the boxes with a half, a quarter, ... of the ranks along k that have at least `least` ranks in all."""
     halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
     pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
-    some = pm * pn * pk >= least
-    return pm[some], pn[some], pk[some]
+    fits = pm * pn * pk >= least
+    return pm[fits], pn[fits], pk[fits]
 
 
 def _list_sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (pm, pn) to price. Some are far from the ideal: if messages weigh most, such a box may be best."""
+    """List the pairs (pm, pn) to price. Some are far from the ideal: if messages weigh most, such a box may be best."""
     if ranks <= EVERY:
         return _list_pairs(ranks)
     ideal = zip(_find_ideal(m, n, k, ranks), (m, n), strict=True)
@@ -339,14 +339,14 @@ def _sample_sides(ideal: float, size: int, near: int, far: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _list_pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All (pm, pn) with pm pn <= ranks."""
+    """List all (pm, pn) with pm pn <= ranks."""
     counts = ranks // np.arange(1, ranks + 1)
     ends = np.cumsum(counts)
     return np.repeat(np.arange(1, ranks + 1), counts), np.arange(ends[-1]) - np.repeat(ends - counts, counts) + 1
 
 
 def _find_ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
-    """`pm` and `pn`, not rounded, of the box nearest to a cube that has at least one rank along each dimension."""
+    """Find `pm` and `pn`, not rounded, of the box nearest to a cube that has at least one rank along each dimension."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
     free = sorted(sizes, key=lambda d: sizes[d])

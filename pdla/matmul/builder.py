@@ -21,7 +21,7 @@ from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.model.machine import Machine
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
-MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is wider, or what keeps a memory limit is not as thin
+MOST_PANELS = 2048  # about the most panels of a plan: longer products have wider ones, also under a memory limit
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class PlanBuilder:
         return self.options.schedule is not None and (self.options.box is not None or self.options.algorithm in SCHEDULES)
 
     def list_ways(self) -> list[Way]:
-        """All ways that the options allow, cheapest first."""
+        """List all ways that the options allow, cheapest first."""
         return candidates.list_ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
     def list_contenders(self, most: int) -> list[Way]:
-        """Up to `most` of the cheapest ways that differ, and every schedule on the matrices' own grid."""
+        """List up to `most` of the cheapest ways that differ, and every schedule on the matrices' own grid."""
         own = candidates.list_own_grid_ways(self.problem) if self.options == Options(panel=self.options.panel) else []
         return candidates.keep_distinct([*candidates.keep_distinct(self.list_ways())[:most], *own])
 
     def find_cheapest(self) -> Way:
-        """The first of `list_ways`."""
+        """Find the first of `list_ways`."""
         return candidates.find_cheapest(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
-    def runners_up(self) -> tuple[str, ...]:
-        """The next cheapest ways, in words."""
+    def describe_runners_up(self) -> tuple[str, ...]:
+        """Describe the next cheapest ways."""
         return candidates.describe_runners_up(self.list_ways(), self.dtype.itemsize)
 
     def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
@@ -85,7 +85,7 @@ class PlanBuilder:
         )
 
     def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
-        """The table's grid. If it equals A's, it is A's: a million ranks need not be arranged again for each plan."""
+        """Make the table's grid, or take A's if both are equal: a million ranks need not be arranged again for each plan."""
         assert order is not None
         if self.problem.A.place.has_order(table.axes, table.shape, order):
             return self.A.grid
@@ -93,7 +93,7 @@ class PlanBuilder:
 
 
 def plan_in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
-    """SUMMA's plan for operands on one grid, with given roles of its axes."""
+    """Make SUMMA's plan for operands on one grid, with given roles of its axes."""
     builder = PlanBuilder(A, B, C, dtype, Options(panel=panel), Machine.choose())
     words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, builder.problem.mnk, A.grid.sizes)
     return builder.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))

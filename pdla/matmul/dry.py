@@ -16,23 +16,23 @@ Program = Callable[[DryComm], object]
 
 
 def sample_ranks(comm: Communicator, grids: Iterable[ProcessGrid], every: int = EVERY_RANK, second: bool = False) -> list[int]:
-    """Local: choose the ranks to run: up to `every` all of them, of more those that may have the highest costs.
+    """Local: choose the ranks to run: up to `every` all of them, of more ranks those that may have the highest costs.
 
     The sample has the first and last rank along each axis of the grids, the middle rank, and the
-    second node's first. If cuts do not match, another rank may have more.
+    second node's first. If cuts do not match, a rank outside the sample may have higher costs.
 
-    second  also the second along each axis
+    second  whether the sample also has the second rank along each axis
     """
     if comm.size <= every:
         return list(range(comm.size))
     places = (0, 1, -1) if second else (0, -1)
-    found = {comm.size // 2, *(comm.homes.index(home) for home in list(dict.fromkeys(comm.homes))[1:2])}
+    sample = {comm.size // 2, *(comm.homes.index(home) for home in list(dict.fromkeys(comm.homes))[1:2])}
     for grid in dict.fromkeys(grids):
-        found |= {int(grid.ranks[corner]) for corner in product(*({at % p for at in places} for p in grid.shape))}
-    return sorted(found)
+        sample |= {int(grid.ranks[corner]) for corner in product(*({place % p for place in places} for p in grid.shape))}
+    return sorted(sample)
 
 
-def nodes_of(comm: Communicator, machine: Machine) -> Sequence[int]:
+def find_nodes(comm: Communicator, machine: Machine) -> Sequence[int]:
     """Local: find the node of each rank on a machine: as this communicator's ranks, or else as the machine says; (): one node."""
     return comm.homes if comm.nodes > 1 else machine.homes(comm.size)
 
@@ -45,7 +45,7 @@ def make_communicator(ranks: int, machine: Machine) -> DryComm:
 
 
 def run_here(comm: Communicator, program: Program, rank: int) -> Ledger:
-    """Local: run one rank of this communicator dry, on its nodes and with its shared memory, and give the ledger."""
+    """Local: run one rank of this communicator dry, on its nodes and with its shared memory; return the ledger."""
 
     def run(dry: DryComm) -> None:
         dry.homes, dry.shared_limit, dry.publishes, dry.adds = comm.homes, comm.shared_limit, comm.publishes, comm.adds
@@ -55,10 +55,10 @@ def run_here(comm: Communicator, program: Program, rank: int) -> Ledger:
 
 
 def run_on_machine(comm: Communicator, program: Program, rank: int, machine: Machine) -> Ledger:
-    """Local: run one rank dry on a machine, whose ranks send messages, with a clock, and give the ledger."""
+    """Local: run one rank dry, with a clock, on a machine whose ranks send messages; return the ledger."""
 
     def run(dry: DryComm) -> None:
-        dry.homes, dry.shared_limit = nodes_of(comm, machine), comm.shared_limit
+        dry.homes, dry.shared_limit = find_nodes(comm, machine), comm.shared_limit
         program(dry)
 
     return dry_run(comm.size, run, rank=rank, machine=machine)[1]

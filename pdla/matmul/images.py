@@ -1,4 +1,4 @@
-"""Images of vectors of 1 and -1, others for each call: X x, and beside it |X| |x|, which says how far rounding may go.
+"""Images of vectors of 1 and -1, new ones for each call: X x, and with it |X| |x|, which bounds the rounding.
 
 Each rank multiplies its own block, a few rows at a time, and receives a few vectors. Images of a
 triangle read its own elements alone.
@@ -37,10 +37,10 @@ class Part(NamedTuple):
         return self.diagonal == "real"
 
     def read(self, x: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """The elements x of these rows and columns, with 0 outside this part."""
-        on, beside = i == j, (i > j if self.lower else i < j)
-        kept = beside & (self.diagonal != "alone") | on & (self.diagonal not in ("one", "none"))
-        return np.where(kept, np.where(on, x.real, x) if self.hermitian else x, x.dtype.type(0))
+        """Return the elements x of these rows and columns, with 0 outside this part."""
+        on_diagonal, inside = i == j, (i > j if self.lower else i < j)
+        kept = inside & (self.diagonal != "alone") | on_diagonal & (self.diagonal not in ("one", "none"))
+        return np.where(kept, np.where(on_diagonal, x.real, x) if self.hermitian else x, x.dtype.type(0))
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Images:
 
     @staticmethod
     def of(comm: Communicator, wide: np.dtype) -> Images:
-        """Make those of a call: the seed is the same on every rank, and another than the last call's."""
+        """Make the images of a call: the seed is the same on every rank, and differs from the last call's."""
         comm.verified = getattr(comm, "verified", 0) + 1  # type: ignore[attr-defined]
         return Images(wide, comm.verified)  # type: ignore[attr-defined]
 
     @property
     def real(self) -> np.dtype:
-        return real_of(self.wide)
+        return find_real_dtype(self.wide)
 
     @property
     def eps(self) -> float:
@@ -66,7 +66,7 @@ class Images:
         return float(np.finfo(self.real).eps) * (2 if self.wide.kind == "c" else 1)
 
     def vectors(self, n: int) -> Pair:
-        """The x of n elements, and |x|."""
+        """Draw the vectors x of n elements, and |x|."""
         signs = np.random.default_rng([0x5EED, self.seed]).integers(0, 2, (n, VECTORS))
         return (2 * signs - 1).astype(self.wide), np.ones((n, 1), self.real)
 
@@ -76,16 +76,16 @@ class Images:
 
     def multiply_reflected(self, X: DistMatrix, pair: Pair, hermitian: bool) -> Pair:
         """Collective: multiply X, of which the lower triangle is stored, by x. Each copy of X serves its own ranks."""
-        made = tuple(np.zeros((X.shape[0], cols), kind) for cols, kind in ((VECTORS, self.wide), (1, self.real)))
+        totals = tuple(np.zeros((X.shape[0], cols), dtype) for cols, dtype in ((VECTORS, self.wide), (1, self.real)))
         views = (X, Part(True, "real" if hermitian else "own")), (X.H if hermitian else X.T, Part(False, "none"))
         for view, part in views if X.grid.active else ():
-            for total, addends in zip(made, self.addends(view, pair, part), strict=True):
+            for total, addends in zip(totals, self.addends(view, pair, part), strict=True):
                 total[view.indices[0].indices()] += X.xp.host(addends)
         axes = (*axes_of(X.layout.rows), *axes_of(X.layout.cols), *X.layout.partial)
-        return _sum_to_every_rank(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(made[0]), X.xp.asarray(made[1])))
+        return _sum_to_every_rank(X.grid, X.shape[0], axes, Layout(), (X.xp.asarray(totals[0]), X.xp.asarray(totals[1])))
 
     def addends(self, X: DistMatrix, pair: Pair, part: Part | None = None) -> Pair:
-        """Give this rank's addends of X x and |X| |x|, for its rows of X."""
+        """Compute this rank's addends of X x and |X| |x|, for its rows of X."""
         xp, (rows, cols) = X.xp, X.indices
         if xp.name == "meta" or not X.stored.size:
             cols = pair[0].shape[1]
@@ -104,7 +104,7 @@ class Images:
         return xp.reinterpret(image, X.conjugated), size
 
     def _pieces(self, X: DistMatrix, part: Part | None) -> Iterator[Piece]:
-        """The pieces of X's block that are in a part, strip by strip."""
+        """List the pieces of X's block that are in a part, strip by strip."""
         pieces = strips(X.xp, X.base, X.transposed, self.wide)
         if part is None:
             yield from pieces
@@ -115,7 +115,7 @@ class Images:
             for rows, cols, kept in _list_pieces(np.clip(counts[down] - across.start, 0, width), width, part.lower):
                 piece = strip[rows, cols]
                 piece = piece if kept is None else np.where(X.xp.asarray(kept), piece, piece.dtype.type(0))
-                yield _shift(rows, down.start), _shift(cols, across.start), piece
+                yield _shift_slice(rows, down.start), _shift_slice(cols, across.start), piece
 
 
 def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None = None) -> tuple[Any, list[int]] | None:
@@ -125,11 +125,11 @@ def find_not_finite(x: Any, held: tuple[IndexSet, IndexSet], part: Part | None =
         return None
     i, j = (indices.indices() for indices in held)
     for down, across, strip in strips(xp, x, False, x.dtype):
-        seen = xp.host(strip)
-        wrong = ~np.isfinite(seen if part is None else part.read(seen, i[down, None], j[None, across]))
+        on_host = xp.host(strip)
+        wrong = ~np.isfinite(on_host if part is None else part.read(on_host, i[down, None], j[None, across]))
         if wrong.any():
-            at = np.unravel_index(wrong.argmax(), wrong.shape)
-            return seen[at], [int(i[down][at[0]]), int(j[across][at[1]])]
+            position = np.unravel_index(wrong.argmax(), wrong.shape)
+            return on_host[position], [int(i[down][position[0]]), int(j[across][position[1]])]
     return None
 
 
@@ -138,8 +138,8 @@ def strips(xp: Any, base: Any, transposed: bool, wide: np.dtype) -> Iterator[Pie
     height = max(1, xp.AT_ONCE // 4 // max(1, base.shape[1]))
     whole = slice(0, base.shape[1])
     for top in range(0, base.shape[0], height):
-        strip, some = base[top : top + height].astype(wide, copy=False), slice(top, min(top + height, base.shape[0]))
-        yield (whole, some, strip.T) if transposed else (some, whole, strip)
+        strip, rows = base[top : top + height].astype(wide, copy=False), slice(top, min(top + height, base.shape[0]))
+        yield (whole, rows, strip.T) if transposed else (rows, whole, strip)
 
 
 def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x: Any, ones: Any) -> Pair:
@@ -148,15 +148,15 @@ def multiply_pieces(xp: Any, shape: tuple[int, ...], pieces: Iterable[Piece], x:
     ones=None leaves the sizes out.
     """
     image = xp.create((*shape, x.shape[-1]), x.dtype, _clear)
-    size = xp.create((*shape, 1), real_of(x.dtype), _clear)
+    size = xp.create((*shape, 1), find_real_dtype(x.dtype), _clear)
     for down, across, block in pieces:
         image[down] += block @ x[across]
         if ones is not None and x.dtype.kind in "fc":
-            size[down] += _magnitudes(block) @ ones[across]
+            size[down] += _bound_magnitudes(block) @ ones[across]
     return image, size
 
 
-def _shift(part: slice, by: int) -> slice:
+def _shift_slice(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
 
@@ -171,18 +171,18 @@ def _list_pieces(counts: np.ndarray, width: int, lower: bool) -> Iterator[tuple[
 
     counts: for each row, the columns before the triangle's end (lower) or start; they ascend.
     """
-    first, last = (int(at) for at in np.searchsorted(counts, (1, width)))
+    first, last = (int(first_row) for first_row in np.searchsorted(counts, (1, width)))
     yield (slice(last, len(counts)) if lower else slice(0, first)), slice(0, width), None
     crossed = slice(first, last)
-    if some := counts[crossed].tolist():
-        lo, hi = some[0], some[-1]
+    if ends := counts[crossed].tolist():
+        lo, hi = ends[0], ends[-1]
         yield crossed, (slice(0, lo) if lower else slice(hi, width)), None
         before = np.arange(lo, hi) < counts[crossed, None]
         yield crossed, slice(lo, hi), before if lower else ~before
 
 
-def real_of(dtype: np.dtype) -> np.dtype:
-    """The dtype of its real parts."""
+def find_real_dtype(dtype: np.dtype) -> np.dtype:
+    """Find the dtype of its real parts."""
     return np.empty(0, dtype).real.dtype
 
 
@@ -190,8 +190,8 @@ def _clear(x: Any) -> None:
     x.fill(0)
 
 
-def _magnitudes(part: Any) -> Any:
-    """The absolute values; of complex elements at most 1.42 times as much."""
+def _bound_magnitudes(part: Any) -> Any:
+    """Bound the absolute values from above: of complex elements by at most 1.42 times as much."""
     return np.abs(part) if part.dtype.kind != "c" else np.abs(part.real) + np.abs(part.imag)
 
 
@@ -207,7 +207,7 @@ def _sum(x: Any, comm: Communicator | None) -> Any:
 
 
 def _join(pair: Pair) -> Any:
-    """Both in one array, which travels in one message."""
+    """Join both in one array, which travels in one message."""
     (x, size), xp = pair, namespace(pair[0])
     both = xp.empty((len(x), x.shape[1] + 1), x.dtype)
     xp.copy(both[:, :-1], x)
@@ -220,22 +220,22 @@ def _split(both: Any) -> Pair:
 
 
 def scale(pair: Pair, factor: complex) -> Pair:
-    """The images by a multiple of the matrix."""
+    """Compute the images by a multiple of the matrix."""
     return pair[0] * pair[0].dtype.type(factor), pair[1] * pair[1].dtype.type(abs(factor))
 
 
 def add(pair: Pair, other: Pair) -> Pair:
-    """The images by the sum of two matrices."""
+    """Compute the images by the sum of two matrices."""
     return pair[0] + other[0], pair[1] + other[1]
 
 
 def to_every_rank(X: DistMatrix, addends: Pair) -> Pair:
-    """Collective: sum each rank's addends for its rows of X, and give the whole to every rank."""
+    """Collective: sum each rank's addends for its rows of X, and gather the whole on every rank."""
     return _sum_to_every_rank(X.grid, X.shape[0], (*axes_of(X.layout.cols), *X.layout.partial), Layout(X.layout.rows), addends)
 
 
 def _sum_to_every_rank(grid: ProcessGrid, m: int, axes: tuple[str, ...], layout: Layout, addends: Pair) -> Pair:
-    """Collective: sum the addends along these axes, and give the sum, which has this layout, to every rank, idle ones too.
+    """Collective: sum the addends along these axes, and gather the sum, which has this layout, on every rank, idle ones too.
 
     A rank that has a copy keeps its own.
     """

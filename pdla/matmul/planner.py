@@ -11,7 +11,7 @@ from pdla.layout import Layout, Shape
 from pdla.matmul.builder import MOST_PANELS, PANEL, PlanBuilder
 from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import SCHEDULES, walk
-from pdla.matmul.schedules.base import AHEAD, even_width
+from pdla.matmul.schedules.base import AHEAD, find_even_width
 
 COSTED = 10  # ways of least price that are run dry if a machine is described
 
@@ -21,13 +21,13 @@ def make(builder: PlanBuilder) -> Plan:
     if builder.options.memory_limit is not None:
         return fit(list_plans(builder), builder.options.memory_limit)
     if builder.machine.is_custom and not builder.is_decided:
-        return _find_fastest([builder.plan(way, builder.runners_up) for way in builder.list_contenders(COSTED)])
-    return builder.plan(builder.find_cheapest(), builder.runners_up)
+        return _find_fastest([builder.plan(way, builder.describe_runners_up) for way in builder.list_contenders(COSTED)])
+    return builder.plan(builder.find_cheapest(), builder.describe_runners_up)
 
 
 def _find_fastest(plans: Iterable[Plan]) -> Plan:
     """Find the plan that is fastest on its machine; of equals the one whose first rank is faster."""
-    best, *others = sorted(plans, key=lambda plan: costs.clock(plan, costs.first_rank(plan)).seconds)
+    best, *others = sorted(plans, key=lambda plan: costs.clock(plan, costs.find_first_rank(plan)).seconds)
     for plan in others:
         if costs.is_faster(plan, best.machine_cost.seconds):
             best = plan
@@ -44,8 +44,8 @@ def list_plans(builder: PlanBuilder) -> Iterator[Plan]:
     for way in builder.list_ways():
         yield (cheapest := builder.plan(way))
         how = SCHEDULES[way.schedule]
-        faces = way.table is not None and way.table == way.table.with_whole_faces
-        if faces and options.schedule is None and how.in_panels_from_any_layout:
+        has_whole_faces = way.table is not None and way.table == way.table.with_whole_faces
+        if has_whole_faces and options.schedule is None and how.in_panels_from_any_layout:
             yield builder.plan(replace(way, schedule=how.in_panels_from_any_layout))
         name = how.in_panels
         if name and options.schedule in (None, name) and (options.algorithm not in SCHEDULES or options.algorithm == name):
@@ -57,15 +57,15 @@ def list_plans(builder: PlanBuilder) -> Iterator[Plan]:
 
 def fit(plans: Iterable[Plan], limit: int) -> Plan:
     """Find the first plan within the limit (bytes of workspace a rank), with panels as narrow as needed; PlanError if none is."""
-    above: list[tuple[float, Plan]] = []
+    too_large: list[tuple[float, Plan]] = []
     for plan in plans:
         thinnest = _with_thinnest_panels(plan)
         least = _bound_workspace(thinnest)
         peak, narrowed = (least, plan) if least > limit else _narrow(plan, limit)
         if peak <= limit:
             return narrowed
-        above.append((peak, thinnest))
-    peak, leanest = _find_leanest(above)
+        too_large.append((peak, thinnest))
+    peak, leanest = _find_leanest(too_large)
     if peak > limit:
         raise PlanError(
             f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.full_name} "
@@ -84,18 +84,18 @@ def _find_leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
         least = leanest.peak
         if guess >= least:
             break
-        if plan.peak_of(costs.first_rank(plan)) < least:
+        if plan.peak_of(costs.find_first_rank(plan)) < least:
             leanest = min(leanest, plan, key=lambda plan: plan.peak)
     return leanest.peak, leanest
 
 
 def _bound_workspace(plan: Plan) -> int:
-    """A lower bound on a plan's workspace, in bytes, without a dry run: what the grid's first rank must hold at once.
+    """Bound a plan's workspace from below, in bytes, without a dry run: what the grid's first rank must hold at once.
 
-    It holds the blocks of converted matrices in native layouts, and C's addends, if they are
-    summed. To these the larger of two parts is added. Before the products it is the gathered parts
-    of A and B, unless in memory that ranks share, and panels. After them it is the addends that
-    arrive, if along one axis.
+    The rank holds the blocks of converted matrices in native layouts, and C's addends, if they are
+    summed. To these the larger of two parts is added. Before the products, this is the gathered parts
+    of A and B, unless in memory that ranks share, and panels. After the products, it is the addends
+    that arrive, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     how = plan.how
@@ -108,7 +108,7 @@ def _bound_workspace(plan: Plan) -> int:
 
     sides = list(zip(((m, k), (k, n), (m, n)), plan.native, faces, stays, strict=True))
     words = sum(block(shape, X) for shape, X, _, stay in sides if not stay)
-    at_first = how.under_way(plan)
+    at_first = how.count_under_way(plan)
     if not how.gathers_in_common(nodes, plan.grid.comm.size):
         at_first += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
     at_last, summed = 0, [sizes[axis] for axis in faces[2].partial if sizes[axis] > 1]
@@ -120,7 +120,7 @@ def _bound_workspace(plan: Plan) -> int:
 
 
 def _with_thinnest_panels(plan: Plan) -> Plan:
-    """The plan with the narrowest panels to try: about MOST_PANELS, a rank's indices cut evenly."""
+    """Make the plan with the narrowest panels to try: about MOST_PANELS, a rank's indices cut evenly."""
     if not plan.how.walks:
         return plan
     common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
@@ -129,28 +129,28 @@ def _with_thinnest_panels(plan: Plan) -> Plan:
 
 
 def _narrow(plan: Plan, limit: int) -> tuple[float, Plan]:
-    """Halve the plan's panels until it keeps the limit; gives the bytes of workspace, and the plan.
+    """Halve the plan's panels until it keeps the limit; return the bytes of workspace, and the plan.
 
     If no width keeps it, the bytes are an estimate of the least.
 
     One rank is run dry first: a plan above the limit there is not tried on the others.
     """
-    least, narrowed = _narrow_by(lambda plan: plan.peak_of(costs.first_rank(plan)), plan, limit)
+    least, narrowed = _narrow_by(lambda plan: plan.peak_of(costs.find_first_rank(plan)), plan, limit)
     if least > limit:
         return least, plan
     return _narrow_by(lambda plan: plan.peak, narrowed, limit)
 
 
 def _narrow_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The same, with `peak_of` to find a plan's bytes of workspace.
+    """Halve the plan's panels as `_narrow` does, with `peak_of` to find a plan's bytes of workspace.
 
-    A dry run of more panels takes longer. With more panels than have buffers, workspace is linear
-    in their width. Then the bytes at two widths tell whether any width keeps the limit.
+    A dry run of more panels takes longer. With more panels than buffers, workspace is linear in their
+    width. Then the bytes at two widths tell whether any width keeps the limit.
     """
     peak, thinnest = peak_of(plan), _with_thinnest_panels(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
-    width = even_width(walk.find_widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
+    width = find_even_width(walk.find_widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
     while peak > limit and width > thinnest:
         half = replace(plan, panel=max(-(-width // 2), thinnest))
         below = peak_of(half)

@@ -137,15 +137,15 @@ def _find_cheapest(m: int, n: int, k: int, P: int, dtype: np.dtype, algorithm: s
 
     def make_builder(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
         grid = ProcessGrid.trust(table.shape, comm, order, table.axes)
-        A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
+        A, B, C = (Operand(*operand, grid) for operand in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
         return PlanBuilder(A, B, C, dtype, Options(table.algorithm, table.box_option, schedule), machine)
 
-    found = list_native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
+    tables = list_native_tables(Sizes((m, n, k), P, dtype.itemsize, machine, 0, tuple(comm.homes)), algorithm, limit is not None)
     if limit is None:
-        builder = make_builder(*found[0], found[0][0].schedule)
+        builder = make_builder(*tables[0], tables[0][0].schedule)
         return builder.plan(builder.find_cheapest())
     shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
-    for table, order in found:  # each shape once: `list_plans` tries all its schedules
+    for table, order in tables:  # each shape once: `list_plans` tries all its schedules
         shapes.setdefault(table.shape, (table, order))
     return planner.fit((plan for way in shapes.values() for plan in planner.list_plans(make_builder(*way, None))), limit)
 
@@ -191,5 +191,5 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
         raise PlanError(f"{given}: sizes are 0 or more, and {algorithm} takes a grid of {axes} axes of 1 rank or more")
     (m, n, k), grid = exact(m, n, k), exact(*grid)
     if algorithm in NAMED:
-        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).even_faces(m, n, k).words(m, n, k)
+        return next(iter(NAMED[algorithm].list_tables((grid[0], grid[1], grid[2])))).even_faces(m, n, k).words(m, n, k)
     return SCHEDULES[algorithm].words(m, n, k, *grid)

@@ -66,26 +66,26 @@ class NotFinite(str):
 
 
 def recompute_if_wrong(
-    comm: Communicator, made: Any, find_faults: Callable[[Any], str], recompute: Callable[[Any], Any], lost: str
+    comm: Communicator, result: Any, find_faults: Callable[[Any], str], recompute: Callable[[Any], Any], lost: str
 ) -> Any:
-    """Collective: give a result without faults, or else compute it again, with a warning; VerificationError if it still has some.
+    """Collective: return a result without faults, if necessary computed again, with a warning. Else raise VerificationError.
 
     The check is repeated first, since its own message may have been wrong. lost: the reason why the
     result cannot be computed again; "": it can.
     """
-    if not (wrong := find_faults(made)):
-        return made
-    if not find_faults(made):
-        warn(comm, wrong, "looked at again")
-        return made
+    if not (fault := find_faults(result)):
+        return result
+    if not find_faults(result):
+        warn(comm, fault, "looked at again")
+        return result
     if lost:
-        raise VerificationError(f"{wrong}; {lost}")
-    made = recompute(made)
-    if (still := find_faults(made)) and not (isinstance(wrong, NotFinite) and isinstance(still, NotFinite)):
-        raise VerificationError(f"{wrong}; computed again: {still}")
-    if not still:
-        warn(comm, wrong)
-    return made
+        raise VerificationError(f"{fault}; {lost}")
+    result = recompute(result)
+    if (remaining := find_faults(result)) and not (isinstance(fault, NotFinite) and isinstance(remaining, NotFinite)):
+        raise VerificationError(f"{fault}; computed again: {remaining}")
+    if not remaining:
+        warn(comm, fault)
+    return result
 
 
 def warn(comm: Communicator, wrong: str, mended: str = "computed again") -> None:
@@ -125,45 +125,46 @@ class Check:
             text = "" if rows is None else f"rank {comm.rank}"
             if comm.same(text) and not text:
                 return ""
-            blocks = [said for said in comm.share("; ".join(self._describe_blocks(C))) if said]
+            blocks = [block for block in comm.share("; ".join(self._describe_blocks(C))) if block]
             return "; ".join(blocks) or _describe_rows(comm.share(rows))
 
     def _describe_blocks(self, C: DistMatrix) -> Iterator[str]:
         """Collective: describe the wrong rows of this rank's block, if any; each block's columns are checked alone."""
-        mine, own = C.indices[1], self._image_of_sum(C)
-        for at in points(C.grid.sizes, axes_of(C.layout.cols), {}):
-            cols = share(C.shape[1], C.layout.cols, C.grid.sizes, at)
+        own_cols, image = C.indices[1], self._image_of_sum(C)
+        for coords in points(C.grid.sizes, axes_of(C.layout.cols), {}):
+            cols = share(C.shape[1], C.layout.cols, C.grid.sizes, coords)
             kept = np.zeros((C.shape[1], 1), bool)
             kept[cols.indices()] = True
             expected = self._multiply(mask(kept, self._vectors))
-            if C.grid.coords is not None and all(C.grid.coords[axis] == place for axis, place in at.items()):
-                rows = self._find_wrong(C, own, expected)
-                if rows is not None and len(mine):
-                    place = f"rows {rows[0]} to {rows[1]}, columns {mine.starts[0]} to {mine.stops[-1] - 1}"
-                    yield f"rank {C.grid.comm.rank} has wrong elements in {place}"
+            if C.grid.coords is not None and all(C.grid.coords[axis] == coord for axis, coord in coords.items()):
+                rows = self._find_wrong(C, image, expected)
+                if rows is not None and len(own_cols):
+                    coord = f"rows {rows[0]} to {rows[1]}, columns {own_cols.starts[0]} to {own_cols.stops[-1] - 1}"
+                    yield f"rank {C.grid.comm.rank} has wrong elements in {coord}"
 
     def _image_of_sum(self, C: DistMatrix) -> Pair:
-        """Local: this rank's addends of the image by alpha A B: C's without those of the old C, whose sizes remain."""
-        found, none = self.images.addends(C, (self._vectors[0], None))
+        """Local: compute this rank's addends of the image by alpha A B: C's minus those of the old C; and the old C's sizes."""
+        image, none = self.images.addends(C, (self._vectors[0], None))
         if self.before is None:
-            return found, none
-        return found - self.images.wide.type(self.beta) * self.before[0], np.abs(self.beta) * self.before[1]
+            return image, none
+        return image - self.images.wide.type(self.beta) * self.before[0], np.abs(self.beta) * self.before[1]
 
-    def _find_wrong(self, C: DistMatrix, found: Pair, expected: Pair) -> tuple[int, int] | None:
+    def _find_wrong(self, C: DistMatrix, image: Pair, expected: Pair) -> tuple[int, int] | None:
         """Find the first and last of this rank's rows in which C x is too far from its expected value; None: there is none."""
         xp, wide = C.xp, self.images.wide
         if xp.name == "meta" or not C.stored.size:
             return None
-        held = C.indices[0].indices()
-        expected_image, size = (xp.host(x)[held] for x in expected)
-        expected_image, most = expected_image * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(found[1])
+        own_rows = C.indices[0].indices()
+        expected_image, size = (xp.host(x)[own_rows] for x in expected)
+        expected_image, most = expected_image * wide.type(self.alpha), np.abs(self.alpha) * size + xp.host(image[1])
         n, k = self.B.shape[1], self.A.shape[1]
         factor = 1 + abs(self.alpha) + abs(self.beta)
-        rows = held[find_wrong_rows(xp.host(found[0]), expected_image, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)]
+        wrong = find_wrong_rows(xp.host(image[0]), expected_image, most, C.dtype, n, k, C.grid.comm.size, factor, C.xp.name)
+        rows = own_rows[wrong]
         return (int(rows[0]), int(rows[-1])) if len(rows) else None
 
     def _multiply(self, x: Pair) -> Pair:
-        """Collective: A (B x) and |A| (|B| |x|), whole on every rank."""
+        """Collective: compute A (B x) and |A| (|B| |x|), whole on every rank."""
         return self.images.multiply(self.A, self.images.multiply(self.B, x))
 
 
@@ -177,17 +178,17 @@ def find_wrong_rows(
     """
     if found.dtype.kind in "iu":
         return (found.astype(dtype) != expected.astype(dtype)).any(axis=-1)
-    kind = np.finfo(found.dtype)
-    rounding = 2.0**-9 / float(kind.eps) if config.settings.tf32 and xp == "cupy" else 1
-    each = (n + k + ranks + 8) * float(kind.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
-    each += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
-    apart = np.where(np.isfinite(found), np.abs(found - expected), np.inf)
-    known = most < float(_largest(dtype)) / 4  # otherwise it may be infinite, or NaN if an operand has one
-    return (known & ~(apart <= most * each + float(kind.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
+    info = np.finfo(found.dtype)
+    rounding = 2.0**-9 / float(info.eps) if config.settings.tf32 and xp == "cupy" else 1
+    tolerance = (n + k + ranks + 8) * float(info.eps) * (2 if found.dtype.kind == "c" else 1) * rounding
+    tolerance += 0 if dtype == found.dtype else 4 * float(_finfo(dtype).eps)
+    error = np.where(np.isfinite(found), np.abs(found - expected), np.inf)
+    is_bounded = most < float(_find_largest(dtype)) / 4  # otherwise it may be infinite, or NaN if an operand has one
+    return (is_bounded & ~(error <= most * tolerance + float(info.tiny) * (n + 1) * (k + 2) * factor)).any(axis=-1)
 
 
 def mask(kept: np.ndarray, x: Pair) -> Pair:
-    """The vectors with zeros where nothing is kept."""
+    """Set the vectors to zero where nothing is kept."""
     return np.where(kept, x[0], x[0].dtype.type(0)), np.where(kept, x[1], x[1].dtype.type(0))
 
 
@@ -199,7 +200,7 @@ def _finfo(dtype: np.dtype) -> Any:
     return ml_dtypes.finfo(dtype)
 
 
-def _largest(dtype: np.dtype) -> Any:
+def _find_largest(dtype: np.dtype) -> Any:
     return _finfo(dtype).max
 
 

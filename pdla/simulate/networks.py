@@ -16,7 +16,18 @@ from pdla.errors import ShapeError, plural
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.matmul.search import checks
-from pdla.matmul.search.estimate import Move, Seconds, Sizes, allreduce, block, divisors, find_fastest, gather, length, settle
+from pdla.matmul.search.estimate import (
+    Move,
+    Seconds,
+    Sizes,
+    allreduce,
+    count_indices,
+    count_words,
+    find_fastest,
+    gather,
+    list_divisors,
+    settle,
+)
 from pdla.matmul.search.fastest import Candidate, Found, search
 from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
@@ -68,7 +79,7 @@ class Transformer:
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("hidden", "heads", "sequence", "batch", "layers")}
-        checks.sizes("a transformer", 1, **numbers)
+        checks.check_sizes("a transformer", 1, **numbers)
         if self.hidden % self.heads:
             raise ShapeError(f"a transformer of hidden={self.hidden}: not heads={self.heads} equal heads")
 
@@ -165,8 +176,8 @@ class Transformer:
             For numbers of ranks or of steps below 1, and for unknown schemes.
         """
         schemes = tuple(schemes)
-        checks.search(ranks, count)
-        checks.names("scheme", schemes, SCHEMES)
+        checks.check_search(ranks, count)
+        checks.check_names("scheme", schemes, SCHEMES)
         described = Machine.of(machine)
         found = find_fastest_on(self, count_usable(ranks, self), described, schemes, count, most, memory)
         for fewer in reversed(described.ladder(ranks)[:-1]):
@@ -258,7 +269,7 @@ def count_usable(ranks: int, net: Transformer) -> int:
 
 
 def _list_grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
-    for data in divisors(ranks, net.batch):
+    for data in list_divisors(ranks, net.batch):
         rest = ranks // data
         if name == "Megatron1D":
             yield (data, rest), ()
@@ -269,14 +280,14 @@ def _list_grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple
         elif name == "Cube3D" and round(rest ** (1 / 3)) ** 3 == rest:
             yield (data, *3 * (round(rest ** (1 / 3)),)), ()
         elif name in ("Tesseract", "Tensor3D"):
-            for depth in divisors(rest, net.batch // data):
+            for depth in list_divisors(rest, net.batch // data):
                 yield from _list_deep_grids(name, data, rest // depth, depth, net)
 
 
 def _list_deep_grids(name: str, data: int, face: int, depth: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
     q = isqrt(face)
     if name == "Tensor3D":
-        yield from (((data, row, face // row, depth), ()) for row in divisors(face, net.heads))
+        yield from (((data, row, face // row, depth), ()) for row in list_divisors(face, net.heads))
     elif q * q == face and depth > 1:
         yield from (((data, q, q, depth), options) for options in ((), (("cut_weights", True),)))
 
@@ -322,12 +333,12 @@ def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
 
 def _vector(n: int, layout: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
     """The gradient of a parameter (1, n), such as a bias: a sum over the tokens of an activation in layout `layout`."""
-    yield from allreduce(length(n, layout.cols, sizes), axes_of(layout.rows), sizes, itemsize)
+    yield from allreduce(count_indices(n, layout.cols, sizes), axes_of(layout.rows), sizes, itemsize)
 
 
 def _norm(layout: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
     """A LayerNorm's sums over features, two forward and two together backward, and the gradients of gain and offset."""
-    tokens = length(net.tokens, layout.rows, sizes)
+    tokens = count_indices(net.tokens, layout.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
         yield from allreduce(words, axes_of(layout.cols), sizes, net.itemsize)
     for _ in ("gain", "offset"):
@@ -349,16 +360,16 @@ def estimate(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Ch
 def _predict_work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
     """Seconds of a linear's three products."""
     sizes = choice.sizes
-    tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)
-    return 3 * machine.gemm(tokens, outputs, length(k, at.w.rows, sizes), net.dtype)
+    tokens, outputs = count_indices(net.tokens, at.y.rows, sizes), count_indices(n, at.y.cols, sizes)
+    return 3 * machine.gemm(tokens, outputs, count_indices(k, at.w.rows, sizes), net.dtype)
 
 
 def _count_memory(choice: Choice, net: Transformer) -> int:
     """The least bytes of a layer's linears: weights, gradients and moments, inputs, and the first linear's outputs."""
     sizes, words = choice.sizes, 0
     for i, (at, k, n) in enumerate(_list_linears(choice.name, choice.options, net)):
-        words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
-        words += block((net.tokens, n), at.Y, sizes) if i == 0 else 0
+        words += STATES * count_words((k, n), at.W, sizes) + count_words((net.tokens, k), at.X, sizes)
+        words += count_words((net.tokens, n), at.Y, sizes) if i == 0 else 0
     return words * net.itemsize
 
 

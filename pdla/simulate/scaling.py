@@ -97,8 +97,8 @@ def scaling(
     [16, 64]
     """
     for count in ranks:
-        checks.search(count)
-    checks.names("grow", [grow] if grow else [], problem.grows)
+        checks.check_search(count)
+    checks.check_names("grow", [grow] if grow else [], problem.grows)
     described, problems = Machine.of(machine), [problem.grown(count / ranks[0], grow) if grow else problem for count in ranks]
     return (_find_point(grown, count, described, memory) for grown, count in zip(problems, ranks, strict=True))
 

@@ -18,7 +18,7 @@ def test_boxes_stay_near_the_lower_bound_for_every_rank_count():
     """The figures that the documentation quotes, on fewer rank counts."""
     for mnk in ((32768,) * 3, (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999)):
         found = {ranks: boxes.find_cheapest(*mnk, ranks, Machine())[0] for ranks in range(32, 1025, 7)}
-        over = [boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks) for ranks, box in found.items()]
+        over = [boxes.count_words(*mnk, box) / received_lower_bound(*mnk, ranks) for ranks, box in found.items()]
         assert np.percentile(over, 95) <= 1.12 and max(over) <= 1.25, mnk
         assert min(box.ranks / ranks for ranks, box in found.items()) >= 0.89, mnk
 
@@ -30,8 +30,8 @@ def test_search_is_exhaustive():
         bound = received_lower_bound(*mnk, ranks)
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
-            begun, (m, n, k) = sum(boxes.messages(*mnk, box)), mnk
-            over, words = boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box)
+            begun, (m, n, k) = sum(boxes.count_messages(*mnk, box)), mnk
+            over, words = boxes.compute_excess(*mnk, box, ranks), boxes.count_words(*mnk, box)
             faces = (m * k * box.n + k * n * box.m + m * n * box.k) / box.ranks
             far = ranks >= circulant.MANY and faces > boxes.NEAR * accessed_lower_bound(*mnk, box.ranks)
             found = boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
@@ -47,7 +47,7 @@ def test_search_is_exhaustive():
 @pytest.mark.parametrize("n", [8, 100, 1001, 32768])
 def test_of_equal_words_no_box_that_sums_is_taken(n):
     """A cube on 2 ranks, whichever dimension is cut: half of one matrix comes from the other rank."""
-    words = [boxes.words(n, n, n, Box(*cut)) for cut in ((2, 1, 1), (1, 2, 1), (1, 1, 2))]
+    words = [boxes.count_words(n, n, n, Box(*cut)) for cut in ((2, 1, 1), (1, 2, 1), (1, 1, 2))]
     assert words == pytest.approx([n * n / 2] * 3, rel=0.02)
     assert boxes.find_cheapest(n, n, n, 2, Machine())[0].k == 1
 
@@ -55,7 +55,7 @@ def test_of_equal_words_no_box_that_sums_is_taken(n):
 def test_no_lopsided_box_is_taken_for_a_few_messages_less():
     """4 x 4 x 32 boxes of a small cube need 11 messages, 8 x 8 x 8 boxes 21, and half as many words."""
     box = boxes.find_cheapest(400, 400, 400, 512, Machine())[0]
-    assert boxes.words(400, 400, 400, box) < 1.1 * received_lower_bound(400, 400, 400, 512)
+    assert boxes.count_words(400, 400, 400, box) < 1.1 * received_lower_bound(400, 400, 400, 512)
 
 
 @pytest.mark.parametrize("face", [(1, 4099, 8192), (4099, 1, 8192), (64, 1, 16386)])
@@ -69,8 +69,9 @@ def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(monkeyp
     machine, bound = Machine(), received_lower_bound(*mnk, ranks)
 
     def price(box):
-        begun, words = sum(boxes.messages(*mnk, box)), boxes.words(*mnk, box)
-        return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
+        begun, words = sum(boxes.count_messages(*mnk, box)), boxes.count_words(*mnk, box)
+        excess, work = boxes.compute_excess(*mnk, box, ranks), prod(mnk) / ranks
+        return boxes.price(ranks, excess, words, begun, box.k > 1, bound, work, machine)
 
     found = boxes.find_by_layers(*mnk, ranks, machine, True, True)
     assert len(found) == min(ranks, mnk[2]).bit_length()
@@ -98,4 +99,4 @@ def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
         few, many = (boxes.find_cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
         assert np.allclose(few, many, rtol=0.02), mnk
-        assert sum(boxes.messages(*mnk, boxes.find_cheapest(*mnk, 10**6, Machine())[0])) < 10**4
+        assert sum(boxes.count_messages(*mnk, boxes.find_cheapest(*mnk, 10**6, Machine())[0])) < 10**4

@@ -25,7 +25,7 @@ def test_the_nodes_are_those_of_the_ranks_here_or_else_the_machine_s():
 
     def nodes(comm, homes):
         comm.homes = homes
-        return [*dry.nodes_of(comm, Machine(node=2))]
+        return [*dry.find_nodes(comm, Machine(node=2))]
 
     assert pdla.dry_run(4, nodes, [0, 1, 1, 0])[0] == [0, 1, 1, 0] and pdla.dry_run(4, nodes, [])[0] == [0, 0, 1, 1]
 

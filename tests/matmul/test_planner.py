@@ -95,8 +95,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
 
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
-    runs, grids, program, trusted = [], [], costs._program, ProcessGrid.trust
-    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.full_name) or program(plan))
+    runs, grids, program, trusted = [], [], costs._make_program, ProcessGrid.trust
+    monkeypatch.setattr(costs, "_make_program", lambda plan: runs.append(plan.full_name) or program(plan))
     monkeypatch.setattr(ProcessGrid, "trust", lambda *args: grids.append(args[0]) or trusted(*args))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 3d by summa .* needs [0-9]+ bytes"):
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
@@ -106,8 +106,8 @@ def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeyp
 
 def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whether_they_keep_step(monkeypatch):
     """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
-    runs, asked, program = [], [], costs._program
-    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan.grid.shape) or program(plan))
+    runs, asked, program = [], [], costs._make_program
+    monkeypatch.setattr(costs, "_make_program", lambda plan: runs.append(plan.grid.shape) or program(plan))
     cannon.is_in_step.cache_clear()
     monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
     with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by cannon .*m=28, n=28, k=1"):
@@ -192,8 +192,8 @@ def test_a_limit_may_ask_for_thinner_panels_than_a_long_walk_has():
 
 def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
     """Of 64 ranks a hundred ways and widths were run as each, where one tells that they do not fit."""
-    runs, program = [], costs._program
-    monkeypatch.setattr(costs, "_program", lambda plan: runs.append(plan) or program(plan))
+    runs, program = [], costs._make_program
+    monkeypatch.setattr(costs, "_make_program", lambda plan: runs.append(plan) or program(plan))
 
     def peak(comm):
         A = pdla.zeros((4096, 4096), ProcessGrid((8, 8), comm=comm), LAYOUT)
@@ -218,7 +218,7 @@ def test_of_the_ways_of_least_price_the_fastest_on_the_machine_is_taken(mnk, ran
     seconds = []
     for way in builder.list_contenders(planner.COSTED):
         plan = builder.plan(way)
-        ledgers = [dry.run_on_machine(plan.grid.comm, costs._program(plan), rank, plan.machine) for rank in range(ranks)]
+        ledgers = [dry.run_on_machine(plan.grid.comm, costs._make_program(plan), rank, plan.machine) for rank in range(ranks)]
         seconds.append(max(ledger.seconds for ledger in ledgers))
     taken = planner.make(builder)
     assert taken.machine_cost.seconds == min(seconds) < 0.9 * seconds[0]

@@ -13,15 +13,15 @@ from pdla.model.machine import Machine
 
 
 def define_algorithm(name: str, walked: str) -> Algorithm:
-    """The algorithm of this name, whose boxes have one rank along the walked dimension."""
+    """Define the algorithm of this name, whose boxes have one rank along the walked dimension."""
 
-    def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
+    def list_shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
         return find_cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))
 
-    def tables(shape: tuple[int, int, int]) -> list[Table]:
+    def list_tables(shape: tuple[int, int, int]) -> list[Table]:
         return [tabulate_box(name, shape, "summa", walked)]
 
-    return Algorithm(name, shapes, tables)
+    return Algorithm(name, list_shapes, list_tables)
 
 
 ALGORITHMS = (define_algorithm("a-stationary", "n"), define_algorithm("b-stationary", "m"), define_algorithm("c-stationary", "k"))

@@ -26,7 +26,7 @@ from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-LESS = 0.98  # fewer words must be below this share: cuts along columns copy A's and B's shares, and store C by columns
+LESS = 0.98  # a face is turned for less than this share of the words: column cuts copy A's and B's shares, and store C by columns
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
@@ -42,7 +42,8 @@ class FaceCut(NamedTuple):
 class Table:
     """One way to multiply: `shape` ranks along the axes that carry m, n and k; native layouts of A, B, C; a schedule.
 
-    schedule  "gather" (all at once), "summa" (panels) or "cannon" (shifts);  walked: the dimension that panels cut
+    schedule  "gather" (all at once), "summa" (panels) or "cannon" (shifts)
+    walked    the dimension that panels cut
     box       the ranks along m, n and k in all
     """
 
@@ -69,7 +70,7 @@ class Table:
 
     @cached_property
     def box(self) -> Box:
-        return boxes.of(self.carries, self.sizes)
+        return boxes.find_box(self.carries, self.sizes)
 
     @property
     def box_option(self) -> tuple[int, int, int]:
@@ -78,21 +79,21 @@ class Table:
         return first, second, prod(rest)
 
     def words(self, m: int, n: int, k: int) -> float:
-        """Words a rank receives from native layouts: each face but the rank's own share; exact where sizes divide."""
+        """Count the words a rank receives from native layouts: each face but the rank's own share; exact where sizes divide."""
         return float(sum(self.faces(m, n, k)))
 
     def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """The same for each of A, B and C.
+        """Count these words for each of A, B and C.
 
-        If sizes do not divide, it is the rank with the largest faces. Its shares of A and B are the
-        smallest, its share of C the largest.
+        If sizes do not divide, the words are those of the rank with the largest faces. Its shares of A
+        and B are the smallest, its share of C the largest.
         """
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
         return self._count_gathered("A", bm, bk), self._count_gathered("B", bk, bn), self._count_addends(bm, bn)
 
     def bound_faces(self, m: int, n: int, k: int) -> list[float]:
-        """A lower bound on `faces`, whichever dimension each is cut along: without rounding."""
+        """Bound `faces` from below, whichever dimension each is cut along: without rounding."""
         bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
         words = []
         for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._face_cuts.values(), strict=True):
@@ -104,20 +105,20 @@ class Table:
         return rows * cols - (rows // by_rows.parts) * (cols // by_cols.parts)
 
     def _count_addends(self, rows: int, cols: int) -> int:
-        """Words of C's addends, summed along one axis after another in the better of two orders (redistribute.sums)."""
+        """Count the words of C's addends, summed along one axis after another in the better of two orders (count_addends)."""
         by_rows, by_cols = self._face_cuts["C"]
-        first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
-        words = count_addends((rows, cols), (*first, *then))
-        return min(words, count_addends((rows, cols), (*then, *first))) if first and then else words
+        first, second = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
+        words = count_addends((rows, cols), (*first, *second))
+        return min(words, count_addends((rows, cols), (*second, *first))) if first and second else words
 
     @cached_property
     def _face_cuts(self) -> dict[str, tuple[FaceCut, FaceCut]]:
         """The axes that cut the rows and the columns of each matrix's faces: those that carry another dimension."""
-        found = []
+        face_cuts = []
         for axes in _find_crossing_axes(self.carries, *self.layouts):
             sizes = tuple(map(self.sizes.__getitem__, axes))
-            found.append(FaceCut(axes, sizes, prod(sizes)))
-        return dict(zip("ABC", zip(found[::2], found[1::2], strict=True), strict=True))
+            face_cuts.append(FaceCut(axes, sizes, prod(sizes)))
+        return dict(zip("ABC", zip(face_cuts[::2], face_cuts[1::2], strict=True), strict=True))
 
     @cached_property
     def roles(self) -> Roles:
@@ -126,14 +127,14 @@ class Table:
         A cut remains if its axis carries the dimension that it cuts. LayoutError if an axis carries
         k but does not cut k of A and B: each rank along it would add the whole product.
         """
-        found = _find_roles(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
-        for what, X in (("A's columns", found.A), ("B's rows", found.B)):
-            if uncut := set(found.C.partial).difference(X.axes):
+        roles = _find_roles(tuple([(axis, role) for axis, role in self.carries if self.sizes[axis] > 1]), *self.layouts)
+        for what, X in (("A's columns", roles.A), ("B's rows", roles.B)):
+            if uncut := set(roles.C.partial).difference(X.axes):
                 raise LayoutError(f"algorithm {self.algorithm!r}: axes {sorted(uncut)} carry k, and must cut {what}: {self}")
-        return found
+        return roles
 
     def even_faces(self, m: int, n: int, k: int, two_sums: bool = True) -> Table:
-        """A box's table in which faces are cut evenly: the third cut is along the dimension by which a rank receives less.
+        """Cut a box's faces evenly: put the third cut along the dimension by which a rank receives less.
 
         Ten ranks, for instance, cut 3 x 1000 evenly only along its columns. If many ranks sum C's
         faces, both dimensions are cut if that is as even: two sums take fewer messages.
@@ -155,24 +156,24 @@ class Table:
         return split if pays else best
 
     def _split(self, rows: int, cols: int) -> Table:
-        """The table of a box whose ranks along k are a grid of rows x cols, which cuts C's faces along both dimensions."""
+        """Make the table of a box whose ranks along k are a grid of rows x cols, which cuts C's faces along both dimensions."""
         (pm, pn, _), k = self.shape, (Block("k"), Block("l"))
         A, B = (Layout(*(_replace_cut(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
         C = Layout(("m", "k"), ("n", "l"))
         return replace(self, shape=(pm, pn, rows, cols), carries=(*BOXED, ("l", "k")), A=A, B=B, C=C)
 
     def turn_faces(self, *names: str) -> Table:
-        """The table with the third cut of these matrices' faces moved to the other dimension, if there is one such cut."""
-        found = {name: self._turn(name) for name in names}
-        return replace(self, **found) if found else self  # type: ignore[arg-type]
+        """Move the third cut of these matrices' faces to the other dimension, if there is one such cut."""
+        turned = {name: self._turn(name) for name in names}
+        return replace(self, **turned) if turned else self  # type: ignore[arg-type]
 
     def _turn(self, name: str) -> Layout:
         layout, further = getattr(self, name), self._face_cuts[name]
         if len(further[0].axes) + len(further[1].axes) != 1:
             return layout
-        nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
-        moved = nests[at].pop(axes_of(tuple(nests[at])).index(further[at].axes[0]))
-        nests[1 - at].append(moved)
+        nests, side = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
+        moved = nests[side].pop(axes_of(tuple(nests[side])).index(further[side].axes[0]))
+        nests[1 - side].append(moved)
         return Layout.trust(*map(tuple, nests))
 
     @property
@@ -184,7 +185,7 @@ class Table:
 
 @lru_cache(maxsize=1024)
 def _find_crossing_axes(carries: Carries, A: Layout, B: Layout, C: Layout) -> list[tuple[str, ...]]:
-    """The axes that cut A's rows but carry another dimension; likewise for A's columns, B's rows, and so on."""
+    """Find the axes that cut A's rows but carry another dimension; likewise for A's columns, B's rows, and so on."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
     return [tuple([cut.axis for cut in nest if role[cut.axis] != own]) for nest, own in zip(nests, dimensions, strict=True)]
@@ -192,7 +193,7 @@ def _find_crossing_axes(carries: Carries, A: Layout, B: Layout, C: Layout) -> li
 
 @lru_cache(maxsize=1024)
 def _find_roles(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
-    """The roles of these axes, and A, B and C with only those cuts whose axis carries the dimension that it cuts."""
+    """Find the roles of these axes, and A, B and C with only those cuts whose axis carries the dimension that it cuts."""
     role, dimensions = dict(carries), "".join(DIMENSIONS.values())
     nests = (A.rows, A.cols, B.rows, B.cols, C.rows, C.cols)
     m, k, again_k, n, again_m, again_n = [
@@ -204,16 +205,16 @@ def _find_roles(carries: Carries, A: Layout, B: Layout, C: Layout) -> Roles:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A named algorithm: the grid shapes to try for a product's m, n, k, ranks and machine; and the tables of one shape."""
+    """A named algorithm: functions that list the shapes of grids to try for m, n, k, ranks and machine, and a shape's tables."""
 
     name: str
-    shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
-    tables: Callable[[tuple[int, int, int]], Iterable[Table]]
+    list_shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
+    list_tables: Callable[[tuple[int, int, int]], Iterable[Table]]
 
 
-# The layouts of a box, by the dimension that its panels walk. The axes of its own two dimensions
-# cut each matrix. The third axis cuts it along the walked dimension, or along its rows if it lacks
-# that.
+# The layouts of a box, by the dimension that its panels walk. Each matrix is cut by the axes of its
+# own two dimensions. The third axis cuts it along the walked dimension; or along its rows, if it does
+# not have the walked dimension.
 BOXES = {
     "k": (Layout("m", ("k", "n")), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
     "n": (Layout(("m", "n"), "k"), Layout("k", ("n", "m")), Layout("m", ("n", "k"))),
@@ -222,10 +223,10 @@ BOXES = {
 
 
 def tabulate_box(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
-    """The table of a box."""
+    """Make the table of a box."""
     return Table(algorithm, tuple(box), BOXED, *BOXES[walked], schedule, walked)
 
 
 def _replace_cut(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-    """The nest with these cuts in place of the one along an axis."""
+    """Put these cuts in a nest in place of the one along an axis."""
     return tuple(new for cut in nest for new in (cuts if cut.axis == axis else (cut,)))

@@ -1,7 +1,7 @@
 """Tesseract: a [pr, pc, d] grid cuts A's rows over depth, then row. Every layer has a copy of B, or depth cuts B, too.
 
-Each layer multiplies its own rows of A by SUMMA, and nothing is summed over depth (but in the
-gradient of B). If depth cuts B, B is gathered first. A rank receives
+Each layer multiplies its own rows of A by SUMMA. Nothing is summed over depth, except for the
+gradient of B. If depth cuts B, B is gathered first. A rank receives
 
     (mk / P)(pc - 1) + (kn / (pr pc))(pr - 1)  words with B in every layer, and
     (kn / (pr pc))(1 - 1/d)  more with B cut,   P = pr pc d.
@@ -23,7 +23,7 @@ ACTIVATIONS = Layout(("depth", "row"), "col")
 WEIGHTS = (Layout("row", "col"), Layout(("row", "depth"), "col"))  # in every layer; cut over depth too
 
 
-def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> Iterator[tuple[int, int, int]]:
+def list_shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> Iterator[tuple[int, int, int]]:
     depth = 1
     while depth <= isqrt(ranks // depth):
         pr = isqrt(ranks // depth)
@@ -31,9 +31,9 @@ def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> Iterator[tup
         depth += 1
 
 
-def tables(shape: tuple[int, int, int]) -> Iterator[Table]:
+def list_tables(shape: tuple[int, int, int]) -> Iterator[Table]:
     for B in WEIGHTS:
         yield Table("tesseract", shape, CARRIES, ACTIVATIONS, B, ACTIVATIONS, "summa")
 
 
-ALGORITHM = Algorithm("tesseract", shapes, tables)
+ALGORITHM = Algorithm("tesseract", list_shapes, list_tables)

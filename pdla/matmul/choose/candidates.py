@@ -41,24 +41,24 @@ ALGORITHMS = (*ON_GRID, *NAMED)
 # docs/choices.md measures the effect of each constant.
 BOXES = 8  # how many of the cheapest boxes are priced with conversions, and how many of these tables with relabelled ranks
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
-WORTH = 2**16  # words of conversion from which that is tried: importing SciPy's assignment takes longer than sending fewer
-SWIFT = 256  # ranks up to which the assignment itself takes little time: above, WORTH grows with their square
+WORTH = 2**16  # words of conversion from which ranks are relabelled: importing SciPy's assignment takes longer than sending fewer
+SWIFT = 256  # ranks up to which the assignment itself takes little time: for more, WORTH grows with their square
 WIDE = 8  # itemsize for which OpenBLAS is faster with a wide block of C than with a tall one, both stored by rows
 
 _price = attrgetter("price")
 
 def list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    """All ways that the arguments allow, cheapest first.
+    """List all ways that the arguments allow, cheapest first.
 
-    Ranks that are threads of one process search the same: only the first does, and the others wait
-    for its result.
+    Ranks that are threads of one process make the same search: only the first one runs it, and the
+    others wait for its result.
     """
     with _one_at_a_time:
         return _list_ways(q, algorithm, shape, schedule)
 
 
 def find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
-    """Find the first of `list_ways`, without a price of those that cannot be it."""
+    """Find the first of `list_ways`, without pricing the ways that cannot be the first."""
     with _one_at_a_time:
         return _find_cheapest(q, algorithm, shape, schedule)
 
@@ -69,27 +69,27 @@ _one_at_a_time = Lock()
 @lru_cache(maxsize=256)
 def _list_ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     holdings = Holdings(q)
-    found = _try_own_grid(q, algorithm, shape, schedule)
+    ways = _try_own_grid(q, algorithm, shape, schedule)
     candidates = _list_candidates(q, algorithm, shape, schedule)
-    found += [price_way(q, holdings, _turn_faces(q, holdings, *one), one[1]) for one in candidates]
-    found += _relabel(q, holdings, sorted(found, key=_price))
-    return sorted(found, key=_price)
+    ways += [price_way(q, holdings, _turn_faces(q, holdings, *candidate), candidate[1]) for candidate in candidates]
+    ways += _relabel(q, holdings, sorted(ways, key=_price))
+    return sorted(ways, key=_price)
 
 
 @lru_cache(maxsize=256)
 def _find_cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
     """Price candidates by ascending lower bound; stop when the bound exceeds the best price."""
     holdings = Holdings(q)
-    found = dict(enumerate(_try_own_grid(q, algorithm, shape, schedule)))
-    best = min(map(_price, found.values()), default=inf)
-    candidates = list(enumerate(_list_candidates(q, algorithm, shape, schedule), len(found)))
-    bounds = [(bound_price(q, holdings, *one), number, one) for number, one in candidates]
-    for least, number, one in sorted(bounds, key=itemgetter(0, 1)):
+    ways = dict(enumerate(_try_own_grid(q, algorithm, shape, schedule)))
+    best = min(map(_price, ways.values()), default=inf)
+    candidates = list(enumerate(_list_candidates(q, algorithm, shape, schedule), len(ways)))
+    bounds = [(bound_price(q, holdings, *candidate), number, candidate) for number, candidate in candidates]
+    for least, number, candidate in sorted(bounds, key=itemgetter(0, 1)):
         if least > best:
             break
-        found[number] = price_way(q, holdings, _turn_faces(q, holdings, *one), one[1])
-        best = min(best, found[number].price)
-    in_order = sorted([found[number] for number in sorted(found)], key=_price)
+        ways[number] = price_way(q, holdings, _turn_faces(q, holdings, *candidate), candidate[1])
+        best = min(best, ways[number].price)
+    in_order = sorted([ways[number] for number in sorted(ways)], key=_price)
     return min([*in_order[:1], *_relabel(q, holdings, in_order)], key=_price)
 
 
@@ -101,12 +101,12 @@ def _try_own_grid(q: Problem, algorithm: str, shape: tuple[int, ...] | None, sch
 def _list_candidates(
     q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None
 ) -> list[tuple[Table, np.ndarray]]:
-    """The tables on grids of their own, each with ranks in each order of `_list_orders`."""
+    """List the tables on grids of their own, each with ranks in each order of `_list_orders`."""
     if algorithm in ON_GRID:
         return []
     tables = list(_list_tables(q, algorithm, shape, schedule))
-    again = [] if schedule else [table for table in tables if table.algorithm == BOX.name]
-    tables += [*_read_in_place(q, again), *_use_whole_faces(again)]
+    boxed = [] if schedule else [table for table in tables if table.algorithm == BOX.name]
+    tables += [*_read_in_place(q, boxed), *_use_whole_faces(boxed)]
     return [(table, order) for table in tables for order in _list_orders(q, table)]
 
 
@@ -125,7 +125,7 @@ def list_native_tables(q: Sizes, algorithm: str, low_memory: bool = False) -> li
 
 
 def list_own_grid_ways(q: Problem) -> list[Way]:
-    """The rule on the matrices' own grid by each schedule that suits it."""
+    """List the ways by the rule on the matrices' own grid, with each schedule that suits it."""
     names = [name for name in ON_GRID if not SCHEDULES[name].reads_in_place or q.fits]
     return [way for name in names for way in apply_rule(q, name)] if q.has_one_grid else []
 
@@ -143,16 +143,16 @@ def apply_rule(q: Problem, algorithm: str, schedule: str | None = None) -> list[
 def _make_way(q: Problem, asked: str | None, shared: bool) -> Way:
     """Make the way of the cheapest roles. asked: the caller's schedule, if any; shared: copied words count."""
     sizes = q.A.place.sizes
-    wanted = None if q.C is None else q.C.layout
-    given = (q.A.layout.summed, q.B.layout.summed, wanted)
+    target = None if q.C is None else q.C.layout
+    given = (q.A.layout.summed, q.B.layout.summed, target)
     chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), q.seen if shared else None)
-    name = how = asked or q.schedule(given, chosen, sizes)
-    if chosen.copies and not SCHEDULES[how].keeps_copies:
-        how = SCHEDULES[how].in_panels
-    used = boxes.of(chosen.carries, sizes)
-    more = 0 if q.is_large else count_conversion_messages(q, how, given, chosen, used)
-    price = q.price(how, used, weigh(q, how, words, given, chosen, sizes, q.A.place.order), more)
-    return Way(name, how, chosen, None, None, words, 0.0, price)
+    name = used_schedule = asked or q.choose_schedule(given, chosen, sizes)
+    if chosen.copies and not SCHEDULES[used_schedule].keeps_copies:
+        used_schedule = SCHEDULES[used_schedule].in_panels
+    used = boxes.find_box(chosen.carries, sizes)
+    more = 0 if q.is_large else count_conversion_messages(q, used_schedule, given, chosen, used)
+    price = q.price(used_schedule, used, weigh(q, used_schedule, words, given, chosen, sizes, q.A.place.order), more)
+    return Way(name, used_schedule, chosen, None, None, words, 0.0, price)
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
@@ -161,21 +161,21 @@ def _make_way(q: Problem, asked: str | None, shared: bool) -> Way:
 def _list_tables(
     q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, low_memory: bool = False
 ) -> Iterator[Table]:
-    """The tables with the cheapest products, each by the schedule that suits it."""
+    """List the tables with the cheapest products, each by the schedule that suits it."""
     named = BOX if algorithm == "auto" else NAMED[algorithm]
-    known = {table.schedule for table in named.tables((1, 1, 1))}
-    if schedule not in (None, *known):
-        raise PlanError(f"schedule={schedule!r}: {named.name} takes {' or '.join(sorted(known))}")
+    schedules = {table.schedule for table in named.list_tables((1, 1, 1))}
+    if schedule not in (None, *schedules):
+        raise PlanError(f"schedule={schedule!r}: {named.name} takes {' or '.join(sorted(schedules))}")
     for sides in _list_shapes(q, named, shape, low_memory):
-        tables = [*named.tables(sides)]
-        suits = schedule or (_choose_schedule(q, tables[0]) if named is BOX else None)
+        tables = [*named.list_tables(sides)]
+        chosen = schedule or (_choose_schedule(q, tables[0]) if named is BOX else None)
         for table in tables:
-            if suits in (None, table.schedule):
+            if chosen in (None, table.schedule):
                 yield table.even_faces(*q.mnk, two_sums=q.two_sums)
 
 
 def _choose_schedule(q: Sizes, table: Table) -> str:
-    return q.schedule(table.layouts, table.roles, table.sizes)
+    return q.choose_schedule(table.layouts, table.roles, table.sizes)
 
 
 def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, low_memory: bool) -> Iterable[tuple[int, int, int]]:
@@ -189,23 +189,23 @@ def _list_shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, low_
         return dict.fromkeys((*search(BOXES), *flat, *thin))
 
     def price(sides: tuple[int, int, int]) -> float:
-        return min(price_native(q, table) for table in named.tables(sides))
+        return min(price_native(q, table) for table in named.list_tables(sides))
 
-    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if low_memory else BOXES]
+    return sorted(named.list_shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if low_memory else BOXES]
 
 
 def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, with faces that are read in place.
+    """Make the tables of boxes again, with faces that are read in place.
 
-    In the box's own layouts no face is. But a conversion takes one copy in shared memory, and two
-    by messages.
+    A face in the box's own layouts is not read in place. But a conversion takes one copy in shared
+    memory, and two by messages.
     """
     names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
     return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
 
 
 def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, with A and B converted to whole faces in one round of messages, or in panels.
+    """Make the tables of boxes again, with A and B converted to whole faces in one round of messages, or in panels.
 
     The other tables convert to shares, which are then gathered.
     """
@@ -214,59 +214,59 @@ def _use_whole_faces(tables: Iterable[Table]) -> list[Table]:
 
 
 def _turn_faces(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Table:
-    """A box's table with the third cut of each face along the dimension by which fewer words are converted.
+    """Put the third cut of each face of a box's table along the dimension by which conversions move fewer words.
 
     Without conversions nothing is counted: overlaps of thousands of ranks take a second, and much
     memory.
     """
     if table.algorithm != BOX.name or q.is_large or is_native(q, table, order):
         return table
-    other, better = table.turn_faces(*"ABC"), {}
-    for name, face, turned_face in zip("ABC", holdings(table), holdings(other), strict=False):
+    turned, fewer_words = table.turn_faces(*"ABC"), {}
+    for name, face, turned_face in zip("ABC", holdings(table), holdings(turned), strict=False):
         back = name == "C"
         if face is turned_face:
             continue
         words, fewer = (holdings.count_words(each, order, back).max() for each in (face, turned_face))
         if fewer < words:
-            better[name] = getattr(other, name)
-    return replace(table, **better) if better else table
+            fewer_words[name] = getattr(turned, name)
+    return replace(table, **fewer_words) if fewer_words else table
 
 
 def _list_orders(q: Problem, table: Table) -> list[np.ndarray]:
-    """The orders of ranks to try on the table's grid: A's own alone, if its grid has the same shape."""
+    """List the orders of ranks to try on the table's grid: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
         return [q.A.place.order]
     return list_orders(table.shape, q.homes)
 
 
-def _relabel(q: Problem, holdings: Holdings, found: list[Way]) -> list[Way]:
-    """The best few ways again, with ranks placed so that the fewest elements move, if that may beat the best way.
+def _relabel(q: Problem, holdings: Holdings, ways: list[Way]) -> list[Way]:
+    """Price the best few ways again, with ranks placed so that the fewest elements move, if that may beat the best way.
 
-    For many ranks the best way is the best known so far. For few, whose assignments take no time,
-    it is the best without new places.
+    For many ranks the best way is the best known so far. For few ranks, whose assignments take no
+    time, it is the best without new places.
     """
     if q.ranks > FEW:
         return []
-    again, best = [], found[0].price
+    relabelled, best = [], ways[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
-    few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:BOXES]
-    bounds = [PriceBound.of(q, holdings, *one) for one in few if price_native(q, *one) < best]
-    for one in sorted(bounds, key=_price):
-        if one.price >= best and q.ranks > SWIFT:
+    candidates = [(way.table, way.order) for way in ways if way.table and way.order is not None and way.moved >= worth][:BOXES]
+    bounds = [PriceBound.of(q, holdings, *each) for each in candidates if price_native(q, *each) < best]
+    for each in sorted(bounds, key=_price):
+        if each.price >= best and q.ranks > SWIFT:
             break
-        again.append(price_way(q, holdings, one.table, relabel(one.total, one.order, q.homes)))
-        best = min(best, again[-1].price)
-    return again
+        relabelled.append(price_way(q, holdings, each.table, relabel(each.total, each.order, q.homes)))
+        best = min(best, relabelled[-1].price)
+    return relabelled
 
 
-def keep_distinct(found: Sequence[Way]) -> list[Way]:
+def keep_distinct(ways: Sequence[Way]) -> list[Way]:
     """Keep the cheapest way of each algorithm, schedule and grid shape."""
-    seen: dict[tuple[Any, ...], Way] = {}
-    for way in found:
-        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way)
-    return [*seen.values()]
+    distinct: dict[tuple[Any, ...], Way] = {}
+    for way in ways:
+        distinct.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way)
+    return [*distinct.values()]
 
 
-def describe_runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
-    """The three next cheapest ways, in words."""
-    return tuple(way.describe(itemsize) for way in keep_distinct(found)[1:4])
+def describe_runners_up(ways: Sequence[Way], itemsize: int) -> tuple[str, ...]:
+    """Describe the three next cheapest ways."""
+    return tuple(way.describe(itemsize) for way in keep_distinct(ways)[1:4])

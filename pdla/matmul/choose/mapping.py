@@ -1,9 +1,9 @@
-"""The place of each rank on a box's grid: so that most elements are already on the rank that needs them.
+"""The place of each rank on a box's grid, so that most elements are already on the rank that needs them.
 
-A rank holds, on the user's grid, some elements that a place needs: their number is the overlap of
-rows times that of columns. The layouts give all of these at once, without a message. The best
-placing is a linear assignment problem. On several nodes it is solved for whole nodes first, which
-keeps places of one node together, and then for the ranks of each node.
+A rank holds, on the user's grid, some elements that a place needs. Their number is the overlap of
+rows times that of columns. The layouts give all of these numbers at once, without a message. The
+best placing is a linear assignment problem. On several nodes the problem is solved for whole nodes
+first, which keeps places of one node together, and then for the ranks of each node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its
 
 @dataclass(frozen=True)
 class Place:
-    """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too.
+    """A grid without its communicator: axes, shape, the rank at each place in C order, and the number of ranks, idle ones too.
 
     order_digest  the grid's digest of `order`, which may be a million ranks: places are compared by it
     """
@@ -41,7 +41,7 @@ class Place:
         return Place(grid.axes, grid.shape, grid.ranks.ravel(), grid.comm.size, grid.order_digest)
 
     def has_order(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
-        """Whether it is this grid, with its ranks in this order."""
+        """Whether the grid has these axes, this shape, and its ranks in this order."""
         return self.axes == axes and self.shape == shape and (order is self.order or np.array_equal(self.order, order))
 
     @property
@@ -89,13 +89,13 @@ def _name_by_place(n: int, nest: tuple[Cut, ...], sizes: Mapping[str, int]) -> N
 
 @lru_cache(maxsize=1024)
 def _number_cuts(nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
-    """The cuts, each along an axis that is named by its number."""
+    """Name the axis of each cut by its number in the nest."""
     return tuple([replace(cut, axis=str(i)) for i, cut in enumerate(nest)])
 
 
 @lru_cache(maxsize=1024)
 def _find_runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The runs of all shares of a dimension, as `indices.runs` gives them: starts, stops, and the number of each one's share."""
+    """Find the runs of all shares of a dimension, as `indices.runs` does: starts, stops, and the number of each run's share."""
     n, cuts, parts = nest
     if n < MOST // 2 and all(isinstance(cut, Block) for cut in cuts):
         return _find_runs_of_blocks(n, cuts, parts)  # type: ignore[arg-type]
@@ -104,11 +104,11 @@ def _find_runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _find_runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for blocks within blocks, found at once: `Block._bounds` for arrays."""
+    """Find these runs for blocks within blocks, all at once: `Block._bounds` for arrays."""
     starts, sizes = np.zeros(1, np.int64), np.array([n])
     for cut, p in zip(cuts, parts, strict=True):
-        units, numbers = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
-        ends = np.minimum((units // p * numbers + np.minimum(numbers, units % p)) * cut.unit, sizes[:, None])
+        units, counts = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
+        ends = np.minimum((units // p * counts + np.minimum(counts, units % p)) * cut.unit, sizes[:, None])
         starts, sizes = (starts[:, None] + ends[:, :-1]).ravel(), np.diff(ends).ravel()
     number = np.flatnonzero(sizes)
     return starts[number], starts[number] + sizes[number], number
@@ -116,7 +116,7 @@ def _find_runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]
 
 @lru_cache(maxsize=1024)
 def _count_lengths(nest: Nest) -> np.ndarray:
-    """How many indices each share of a dimension has."""
+    """Count the indices of each share of a dimension."""
     starts, stops, number = _find_runs(nest)
     lengths = np.zeros(prod(nest[2]), np.int64)
     np.add.at(lengths, number, stops - starts)
@@ -130,8 +130,8 @@ class Overlap:
     Only pairs with common indices are stored: of thousands of shares most pairs have none.
 
     shape  the user's shares x the native shares
-    pairs  the places of these pairs in this shape, flat and ascending; last, a place after all
-    sizes  how many indices these pairs have in common; last, 0
+    pairs  the places of these pairs in this shape, flat and ascending; the last entry is a place after all
+    sizes  how many indices these pairs have in common; the last entry is 0
     """
 
     shape: tuple[int, int]
@@ -141,19 +141,19 @@ class Overlap:
     @staticmethod
     @lru_cache(maxsize=1024)
     def of(user: Nest, native: Nest) -> Overlap:
-        (starts, stops, held), (begins, ends, needed) = _find_runs(user), _find_runs(native)
-        i, j, low, high = intersect(starts, stops, begins, ends)
+        (user_starts, user_stops, held), (native_starts, native_stops, needed) = _find_runs(user), _find_runs(native)
+        i, j, low, high = intersect(user_starts, user_stops, native_starts, native_stops)
         shape = prod(user[2]), prod(native[2])
-        pairs, at = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
+        pairs, numbers = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
         sizes = np.zeros(len(pairs), np.int64)
-        np.add.at(sizes, at[:-1], high - low)
+        np.add.at(sizes, numbers[:-1], high - low)
         return Overlap(shape, pairs, sizes)
 
     def __call__(self, held: np.ndarray, needed: np.ndarray) -> np.ndarray:
-        """The indices that the user's shares and the native shares of these numbers have in common, elementwise."""
-        wanted = held * self.shape[1] + needed
-        at = np.searchsorted(self.pairs, wanted)
-        return np.where(self.pairs[at] == wanted, self.sizes[at], 0)
+        """Count the indices that the user's shares and the native shares of these numbers have in common, elementwise."""
+        places = held * self.shape[1] + needed
+        found = np.searchsorted(self.pairs, places)
+        return np.where(self.pairs[found] == places, self.sizes[found], 0)
 
     @cached_property
     def partners(self) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +162,7 @@ class Overlap:
         return np.bincount(held, minlength=self.shape[0]), np.bincount(needed, minlength=self.shape[1])
 
     def table(self) -> np.ndarray:
-        """The overlaps of all shares."""
+        """Tabulate the overlaps of all shares."""
         return self(np.arange(self.shape[0])[:, None], np.arange(self.shape[1]))
 
 
@@ -170,7 +170,8 @@ class Overlap:
 class Holding:
     """How many elements each rank holds of the block at each place of the native grid.
 
-    order  the rank at each place of the user's grid;  ranks: how many there are, idle ones too
+    order  the rank at each place of the user's grid
+    ranks  the number of ranks, idle ones too
     """
 
     user: Side
@@ -205,36 +206,36 @@ class Holding:
 
         Each place has one rank, or a row of ranks; rank -1 is no rank, and holds nothing.
         """
-        at = self._places[ranks]
-        by_place, both = (slice(None), *[None] * (ranks.ndim - 1)), []
+        places = self._places[ranks]
+        by_place, overlaps = (slice(None), *[None] * (ranks.ndim - 1)), []
         for overlap, held, needed in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True):
-            both.append(overlap(held[at], needed[by_place]))
-        return np.where(at < 0, 0, both[0] * both[1])
+            overlaps.append(overlap(held[places], needed[by_place]))
+        return np.where(places < 0, 0, overlaps[0] * overlaps[1])
 
     def count_received(self, order: np.ndarray) -> np.ndarray:
-        """Elements that each rank receives on the way to the native layout."""
+        """Count the elements that each rank receives on the way to the native layout."""
         words = np.zeros(self.ranks, np.int64)
         words[order] = self.native.elements - self._count_held(order)
         return words
 
     def count_sent(self, order: np.ndarray) -> np.ndarray:
-        """Elements that each rank sends on the way to the native layout, if ranks with copies share the work evenly."""
+        """Count the elements that each rank sends on the way to the native layout, if ranks with copies share the work evenly."""
         words = np.zeros(self.ranks)
         words[self.order] = self.user.elements * (self.native.elements.sum() / max(1, self.user.elements.sum()))
         words[order] -= self._count_held(order)
         return np.maximum(words, 0)
 
     def count_returned(self, order: np.ndarray) -> np.ndarray:
-        """Elements that each rank receives on the way back to the user's layout."""
+        """Count the elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
         words[self.order] = self.user.elements
         words[order] -= self._count_held(order)
         return words
 
     def count_messages(self, order: np.ndarray, back: bool) -> np.ndarray:
-        """Messages that each rank receives on the way to the native layout, or back from it.
+        """Count the messages that each rank receives on the way to the native layout, or back from it.
 
-        There is one for each other rank's share that has elements of its block.
+        A rank receives one for each other rank's share that has elements of its block.
         """
         to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
         received, (by_rows, by_cols) = np.zeros(self.ranks, np.int64), self._overlaps
@@ -243,21 +244,21 @@ class Holding:
         return received
 
     def count_far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Elements that each rank receives from other nodes on the way to the native layout, and on the way back.
+        """Count the elements that each rank receives from other nodes on the way to the native layout, and on the way back.
 
         homes  the node of each rank, numbered from 0
         """
-        beside = _list_neighbours(homes)[homes[order]]
-        held = self._count_held(beside)
-        there, back = np.zeros(self.ranks), np.zeros(self.ranks)
-        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 if several ranks of a node hold copies
+        neighbours = _list_neighbours(homes)[homes[order]]
+        held = self._count_held(neighbours)
+        forth, back = np.zeros(self.ranks), np.zeros(self.ranks)
+        forth[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 if several ranks of a node hold copies
         back[self.order] = self.user.elements
-        back -= np.bincount(beside[beside >= 0], held[beside >= 0], self.ranks)
-        return there, np.maximum(back, 0)
+        back -= np.bincount(neighbours[neighbours >= 0], held[neighbours >= 0], self.ranks)
+        return forth, np.maximum(back, 0)
 
 
 def _list_neighbours(homes: np.ndarray) -> np.ndarray:
-    """The ranks of each node, one row for each; filled up with -1 where a node has fewer than others."""
+    """List the ranks of each node, one row for each; filled up with -1 where a node has fewer than others."""
     counts = np.bincount(homes)
     rows = np.full((len(counts), counts.max()), -1)
     rows[np.arange(counts.max()) < counts[:, None]] = np.argsort(homes, kind="stable")
@@ -265,20 +266,20 @@ def _list_neighbours(homes: np.ndarray) -> np.ndarray:
 
 
 def sum_held(holdings: Sequence[Holding]) -> np.ndarray:
-    """How many elements, of several matrices, each rank holds of the blocks at each place: ranks x places."""
+    """Count the elements, of several matrices, that each rank holds of the blocks at each place: ranks x places."""
     return np.add.reduce([matrix.elements for matrix in holdings])
 
 
 def bound_held(total: np.ndarray) -> int:
-    """An upper bound on the elements of `sum_held` that need not move, for any placing of ranks."""
+    """Bound from above the elements of `sum_held` that need not move, for any placing of ranks."""
     return int(min(total.max(axis=0).sum(), total.max(axis=1).sum()))
 
 
 def relabel(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-    """Place ranks so that as few elements as possible move: the rank at each place; `order` itself if none is better.
+    """Place ranks so that the fewest elements move; return the rank at each place, or `order` itself if none is better.
 
     total  see `sum_held`
-    homes  the node of each rank, numbered from 0: as few elements as possible leave their node, then their rank;
+    homes  the node of each rank, numbered from 0: the fewest elements leave their node, then the fewest their rank;
            places that share a node in `order` share one again
     """
     if total[order, np.arange(len(order))].sum() == bound_held(total):

@@ -16,24 +16,26 @@ def list_orders(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.nda
     """List orders of ranks on a grid, each as the rank at each place in C order.
 
     The first is the usual order. On several nodes, ranks are also taken node by node, and put along
-    the axes, each axis once the fastest. And they are put into tiles of the grid, in each shape of
-    tile that has a node's number of places.
+    the axes, with each axis in turn as the fastest. They are also put into tiles of the grid, in each
+    shape of tile that has as many places as a node has ranks.
 
     homes  the node of each rank, numbered from 0; None: there is one node
     """
-    found = [usual_order(shape).ravel()]
+    orders = [usual_order(shape).ravel()]
     if homes is None:
-        return found
+        return orders
     by_node = np.argsort(homes, kind="stable")[: prod(shape)]
     axes = range(len(shape))
-    ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
-    found += [by_node.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]
-    found += [by_node[list(tiled_order(shape, tile))] for tile in _list_tiles(shape, int(np.bincount(homes).max()))]
-    return found
+    for fast in (axis for axis in axes if shape[axis] > 1):
+        axis_order = [*(axis for axis in axes if axis != fast), fast]
+        by_axis_order = by_node.reshape([shape[axis] for axis in axis_order])
+        orders.append(by_axis_order.transpose(np.argsort(axis_order)).ravel())
+    orders += [by_node[list(tiled_order(shape, tile))] for tile in _list_tiles(shape, int(np.bincount(homes).max()))]
+    return orders
 
 
 def _list_tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
-    """The shapes of tiles of `ranks` places whose sides divide the grid's."""
+    """List the shapes of tiles of `ranks` places whose sides divide the grid's."""
     if not shape:
         yield from [()] if ranks == 1 else []
         return
@@ -42,16 +44,16 @@ def _list_tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]
             yield from ((side, *rest) for rest in _list_tiles(shape[1:], ranks // side))
 
 
-def weigh_far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
-    """Words that come from other nodes to a rank: for each move, to a rank with the fewest peers on its own node.
+def weigh_far(moves: Iterable[Move], axes: Sequence[str], node_at: np.ndarray) -> float:
+    """Count the words that come from other nodes to a rank: for each move, to a rank with the fewest peers on its own node.
 
-    where  the node at each place of the grid
+    node_at  the node at each place of the grid
     """
-    return sum(move.words * share_from_outside(where, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
+    return sum(move.words * share_from_outside(node_at, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
 
 
-def share_from_outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
-    """The share, of the words that a rank receives from its peers along these axes, that comes over its node's link.
+def share_from_outside(node_at: np.ndarray, along: Sequence[int], addends: bool) -> float:
+    """Compute which share of the words that a rank receives from its peers along these axes comes over its node's link.
 
     Without axes all ranks of the grid are peers. The rank is the one with the fewest peers on its
     own node.
@@ -59,17 +61,17 @@ def share_from_outside(where: np.ndarray, along: Sequence[int], addends: bool) -
     Addends come from each peer on another node separately. Other pieces come once for all peers on
     a node, which share the work.
     """
-    rest = [axis for axis in range(where.ndim) if along and axis not in along]
-    lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])
-    lines = lines.reshape(prod(where.shape[axis] for axis in rest), -1)
+    rest = [axis for axis in range(node_at.ndim) if along and axis not in along]
+    lines = node_at.transpose([*rest, *(axis for axis in range(node_at.ndim) if axis not in rest)])
+    lines = lines.reshape(prod(node_at.shape[axis] for axis in rest), -1)
     p = lines.shape[1]
     same = _count_fewest_equal(lines)
     return (p - same) / max(1, p - 1) / (1 if addends else same)
 
 
 def _count_fewest_equal(lines: np.ndarray) -> int:
-    """Over all lines, the least number of equal elements in one."""
+    """Count the equal elements of a line, in the line with the fewest."""
     ordered = np.sort(lines, axis=1)
-    begins = np.ones(ordered.shape, bool)
-    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return int(np.diff(np.flatnonzero(begins), append=ordered.size).min())
+    starts = np.ones(ordered.shape, bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return int(np.diff(np.flatnonzero(starts), append=ordered.size).min())

@@ -27,8 +27,11 @@ class Way:
     """One way to multiply, and its price.
 
     table   None: by the rule on the matrices' own grid, with `roles` and `schedule`
-    order   the communicator's rank at each place of the table's grid, flat;  stays: which of A, B and C need no conversion
-    words   a rank receives for the product;  moved: for the conversions;  price: in multiples of the lower bound
+    order   the communicator's rank at each place of the table's grid, flat
+    words   that a rank receives for the product
+    moved   the words that a rank receives for the conversions
+    price   in multiples of the lower bound
+    stays   which of A, B and C need no conversion
     """
 
     algorithm: str
@@ -42,38 +45,38 @@ class Way:
     stays: tuple[bool, bool, bool] = (True, True, True)
 
     def describe(self, itemsize: int) -> str:
-        """The way in words, with the bytes that a rank receives."""
+        """Describe the way, with the bytes that a rank receives."""
         grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
         schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
         received, moved = (round(words * itemsize) for words in (self.words, self.moved))
         return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
-def count_conversion_messages(q: Problem, how: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
-    """Messages that bring A and B to the roles' layouts, and C to its layout when it has been summed.
+def count_conversion_messages(q: Problem, schedule: str, given: tuple[Any, ...], chosen: roles.Roles, used: boxes.Box) -> float:
+    """Count the messages that bring A and B to the roles' layouts, and C to its layout after its sums.
 
-    Messages of gathers, which a box's price counts, are subtracted. A and B may take others, if no
-    all-gather brings them, or none, if they are there in copies.
+    A box's price already counts messages of gathers: these are subtracted. A or B may take other
+    messages, if no all-gather brings it, or none, if each rank has a copy.
     """
     place, received = q.A.place, np.zeros(q.ranks)
 
-    def hold(shape: tuple[int, int], user: Layout, native: Layout) -> Holding:
+    def make_holding(shape: tuple[int, int], user: Layout, native: Layout) -> Holding:
         held, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
         return Holding(held, needed, place.order, q.ranks)
 
-    each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
+    each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(schedule, used), strict=False)
     for X, layout, needed, ranks, counted in each:
-        if SCHEDULES[how].reads_in_place:
+        if SCHEDULES[schedule].reads_in_place:
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
-            received += hold(X.shape, layout, needed).count_messages(place.order, False) - counted
+            received += make_holding(X.shape, layout, needed).count_messages(place.order, False) - counted
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
         steps = trace_sums(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
-        received += hold(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
+        received += make_holding(q.C.shape, given[2], layouts[-1]).count_messages(place.order, True)
     return float(received.max())
 
 
@@ -82,7 +85,7 @@ def price_native(q: Sizes, table: Table, order: Order = None) -> float:
 
 
 def weigh_table(q: Sizes, table: Table, order: Order, words: float) -> float:
-    """`weigh` for a table by which a rank receives so many words."""
+    """Weigh the words that a rank receives by a table: see `weigh`."""
     if not q.readable and q.homes is None:
         return words
     return weigh(q, table.schedule, words, table.layouts, table.roles, table.sizes, order)
@@ -91,7 +94,7 @@ def weigh_table(q: Sizes, table: Table, order: Order, words: float) -> float:
 def weigh(
     q: Sizes, schedule: str, words: float, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: those that a rank receives; words from other nodes count more.
+    """Weigh the words by which a product is priced: those that a rank receives; words from other nodes count more.
 
     If ranks share memory, they are half the words that a rank copies: a word in a message is copied
     twice, when sent and when received.
@@ -103,12 +106,12 @@ def weigh(
         return roles.count_copied(current, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
-    where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
-    return words + (q.machine.distance - 1) * weigh_far(roles.list_moves(current, layouts, q.mnk, sizes), tuple(sizes), where)
+    node_at = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
+    return words + (q.machine.distance - 1) * weigh_far(roles.list_moves(current, layouts, q.mnk, sizes), tuple(sizes), node_at)
 
 
 class Holdings:
-    """The elements that ranks already hold of their blocks in a table's layouts. Each pair of layouts is compared once."""
+    """The elements of their blocks in a table's layouts that ranks already hold. Each pair of layouts is compared once."""
 
     def __init__(self, q: Problem) -> None:
         self.q = q
@@ -122,18 +125,18 @@ class Holdings:
         return [int(side.elements.max(initial=0)) for side in self.sides]
 
     def __call__(self, table: Table) -> list[Holding]:
-        each = []
+        holdings = []
         for i, (X, layout) in enumerate(zip(self.q.operands, table.layouts, strict=False)):
             key = i, table.shape, table.axes, layout
-            one = self.known.get(key)
-            if one is None:
+            holding = self.known.get(key)
+            if holding is None:
                 native = Side(X.shape, layout, table.axes, table.shape)
-                one = self.known[key] = Holding(self.sides[i], native, X.place.order, self.q.ranks)
-            each.append(one)
-        return each
+                holding = self.known[key] = Holding(self.sides[i], native, X.place.order, self.q.ranks)
+            holdings.append(holding)
+        return holdings
 
     def count_words(self, kept: Holding, order: np.ndarray, back: bool) -> np.ndarray:
-        """Words each rank receives on the way to the table's layout, or back from it."""
+        """Count the words each rank receives on the way to the table's layout, or back from it."""
         key = (id(kept), order.tobytes(), back)
         if key not in self.found:
             self.found[key] = kept.count_returned(order) if back else kept.count_received(order)
@@ -141,7 +144,7 @@ class Holdings:
 
 
 def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> Way:
-    """A table with ranks in this order, and its price."""
+    """Price a table with ranks in this order."""
     words, stay = table.words(*q.mnk), is_native(q, table, order)
     if SCHEDULES[table.schedule].reads_in_place and not stay:
         return _price_in_place(q, holdings, table.with_whole_faces, order)
@@ -151,14 +154,14 @@ def price_way(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -
         (moved, more), stays = _estimate_by_sizes(q, table), (False, False, q.C is None)
         received = q.weigh_anywhere(moved)
     else:
-        each = holdings(table)
-        arriving, returning, stays = _count_moves(q, holdings, each, order)
-        moved, more = float((arriving + returning).max()), _count_messages(each, order)
+        matrices = holdings(table)
+        arriving, returning, stays = _count_moves(q, holdings, matrices, order)
+        moved, more = float((arriving + returning).max()), _count_messages(matrices, order)
         # If few ranks hold A or B, their sends take longer than any rank's receives.
-        leaving = each[0].count_sent(order) + each[1].count_sent(order)
+        leaving = matrices[0].count_sent(order) + matrices[1].count_sent(order)
         received = float((np.maximum(arriving, leaving) + returning).max())
         if q.homes is not None:
-            received = max(received, _weigh_by_node(q, each, order, arriving, returning))
+            received = max(received, _weigh_by_node(q, matrices, order, arriving, returning))
     price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + received, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
@@ -168,18 +171,18 @@ def _price_in_place(q: Problem, holdings: Holdings, table: Table, order: np.ndar
 
     A rank copies its blocks once, unless they need not move or all ranks see the matrix in place.
     """
-    each, words = holdings(table), table.words(*q.mnk)
-    arriving, returning, stays = _count_moves(q, holdings, each, order)
+    matrices, words = holdings(table), table.words(*q.mnk)
+    arriving, returning, stays = _count_moves(q, holdings, matrices, order)
     read, moved = float(arriving.max()), float(returning.max())
     written = sum([most for most, stay, seen in zip(holdings.largest_blocks, stays, q.seen, strict=False) if not (stay or seen)])
     copied = (written + roles.READ * read) / 2 + moved
-    back = sum([int(matrix.count_messages(order, True).max()) for matrix in each[2:]])
-    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + copied, back)
+    messages = sum([int(matrix.count_messages(order, True).max()) for matrix in matrices[2:]])
+    price = q.price(table.schedule, table.box, weigh_table(q, table, order, words) + copied, messages)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
 
 
 def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> float:
-    """A lower bound on the price of a table, turned or not, with ranks in this order.
+    """Bound from below the price of a table, turned or not, with ranks in this order.
 
     On average a rank receives at least its new block less the most that any rank has. The product's
     words are not rounded.
@@ -190,9 +193,9 @@ def bound_price(q: Problem, holdings: Holdings, table: Table, order: np.ndarray)
     table = table.with_whole_faces if in_place else table
     received = 0.0
     for X, layout, most, seen in zip(q.operands[:2], table.layouts, holdings.largest_blocks, q.seen, strict=False):
-        come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
-        if come > 0:
-            received += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
+        least = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
+        if least > 0:
+            received += (roles.READ * least + (0 if seen else most)) / 2 if in_place else least
     a, b, c = table.bound_faces(*q.mnk)
     words = a + b + 1.5 * c if q.readable else weigh_table(q, table, order, a + b + c)
     return q.price(table.schedule, table.box, words + received) * (1 - 1e-9)
@@ -207,36 +210,40 @@ def is_native(q: Problem, table: Table, order: np.ndarray) -> bool:
 
 
 def _count_moves(
-    q: Problem, holdings: Holdings, each: Sequence[Holding], order: np.ndarray
+    q: Problem, holdings: Holdings, matrices: Sequence[Holding], order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
-    """Count the words that each rank receives: of A and B before the product, of C after it; and tell which do not move."""
-    to = [holdings.count_words(matrix, order, False) for matrix in each]
-    back = [holdings.count_words(matrix, order, True) for matrix in each]
-    stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
+    """Count the words that each rank receives: of A and B before the product, of C after it; also return which do not move."""
+    to = [holdings.count_words(matrix, order, False) for matrix in matrices]
+    back = [holdings.count_words(matrix, order, True) for matrix in matrices]
+    both = zip(to, back, q.operands, strict=True)
+    stay = [not (arriving.any() or returning.any() or X.layout.partial) for arriving, returning, X in both]
     if q.C is None:
         return to[0] + to[1], np.zeros(1), (stay[0], stay[1], True)
     return to[0] + to[1], back[2], (stay[0], stay[1], stay[2])
 
 
-def _count_messages(each: Sequence[Holding], order: np.ndarray) -> int:
-    """The most messages that a rank receives: of A and B before the product, of C after it."""
-    received = [matrix.count_messages(order, i == 2) for i, matrix in enumerate(each)]
+def _count_messages(matrices: Sequence[Holding], order: np.ndarray) -> int:
+    """Count the most messages that a rank receives: of A and B before the product, of C after it."""
+    received = [matrix.count_messages(order, i == 2) for i, matrix in enumerate(matrices)]
     return int(np.add.reduce(received).max())
 
 
-def _weigh_by_node(q: Problem, each: Sequence[Holding], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
-    """The price of conversions in words: those from other nodes count machine.distance times."""
+def _weigh_by_node(
+    q: Problem, matrices: Sequence[Holding], order: np.ndarray, arriving: np.ndarray, returning: np.ndarray
+) -> float:
+    """Weigh the words of conversions: those from other nodes count machine.distance times."""
     assert q.homes is not None
-    far = [matrix.count_far(order, q.homes) for matrix in each]
+    far = [matrix.count_far(order, q.homes) for matrix in matrices]
     far_back = far[2][1] if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
-    return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
+    return float((arriving + returning + more * (far[0][0] + far[1][0] + far_back)).max())
 
 
 def _estimate_by_sizes(q: Problem, table: Table) -> tuple[float, int]:
-    """Words and messages of the conversions, if no rank holds any element of its new block, and no block is cut more than needed.
+    """Estimate the words and messages of the conversions, as if no rank held any element of its new block.
 
-    If the ranks that hold A or B send more words than any receives, those count.
+    No block is cut more than needed. If a rank that holds A or B sends more words than any receives, the
+    words sent count.
     """
     words, messages = 0.0, 0
     for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
@@ -253,7 +260,8 @@ def _estimate_by_sizes(q: Problem, table: Table) -> tuple[float, int]:
 class PriceBound:
     """A lower bound on a table's price with ranks placed anew: the fewest elements move, and all ranks receive equally many.
 
-    order  the rank at each place as yet;  total: see `sum_held`
+    order  the present rank at each place
+    total  see `sum_held`
     """
 
     price: float
@@ -263,10 +271,10 @@ class PriceBound:
 
     @staticmethod
     def of(q: Problem, holdings: Holdings, table: Table, order: np.ndarray) -> PriceBound:
-        each = holdings(table)
-        total, moved = sum_held(each), 0.0
+        matrices = holdings(table)
+        total, moved = sum_held(matrices), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # reads in place count less
-            needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
+            needed = sum(int((matrix.user if i == 2 else matrix.native).elements.sum()) for i, matrix in enumerate(matrices))
             moved = (needed - bound_held(total)) / q.ranks
         price = q.price(table.schedule, table.box, weigh_table(q, table, order, table.words(*q.mnk)) + moved)
         return PriceBound(price, table, order, total)

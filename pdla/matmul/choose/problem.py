@@ -14,14 +14,14 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, extra_axes
 from pdla.matmul import boxes, roles
 from pdla.matmul.choose.mapping import Place
-from pdla.matmul.dry import nodes_of
+from pdla.matmul.dry import find_nodes
 from pdla.matmul.schedules import SCHEDULES, choose_schedule
 from pdla.matmul.schedules.base import Traffic
 from pdla.matrix.core import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-LARGE = 4096  # above so many ranks conversions are priced by sizes alone: overlaps of more ranks take seconds to count
+LARGE = 4096  # for more ranks conversions are priced by sizes alone: their overlaps take seconds to count
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Operand:
         return replace(self, shape=shape, layout=layout, transposed=not self.transposed, conjugated=conjugated)
 
     def __str__(self) -> str:
-        """In the words of DistMatrix.description, without the dtype, which may be the product's."""
+        """Describe as DistMatrix.description does, without the dtype, which may be the product's."""
         stored = ", by columns" * self.transposed + ", shared" * self.shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{stored}"
 
@@ -77,16 +77,16 @@ class PlacedOperand:
 
 
 def simplify_all(given: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
-    """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
+    """Leave out cuts along axes of one rank of the layouts of A, B and C; None where there is none."""
     return tuple([None if X is None else roles.simplify(X, sizes) for X in given])
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes of an element; the machine.
+    """A product's m, n, k; the number of ranks; bytes of an element; the machine.
 
-    `shared` is the bytes that the ranks of a node may share; `nodes` has the node of each rank
-    (empty: all run on one).
+    shared  the bytes that the ranks of a node may share
+    nodes   the node of each rank; empty: all run on one
     """
 
     mnk: tuple[int, int, int]
@@ -121,8 +121,8 @@ class Sizes:
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
 
-    def schedule(self, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
-        """The schedule that suits operands in the layouts `given`.
+    def choose_schedule(self, given: tuple[Any, ...], chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
+        """Choose the schedule that suits operands in the layouts `given`.
 
         Words of a redistribution before the product do not count: panels do not help them.
         """
@@ -146,18 +146,18 @@ class Sizes:
         return not 1 < len(set(self.nodes)) < self.ranks
 
     def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
-        """Messages of A, B and C that a rank receives, as they are priced; operands that are read in place need none."""
+        """Count the messages of A, B and C that a rank receives, as `price` counts them; operands read in place need none."""
         in_place = SCHEDULES[schedule].reads_in_place
-        return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used)
+        return (0, 0, used.k - 1) if in_place else boxes.count_messages(*self.mnk, used)
 
     def price(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
-        """The price of a box that receives `words`, in the messages of the product and `more`."""
-        begun = more + sum(self.messages(schedule, used))
-        excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
-        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
+        """Price a box that receives `words`, in the messages of the product and `more` messages."""
+        messages = more + sum(self.messages(schedule, used))
+        excess, work = boxes.compute_excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
+        return float(boxes.price(self.ranks, excess, words, messages, used.k > 1, self.bound, work, self.machine))
 
     def weigh_anywhere(self, moved: float) -> float:
-        """The price of words from ranks anywhere: the share from other nodes counts more."""
+        """Weigh words that may come from any rank: the share from other nodes counts more."""
         if self.homes is None:
             return moved
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
@@ -174,7 +174,7 @@ class Problem(Sizes):
     @staticmethod
     def of(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
-        nodes = tuple(nodes_of(comm, machine))
+        nodes = tuple(find_nodes(comm, machine))
         c = None if C is None else C.to_placed()
         return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, nodes, A.to_placed(), B.to_placed(), c)
 
@@ -184,7 +184,7 @@ class Problem(Sizes):
 
     @property
     def two_sums(self) -> bool:
-        """Nor if C must go to another layout: from even shares all ranks would send to all."""
+        """Whether C may be summed along two axes: also not if C goes to another layout, as all ranks would send to all."""
         return super().two_sums and (self.C is None or len(self.C.place.axes) == 4)
 
     @cached_property

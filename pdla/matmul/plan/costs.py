@@ -35,8 +35,8 @@ def find_cost(plan: Description) -> Cost:
     return Cost.of(clock_ranks(plan).values())
 
 
-def peak(plan: Description) -> int:
-    """Local: the most bytes of workspace of any of the sampled ranks."""
+def find_peak(plan: Description) -> int:
+    """Local: find the most bytes of workspace of any of the sampled ranks."""
     return max(count(plan, rank)[2] for rank in _sample_counted(plan))
 
 
@@ -44,14 +44,14 @@ def count(plan: Description, rank: int) -> tuple[int, int, int, int]:
     """Local: count the bytes and messages that one rank receives, its workspace and flops, by a dry run, made once."""
 
     def run() -> tuple[int, int, int, int]:
-        ledger = dry.run_here(plan.grid.comm, _program(plan), rank)
+        ledger = dry.run_here(plan.grid.comm, _make_program(plan), rank)
         return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
 
-    return plan.memo.once(("dry", rank), run)
+    return plan.memo.find_or_make(("dry", rank), run)
 
 
 def clock_ranks(plan: Description) -> dict[int, Ledger]:
-    """Local: run some ranks dry on the plan's machine, and give their ledgers."""
+    """Local: run some ranks dry on the plan's machine, and return their ledgers."""
     return {rank: clock(plan, rank) for rank in _sample_timed(plan)}
 
 
@@ -61,38 +61,39 @@ def is_faster(plan: Description, seconds: float) -> bool:
 
 
 def clock(plan: Description, rank: int) -> Ledger:
-    """Local: run one rank dry on the plan's machine, once, and give its ledger."""
-    return plan.memo.once(("clock", rank), lambda: dry.run_on_machine(plan.grid.comm, _program(plan), rank, plan.machine))
+    """Local: run one rank dry on the plan's machine, once, and return its ledger."""
+    program = _make_program(plan)
+    return plan.memo.find_or_make(("clock", rank), lambda: dry.run_on_machine(plan.grid.comm, program, rank, plan.machine))
 
 
-def first_rank(plan: Description) -> int:
-    """The first rank of the plan's grid, which has the largest blocks."""
+def find_first_rank(plan: Description) -> int:
+    """Find the first rank of the plan's grid, which has the largest blocks."""
     return int(plan.grid.ranks.flat[0])
 
 
-def _grids(plan: Description) -> list[ProcessGrid]:
+def _list_grids(plan: Description) -> list[ProcessGrid]:
     return [plan.grid, plan.A.grid, plan.B.grid, plan.C.grid]
 
 
 def _sample_timed(plan: Description) -> list[int]:
-    """The ranks whose seconds count; of very many the first alone."""
+    """Choose the ranks whose seconds count; of very many ranks the first alone."""
     comm = plan.grid.comm
-    return dry.sample_ranks(comm, _grids(plan), EVERY_RANK) if comm.size <= problem.LARGE else [first_rank(plan)]
+    return dry.sample_ranks(comm, _list_grids(plan), EVERY_RANK) if comm.size <= problem.LARGE else [find_first_rank(plan)]
 
 
 def _sample_counted(plan: Description) -> list[int]:
-    """The ranks whose bytes count; of very many not the second along an axis."""
+    """Choose the ranks whose bytes count; of very many ranks not the second along an axis."""
     comm = plan.grid.comm
-    return dry.sample_ranks(comm, _grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
+    return dry.sample_ranks(comm, _list_grids(plan), EVERY_RANK, second=comm.size <= problem.LARGE)
 
 
-def _program(plan: Description) -> dry.Program:
-    """The plan's run, on a dry communicator."""
+def _make_program(plan: Description) -> dry.Program:
+    """Make the program that runs the plan on a dry communicator."""
 
     def program(comm: DryComm) -> None:
-        alike = {grid: grid.with_comm(comm) for grid in _grids(plan)}
-        a, b, c = (make_ghost(X, alike[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
-        running.run(replace(plan, grid=alike[plan.grid]), a, b, c, 1, int(plan.adds), Workspace())
+        copies = {grid: grid.with_comm(comm) for grid in _list_grids(plan)}
+        a, b, c = (make_ghost(X, copies[X.grid], plan.dtype) for X in (plan.A, plan.B, plan.C))
+        running.run(replace(plan, grid=copies[plan.grid]), a, b, c, 1, int(plan.adds), Workspace())
 
     return program
 
@@ -101,9 +102,10 @@ def make_ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     """Make a matrix like X without data, on a dry world's copy of its grid; dtype: used if X has none."""
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
-    kind = X.dtype or dtype
+    stored_dtype = X.dtype or dtype
     # Negative strides stand for all blocks with gaps within rows: they are copied for BLAS, and
     # packed for messages.
-    base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
+    base = Meta((rows, 2 * cols), stored_dtype)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), stored_dtype)[:, :cols]
     whole = X.shape[::-1] if X.transposed else X.shape
-    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps, Meta(whole, kind) if X.shared else None)
+    common = Meta(whole, stored_dtype) if X.shared else None
+    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps, common)

@@ -9,7 +9,7 @@ from pdla.model.cost import Cost, in_words
 
 
 def explain(plan: Description, cost: Cost, runners_up: Iterable[str]) -> str:
-    """A few lines; runners_up: the next cheapest ways, in words."""
+    """Describe the plan in a few lines; runners_up: the next cheapest ways, in words."""
     walked = f", walking {plan.walk.dimension}" if plan.how.walks else ""
     panels = f" in panels of {plan.panel}" if plan.how.walks else ""
     size = plan.dtype.itemsize

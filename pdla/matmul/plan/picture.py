@@ -9,8 +9,8 @@ from pdla.layout import Layout, Shape, check_drawable
 from pdla.matmul.plan.description import Description
 
 
-def picture(plan: Description) -> str:
-    """Local, and without dry runs: the plan was chosen by the same words.
+def draw(plan: Description) -> str:
+    """Local: draw the plan, without dry runs, as it was chosen by the same words.
 
     An idle rank shows the first one's parts.
     """
@@ -22,24 +22,24 @@ def picture(plan: Description) -> str:
         ("a rank receives", f"{received} for the product, {moved} for conversions; some rank must receive {bound}"),
     ]  # fmt: skip
     try:
-        faces = [_face(plan, i, rank) for i in range(3)]
+        faces = [_draw_face(plan, i, rank) for i in range(3)]
     except LayoutError:
         faces = []
-    means = show.swatch(show.OWN, f"rank {rank} holds") + show.swatch(show.COMING, "receives; of C computes, for others too")
-    return show.heading(repr(plan)) + show.table((), rows) + (show.set_in_row(*faces) + means if faces else "")
+    legend = show.swatch(show.OWN, f"rank {rank} holds") + show.swatch(show.COMING, "receives; of C computes, for others too")
+    return show.heading(repr(plan)) + show.table((), rows) + (show.set_in_row(*faces) + legend if faces else "")
 
 
-def _face(plan: Description, i: int, rank: int) -> str:
-    """One of A, B and C, to scale."""
+def _draw_face(plan: Description, i: int, rank: int) -> str:
+    """Draw one of A, B and C, to scale."""
     X, needed = (plan.A, plan.B, plan.C)[i], plan.roles.layouts[i]
     name = f"{'ABC'[i]}, {X.shape[0]} x {X.shape[1]}"
     return show.faces(name, X.shape, [
-        (show.COMING, _spans(needed, X.shape, plan.grid, rank)), (show.OWN, _spans(X.layout, X.shape, X.grid, rank)),
+        (show.COMING, _find_spans(needed, X.shape, plan.grid, rank)), (show.OWN, _find_spans(X.layout, X.shape, X.grid, rank)),
     ])  # fmt: skip
 
 
-def _spans(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> show.Spans:
-    """The rows and the columns that a rank has in this layout."""
+def _find_spans(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> show.Spans:
+    """Find the rows and the columns that a rank has in this layout."""
     for n, cuts in zip(shape, (layout.rows, layout.cols), strict=True):
         check_drawable(n, cuts, grid.sizes)
     rows, cols = layout.indices(shape, grid.sizes, grid.coords_of(rank))

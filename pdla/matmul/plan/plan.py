@@ -146,7 +146,7 @@ class Plan(Description):
 
     @cached_property
     def machine_cost(self) -> Cost:
-        """The same as ranks of the plan's machine count it: fewer dry runs."""
+        """The cost of a run by the ranks of the plan's machine: fewer dry runs than `predicted`."""
         return costs.find_cost(self)
 
     def peak_of(self, rank: int) -> int:
@@ -167,7 +167,7 @@ class Plan(Description):
     @cached_property
     def peak(self) -> int:
         """The most bytes of workspace that any of the sampled ranks needs."""
-        return costs.peak(self)
+        return costs.find_peak(self)
 
     @cached_property
     def runners_up(self) -> tuple[str, ...]:
@@ -185,6 +185,6 @@ class Plan(Description):
         return explanation.explain(self, self.predicted, self.runners_up)
 
     def _repr_html_(self) -> str:
-        from pdla.matmul.plan.picture import picture
+        from pdla.matmul.plan.picture import draw
 
-        return picture(self)
+        return draw(self)

@@ -42,8 +42,9 @@ def _note(plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | Non
     """Note the matrices of this call, and the turn that multiplies them, if a call does nothing else."""
     product = A, B, plan.roles, plan.grid, plan.memo
     as_they_are = A.dtype == B.dtype == plan.dtype and not (A.conjugated or B.conjugated)
-    again = as_they_are and plan.memo.once("at once", lambda: _is_one_turn(plan)) and shared.Script.once(*product).is_reusable
-    plan.state.last.note(A, B, out, shared.Turn(*product) if again else None)
+    one_turn = as_they_are and plan.memo.find_or_make("at once", lambda: _is_one_turn(plan))
+    is_reusable = one_turn and shared.Script.find_or_make(*product).is_reusable
+    plan.state.last.note(A, B, out, shared.Turn(*product) if is_reusable else None)
 
 
 def _is_one_turn(plan: Description) -> bool:
@@ -57,7 +58,7 @@ def _is_one_turn(plan: Description) -> bool:
 def run(
     plan: Description, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
 ) -> DistMatrix:
-    """Collective: the product, without checks, with buffers from a workspace."""
+    """Collective: compute the product without checks, with buffers from a workspace."""
     comm, last = plan.grid.comm, plan.state.last
     if not last.matches(A, B):
         with collective_section(comm, "a product"):
@@ -154,11 +155,11 @@ def _multiply_and_return(
 
     16-bit floats are rounded only at the end.
     """
-    xp, kind = out.xp, plan.dtype if beta == 0 else sum_dtype(plan.dtype)
-    block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), kind)
+    xp, dtype = out.xp, plan.dtype if beta == 0 else sum_dtype(plan.dtype)
+    block = buffer(xp, local_shape(out.shape, plan.native[2], plan.grid), dtype)
     c = DistMatrix(block, out.shape, plan.grid, plan.native[2])
     multiply(plan, a, b, c, alpha, 0)
-    target = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
+    target = out.stored if beta == 0 else buffer(xp, out.stored.shape, dtype)
     start(c, find_route(c, out.layout, out.grid, plan.memo), plan.grid.comm, target)()
     if beta != 0:
         xp.combine(out.stored, beta, target)
@@ -175,9 +176,9 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     """
     xp, memo = c.xp, plan.memo
     layout, moving = (plan.walk.C, bool(plan.walk.axes_c)) if plan.how.walks else (plan.roles.C, False)
-    if memo.once(("same", c.dtype), lambda: _can_add_to(plan, c.dtype, c.layout, layout)) and (beta == 0 or not moving):
-        inside = DistMatrix(c.stored, c.shape, plan.grid, layout)
-        plan.how.run(plan, a, b, inside, alpha, beta)
+    if memo.find_or_make(("same", c.dtype), lambda: _can_add_to(plan, c.dtype, c.layout, layout)) and (beta == 0 or not moving):
+        target = DistMatrix(c.stored, c.shape, plan.grid, layout)
+        plan.how.run(plan, a, b, target, alpha, beta)
         return
     shape = local_shape(c.shape, layout, plan.grid)
     # By columns if a sum cuts columns: parts of rows would have gaps, and would be copied before
@@ -185,8 +186,8 @@ def multiply(plan: Description, a: DistMatrix, b: DistMatrix, c: DistMatrix, alp
     by_columns = bool(layout.partial) and not order_sums(c.shape, layout, c.layout, tuple(plan.grid.sizes.items()))[0][1]
     base = buffer(xp, shape[::-1] if by_columns else shape, sum_dtype(plan.dtype))
     addends = DistMatrix(base, c.shape, plan.grid, layout, by_columns)
-    inside = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C are sent by rows
-    plan.how.run(plan, a, b, inside, alpha, 0)
+    target = DistMatrix(addends.stored, c.shape, plan.grid, layout)  # no transpose, as panels of C are sent by rows
+    plan.how.run(plan, a, b, target, alpha, 0)
     if addends.layout.partial:
         addends = sum_partials(addends, c.layout)
     if not _can_add_to(plan, addends.dtype, addends.layout, c.layout):

@@ -19,11 +19,11 @@ from pdla.matmul.schedules.walk import Walk
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
-AHEAD = 3  # panels on their way beside the one that is multiplied: a message may take as long as three products of panels
+AHEAD = 3  # panels on their way while another is multiplied: a message may take as long as three products of panels
 
 
 def count_at_once(panels: int) -> int:
-    """How many of so many panels have buffers: the one that is multiplied, and those on their way."""
+    """Count the panels that have buffers, of so many: the one that is multiplied, and those on their way."""
     return min(1 + AHEAD, panels)
 
 
@@ -32,7 +32,8 @@ class Traffic(NamedTuple):
 
     in_panels  parts of A and B that all-gathers bring, and addends of C: they may come panel by panel
     own        the rank's blocks of A and B that others gather and cannot see in place
-    comes      whether anything of A or B comes from other ranks;  shares: whether ranks can share memory for A and B
+    comes      whether anything of A or B comes from other ranks
+    shares     whether ranks can share memory for A and B
     """
 
     in_panels: float
@@ -72,7 +73,8 @@ class Schedule(ABC):
     splits_sums       C may be summed along two axes of a grid
     turns_faces       any face may be cut along either dimension, as none comes in panels
     to_faces          the schedule by which A and B come to a box's faces in one step, from any layout; empty: there is none
-    in_panels         the schedule that needs less memory, panel by panel;  in_panels_from_any_layout: the same
+    in_panels         the schedule that needs less memory, panel by panel
+    in_panels_from_any_layout  such a schedule that takes A and B in any layouts
     """
 
     name: str
@@ -97,15 +99,15 @@ class Schedule(ABC):
         """
 
     def suits(self, traffic: Traffic) -> bool:
-        """Whether it is better for this traffic than the schedules after it in the registry."""
+        """Whether this schedule is better for this traffic than the schedules after it in the registry."""
         return False
 
     def words(self, m: int, n: int, k: int, pr: int, pc: int) -> float:
-        """The words that a rank receives at most, on a pr x pc grid with A, B and C in 2-D blocks."""
+        """Count the most words that a rank receives, on a pr x pc grid with A, B and C in 2-D blocks."""
         return (m * k * (pc - 1) + k * n * (pr - 1)) / (pr * pc)
 
     def find_obstacle(self, comm: Communicator) -> str:
-        """The reason why ranks of a communicator cannot multiply by it; empty: they can."""
+        """Find the reason why ranks of a communicator cannot multiply by this schedule; empty: they can."""
         return ""
 
     def trim(self, comm: Communicator, most: int) -> None:  # noqa: B027 - a default
@@ -118,35 +120,35 @@ class Schedule(ABC):
         return False
 
     def count_panels(self, plan: Planned, width: int) -> int:
-        """A lower bound on the panels of at most this width."""
+        """Bound the number of panels of at most this width from below."""
         return -(-plan.walk.length(plan.mnk) // width)
 
-    def under_way(self, plan: Planned) -> int:
-        """Elements of the panels that the grid's first rank holds at once, of each matrix that moves."""
+    def count_under_way(self, plan: Planned) -> int:
+        """Count the elements of the panels that the grid's first rank holds at once, of each matrix that moves."""
         if not self.walks:
             return 0
         common = walk.count_first_common(plan.walk, plan.mnk, plan.grid.sizes)
-        return self.width_under_way(plan, common) * count_across(plan, self.takes_any_layout)
+        return self.count_width_under_way(plan, common) * count_across(plan, self.takes_any_layout)
 
-    def width_under_way(self, plan: Planned, common: int) -> int:
-        """Indices of the panels of one matrix that are held at once; common: indices that the rank has of both."""
-        return count_at_once(self.count_panels(plan, plan.panel)) * even_width(common, plan.panel)
+    def count_width_under_way(self, plan: Planned, common: int) -> int:
+        """Count the indices of the panels of one matrix that are held at once; common: indices that the rank has of both."""
+        return count_at_once(self.count_panels(plan, plan.panel)) * find_even_width(common, plan.panel)
 
 
 def count_across(plan: Planned, all_move: bool) -> int:
-    """The indices across the panels on the grid's first rank, summed over the matrices that move."""
+    """Count the indices across the panels on the grid's first rank, summed over the matrices that move."""
     m, n, k = plan.mnk
     first: Mapping[str, int] = dict.fromkeys(plan.grid.sizes, 0)
     sides = zip(((m, k), (k, n), (m, n)), plan.walk.layouts, plan.walk.axes, walk.WALKED[plan.walk.dimension], strict=True)
     return sum(
-        X.local_shape(shape, plan.grid.sizes, first)[1 - which]
-        for shape, X, axes, which in sides
-        if which is not None and (axes or all_move)
+        X.local_shape(shape, plan.grid.sizes, first)[1 - dimension]
+        for shape, X, axes, dimension in sides
+        if dimension is not None and (axes or all_move)
     )
 
 
-def even_width(n: int, panel: int) -> int:
-    """The width of panels that cut n indices evenly, none wider than `panel`."""
+def find_even_width(n: int, panel: int) -> int:
+    """Find the width of panels that cut n indices evenly, none wider than `panel`."""
     return -(-n // max(1, -(-n // panel)))
 
 
@@ -165,5 +167,5 @@ def run_walk(
     if plan.walk.dimension == "k":
         walk_k(a, b, into, plan.panel, plan.memo)
     else:
-        moving, still = (a, b) if plan.walk.dimension == "m" else (b, a)
-        walk_mn(moving, still.X.stored, c, into, plan.panel, plan.memo)
+        moving, fixed = (a, b) if plan.walk.dimension == "m" else (b, a)
+        walk_mn(moving, fixed.X.stored, c, into, plan.panel, plan.memo)

@@ -5,8 +5,8 @@ L/pc + i L/pr + t (mod L). Then all ranks of a grid row hold different parts of 
 together; grid columns shift B. On a square grid this is Cannon's algorithm: a skew, then one shift
 in each step. If m or n is walked, ranks pass on C's partial sums, and send them to their owners at
 the end. On a square grid a rank receives at most pc (mk/P) + pr (kn/P) words: SUMMA's, and a block
-of A and one of B for the skew. `matmul_words` has the formula for rectangles. All shifts but the
-skew, and the last one of C, are between neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for
+of A and one of B for the skew. `matmul_words` has the formula for rectangles. All shifts are between
+neighbours, except the skew and the last one of C. Cannon 1969; Lee, Robertson, Fortes 1997 for
 rectangles.
 
 Wide parts go round in slices, each with its own skew. A rank then needs two panels of A and of B,
@@ -41,9 +41,9 @@ BUFFERS = 2  # panels of each operand: the one that is multiplied, and the next
 def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
 
-    Two matrices can if any two parts with common indices meet at a step of `list_part_pairs`. Their
-    rings share no axis: A moves along axes that carry n, B along those that carry m, C along those
-    that carry k. sides: of the grid.
+    They can if any two parts with common indices meet at a step of `list_part_pairs`. Their rings
+    share no axis: A moves along axes that carry n, B along those that carry m, C along those that
+    carry k. sides: the grid's axes and their sizes.
     """
     sizes = dict(sides)
     (x, along_x), (y, along_y) = walked.sides
@@ -52,9 +52,9 @@ def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool
     gx, gy = (prod(sizes[axis] for axis in along) for along in (along_x, along_y))
     steps = lcm(gx, gy)
     planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}
-    apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
-    for where in points(sizes, tuple(apart), {}):
-        parts = [shares(n, nest, sizes, along, where) for nest, along in ((x, along_x), (y, along_y))]
+    others = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
+    for coords in points(sizes, tuple(others), {}):
+        parts = [shares(n, nest, sizes, along, coords) for nest, along in ((x, along_x), (y, along_y))]
         if not planned.issuperset((meeting.x, meeting.y) for meeting in list_meetings(*parts)):
             return False
     return True
@@ -62,23 +62,23 @@ def is_in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool
 
 @dataclass(frozen=True)
 class Share:
-    """The share of each part of a stream in a slice, and the positions of this rank's share in its own block."""
+    """A stream in a slice: the share of each part, and the positions of this rank's share in its own block."""
 
     parts: list[IndexSet]
     mine: Selection
 
     @staticmethod
-    def of(stream: Stream, some: IndexSet) -> Share:
-        """some: the indices of the slice. A stream that does not move is not cut."""
+    def of(stream: Stream, indices: IndexSet) -> Share:
+        """Find the share of a stream in a slice of these indices. A stream that does not move is not cut."""
         if not stream.moves:
             return Share(stream.parts, ALL)
-        places = [some.locate_in(part) for part in stream.parts]
+        places = [indices.locate_in(part) for part in stream.parts]
         parts = [part.select(place) for part, place in zip(stream.parts, places, strict=True)]
         return Share(parts, places[stream.own_part].selection)
 
 
-def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
-    """The shares of x and y of each slice.
+def list_shares(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
+    """List the shares of x and y in each slice.
 
     The slices are equally wide. Their number is that of the panels of at most `width` indices in
     the widest common part.
@@ -90,8 +90,8 @@ def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]
         return
     for s in range(slices):
         cuts = [IndexSet.interval(*block_bounds(len(part), slices, s)) for part in common]
-        some = join([part.select(cut) for part, cut in zip(common, cuts, strict=True)])
-        yield Share.of(x, some), Share.of(y, some)
+        indices = join([part.select(cut) for part, cut in zip(common, cuts, strict=True)])
+        yield Share.of(x, indices), Share.of(y, indices)
 
 
 def list_part_pairs(x: Stream, y: Stream) -> list[tuple[int, int]]:
@@ -123,11 +123,11 @@ class Tour:
     @staticmethod
     def of(x: Stream, y: Stream, width: int) -> Tour:
         tour, order = Tour([], [], []), list_part_pairs(x, y)
-        for number, (of_x, of_y) in enumerate(shares_of(x, y, width)):
-            met = {(meeting.x, meeting.y): meeting for meeting in list_meetings(of_x.parts, of_y.parts)}
+        for number, (of_x, of_y) in enumerate(list_shares(x, y, width)):
+            meetings = {(meeting.x, meeting.y): meeting for meeting in list_meetings(of_x.parts, of_y.parts)}
             tour.x.append(of_x)
             tour.y.append(of_y)
-            tour.steps.extend(Step(number, *pair, met.pop(pair, None)) for pair in order)
+            tour.steps.extend(Step(number, *pair, meetings.pop(pair, None)) for pair in order)
         return tour
 
     def pair_steps(self) -> Iterator[tuple[Step | None, Step | None]]:
@@ -147,7 +147,7 @@ class Ring:
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares = stream, shares
         widest = max(len(part) for share in shares for part in share.parts)
-        self.buffers: list[Any] = [stream.panel_buffer(widest) for _ in range(BUFFERS)] if stream.moves else []
+        self.buffers: list[Any] = [stream.allocate_panel(widest) for _ in range(BUFFERS)] if stream.moves else []
         self.slice, self.part, self.stored = -1, stream.own_part, stream.X.base
         self.coming: tuple[Pending, int, int] | None = None
 
@@ -163,7 +163,7 @@ class Ring:
         pending = to_pending(stored)
         if part != current:
             assert stream.comm is not None
-            panel = stream.fit(self.buffers[0], len(share.parts[part]))
+            panel = stream.view_panel(self.buffers[0], len(share.parts[part]))
             pending = stream.comm.shift(stored, panel, (current - part) % stream.comm.size)
             self.buffers.reverse()
         self.coming = pending, number, part
@@ -195,7 +195,7 @@ class SumRing:
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares, self.xp = stream, shares, stream.X.xp
         widest = max(len(part) for share in shares for part in share.parts)
-        self.product, *self.buffers = (stream.panel_buffer(widest) for _ in range(3))
+        self.product, *self.buffers = (stream.allocate_panel(widest) for _ in range(3))
         self.slice, self.part = -1, stream.own_part
         self.coming: Callable[[], Any] | None = None
 
@@ -204,26 +204,26 @@ class SumRing:
         if (number, part) == (self.slice, self.part):
             return
         self.buffers.reverse()
-        taken = self.stream.fit(self.buffers[0], len(self.shares[number].parts[part]))
+        sums = self.stream.view_panel(self.buffers[0], len(self.shares[number].parts[part]))
         if number == self.slice:
-            self.coming = self._start_shift(part, taken).wait
+            self.coming = self._start_shift(part, sums).wait
         else:
             self.return_sums()
-            self.xp.scale(taken, 0)
-        self.slice, self.part, self.sums = number, part, taken
+            self.xp.scale(sums, 0)
+        self.slice, self.part, self.sums = number, part, sums
 
     def return_sums(self) -> None:
         """Send the sums to the owner of their part. After `finish_shift` this rank's own sums are in C."""
         if self.slice < 0:
             return
         block, place = self.stream.X.stored, self.stream.place(self.shares[self.slice].mine)
-        home = take(self.xp, block, *place)
-        pending = self._start_shift(self.stream.own_part, home)
+        own = take(self.xp, block, *place)
+        pending = self._start_shift(self.stream.own_part, own)
 
         def put() -> None:
             pending.wait()
             if not all(isinstance(positions, slice) for positions in place):
-                self.xp.put(block, *place, home)
+                self.xp.put(block, *place, own)
 
         self.coming = put
 
@@ -240,8 +240,8 @@ class SumRing:
             self.coming = None
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
-        """`sums += alpha a b` at these positions of the part."""
-        product = self.stream.fit(self.product, count(positions))
+        """Compute `sums += alpha a b` at these positions of the part."""
+        product = self.stream.view_panel(self.product, count(positions))
         multiply(self.xp, a, b, product, alpha, 0)
         self.finish_shift()
         place = self.stream.place(positions)
@@ -252,8 +252,8 @@ class SumRing:
 
 
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """`sink += a b`, part by part of k."""
-    tour = memo.once("tour", lambda: Tour.of(a, b, width))
+    """Compute `sink += a b`, part by part of k."""
+    tour = memo.find_or_make("tour", lambda: Tour.of(a, b, width))
     ring_a, ring_b = Ring(a, tour.x), Ring(b, tour.y)
     for step, after in tour.pair_steps():
         if after is not None:
@@ -267,37 +267,37 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> Non
 
 
 def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
-    tour = memo.once("tour", lambda: Tour.of(moving, c, width))
-    ring, carried = Ring(moving, tour.x), SumRing(c, tour.y) if c.moves else None
+    """Compute C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
+    tour = memo.find_or_make("tour", lambda: Tour.of(moving, c, width))
+    ring, sum_ring = Ring(moving, tour.x), SumRing(c, tour.y) if c.moves else None
     for step, after in tour.pair_steps():
         if after is not None:
             ring.start_shift(after.slice, after.x)
         if step is not None and step.meeting is not None:
             panel = ring.panel(step.meeting.in_x)
             factors = (panel, other) if c.dimension == 0 else (other, panel)
-            if carried is not None:
-                carried.add(*factors, step.meeting.in_y, sink.alpha)
+            if sum_ring is not None:
+                sum_ring.add(*factors, step.meeting.in_y, sink.alpha)
             else:
                 sink.add(*factors, *c.place(step.meeting.in_y), part=(step.slice, step.x, step.y))
         ring.finish_shift()
-        if carried is not None and after is not None:
-            carried.pass_on(after.slice, after.y)
-    if carried is not None:
-        carried.return_sums()
-        carried.finish_shift()
+        if sum_ring is not None and after is not None:
+            sum_ring.pass_on(after.slice, after.y)
+    if sum_ring is not None:
+        sum_ring.return_sums()
+        sum_ring.finish_shift()
 
 
 def _count_visits(ring: int, across: int) -> int:
-    """The most parts that come to a rank on a ring of `ring` ranks, if the other operand's ring has `across`."""
+    """Count the most parts that come to a rank on a ring of `ring` ranks, if the other operand's ring has `across`."""
     steps = lcm(ring, across)
-    mine, theirs = steps // ring, steps // across
-    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
-    return ring - 1 + max(late) if ring > 1 else 0
+    own, other = steps // ring, steps // across
+    unaligned = ((other * i // own % ring > 0) + (other * i % own > 0) for i in range(across))
+    return ring - 1 + max(unaligned) if ring > 1 else 0
 
 
 class Cannon(Schedule):
-    """Cannon's algorithm as an entry of the registry."""
+    """The schedule "cannon" of the registry."""
 
     name = "cannon"
     is_algorithm = walks = True
@@ -305,20 +305,20 @@ class Cannon(Schedule):
     in_panels = "summa"
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        going = make_streams(a, b, c, plan.walk, plan.memo)
+        streams = make_streams(a, b, c, plan.walk, plan.memo)
         if not is_in_step(plan.walk, plan.walk.length(plan.mnk), tuple(plan.grid.sizes.items())):
-            going = self._gather(plan, going, a, b)
-        run_walk(walk_k, walk_mn, plan, going, make_sink(plan, c, alpha, beta))
+            streams = self._gather(plan, streams, a, b)
+        run_walk(walk_k, walk_mn, plan, streams, make_sink(plan, c, alpha, beta))
 
-    def _gather(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
+    def _gather(self, plan: Planned, streams: Any, a: DistMatrix, b: DistMatrix) -> Any:
         """Collective: make the streams with one operand gathered first, since parts do not line up on some rank."""
-        way = plan.walk
-        still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
-        c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
-        return make_streams(a, b, c, still, plan.memo)
+        walk, roles = plan.walk, plan.roles
+        fixed = replace(walk, axes_b=(), B=roles.B) if walk.dimension == "n" else replace(walk, axes_a=(), A=roles.A)
+        c = streams[2].X if streams is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, walk.C)
+        return make_streams(a, b, c, fixed, plan.memo)
 
     def words(self, m: int, n: int, k: int, pr: int, pc: int) -> float:
         return (m * k * _count_visits(pc, pr) + k * n * _count_visits(pr, pc)) / (pr * pc)
 
-    def width_under_way(self, plan: Planned, common: int) -> int:
+    def count_width_under_way(self, plan: Planned, common: int) -> int:
         return BUFFERS * min(common, plan.panel // 2 + 1)  # a slightly wider part may be cut in two

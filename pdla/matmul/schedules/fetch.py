@@ -3,8 +3,8 @@
 A rank of a pm x pn x pk box receives the elements of its faces of A and B that it does not hold. A
 conversion to the box's own layouts may move more: words that a rank held at first, and sent away.
 No redistribution precedes the first product, and no block of another layout takes memory. Ranks
-that need the same panel start with different ones, as by Cannon's skew, so that no rank sends to
-all of them at once.
+that need the same panel start with different panels, as by Cannon's skew. So no rank sends to all of
+them at once.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sin
 
     into=None on idle ranks, which may have parts of A and B to send.
     """
-    steps: list[Step] = memo.once("steps", lambda: [*list_steps(A, B, roles, grid, width)])
+    steps: list[Step] = memo.find_or_make("steps", lambda: [*list_steps(A, B, roles, grid, width)])
     sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
 
     def start_step(step: Step) -> list[tuple[Any, Any]]:
         return [feed.start(route, shape) for feed, route, shape in zip(feeds, step.routes, step.shapes, strict=True)]
 
-    for _, coming in start_ahead(start_step, steps):
-        for end, _ in coming:
+    for _, panels in start_ahead(start_step, steps):
+        for end, _ in panels:
             end()
-        (_, a), (_, b) = coming
+        (_, a), (_, b) = panels
         if into is not None and a.shape[1]:
             into.add(a, b)
     if into is not None:
@@ -71,7 +71,7 @@ class Feed:
         self.buffers: cycle[Any] = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(count_at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
-        """Start sending and receiving panels. Returns a function that waits for this rank's panel, and the panel."""
+        """Start sending and receiving panels. Return a function that waits for this rank's panel, and the panel."""
         panel = next(self.buffers)[: prod(shape)].reshape(*shape)
         return start(self.X, route, self.comm, panel), panel
 
@@ -80,29 +80,29 @@ def list_steps(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, wi
     """List this rank's steps. All ranks have equally many; a rank with a small face has no panel in some."""
     longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
     panels = max(1, -(-longest // width))
-    sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
+    sizes, first = {**grid.sizes, PANEL: panels}, find_first_panels(roles, grid, panels)
     faces = Layout(roles.A.rows, (*roles.A.cols, Block(PANEL))), Layout((*roles.B.rows, Block(PANEL)), roles.B.cols)
     sides = list(zip((A, B), faces, strict=True))
-    leaving = [_list_sends(X, face, grid, sizes, first) for X, face in sides]
+    sends = [_list_sends(X, face, grid, sizes, first) for X, face in sides]
     for step in range(panels):
         panel = (first[grid.comm.rank] + step) % panels
         coords = None if grid.coords is None else {**grid.coords, PANEL: panel}
         held = [face.indices(X.shape, sizes, coords) for X, face in sides]
         routes = [
-            Route(sends[step], find_receives(X.shape, (X.layout, X.grid), part))
-            for (X, _), sends, part in zip(sides, leaving, held, strict=True)
+            Route(pieces[step], find_receives(X.shape, (X.layout, X.grid), part))
+            for (X, _), pieces, part in zip(sides, sends, held, strict=True)
         ]
         shapes = [(len(rows), len(cols)) for rows, cols in held]
         yield Step((routes[0], routes[1]), (shapes[0], shapes[1]))
 
 
-def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
-    """The number of each rank's first panel: ranks that need the same panels of A, or of B, start evenly apart."""
-    where = np.indices(grid.shape).reshape(len(grid.shape), -1)
-    first = np.zeros(where.shape[1], np.int64)
+def find_first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
+    """Find the number of each rank's first panel: ranks that need the same panels of A, or of B, start evenly apart."""
+    coords = np.indices(grid.shape).reshape(len(grid.shape), -1)
+    first = np.zeros(coords.shape[1], np.int64)
     for axis, role in roles.carries:
         if role in "mn":
-            first += panels * where[grid.axes.index(axis)] // grid.sizes[axis]
+            first += panels * coords[grid.axes.index(axis)] // grid.sizes[axis]
     by_rank = np.zeros(grid.comm.size, np.int64)
     by_rank[grid.ranks.ravel()] = first % panels
     return by_rank
@@ -111,13 +111,13 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
 def _list_sends(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
     """List the pieces of X that this rank sends in each step: those of a panel when the receiver multiplies it."""
     steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
-    for piece, where in find_sends(X.shape, (X.layout, X.grid), face, grid, sizes):
-        steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
+    for piece, coords in find_sends(X.shape, (X.layout, X.grid), face, grid, sizes):
+        steps[(coords[PANEL] - first[piece.peer]) % len(steps)].append(piece)
     return steps
 
 
 class Fetch(Schedule):
-    """Fetching panels from any layout as an entry of the registry."""
+    """The schedule "fetch" of the registry."""
 
     name = "fetch"
     walks = takes_any_layout = True

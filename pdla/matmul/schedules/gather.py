@@ -38,7 +38,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
 LITTLE = 16 * 2**20  # the most bytes that a rank gathers and sums at once; above, panels are faster, and need less memory
-THIN, FEW = 128, 2  # more than FEW tiles of at most THIN indices of k are joined, since each product reads and writes all of C
+THIN, FEW = 128, 2  # more than FEW tiles of at most THIN indices of k are joined, as each product reads and writes all of C
 
 
 class Product(NamedTuple):
@@ -91,16 +91,16 @@ class Script:
         held = roles.C.indices(shape, grid.sizes, grid.coords)
         sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
         tiles = [list_blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
-        sizes = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
+        sizes = [(sum(len(r) * len(c) for r, c in blocks.values()) * a.dtype.itemsize, len(blocks)) for blocks in tiles]
         places: list[Joined] = [(), ()]
         for side, X in enumerate((a, b)):
             if axes[side] and (
-                together := _group_tiles(X, side, grid[axes[side]], sizes[side][0], tiles[side], whole[side], roles, shape, machine)
+                groups := _group_tiles(X, side, grid[axes[side]], sizes[side][0], tiles[side], whole[side], roles, shape, machine)
             ):
-                along_k, kept = 1 - side, whole[side][side]
-                tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
-                places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
-        shapes = [{i: stored_shape(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
+                along_k, own = 1 - side, whole[side][side]
+                tiles[side] = {j: (own, part) if along_k else (part, own) for j, (_, part) in enumerate(groups)}
+                places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in groups)
+        shapes = [{i: stored_shape(X, *tile) for i, tile in blocks.items()} for X, blocks in zip((a, b), tiles, strict=True)]
         return Script(axes, (shapes[0], shapes[1]), _find_products(tiles[0], tiles[1], held), tuple(sizes), tuple(places))
 
 
@@ -118,8 +118,8 @@ def _group_tiles(
     parts = {r: tile[along_k] for r, tile in tiles.items()}
     if circulant.pays(nbytes, comm.size) and all(len(tile[side]) == len(whole[side]) for tile in tiles.values()):
         return _make_groups(parts, 1, inf)  # they come at once, and are copied to their places anyway
-    # By an even share of C: all ranks that gather together must decide the same, as they share the
-    # memory of a gather buffer.
+    # The decision depends on an even share of C, not on this rank's: all ranks that gather together
+    # must decide the same, as they share the memory of a gather buffer.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
     # Copies of C are equal only if all ranks join the same tiles, on any number of nodes. With
     # copies all tiles come before any product (see run), so that one group loses nothing.
@@ -139,14 +139,14 @@ def _are_thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, pas
     rows for tiles of B.
     """
     across = len(whole[1 - along_k])
-    few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
-    return len(tiles) > FEW and len(whole[along_k]) > 0 and few
+    are_thin = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
+    return len(tiles) > FEW and len(whole[along_k]) > 0 and are_thin
 
 
 def _estimate_pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
     """Estimate how many indices of k come from other nodes, in tiles of length `across`, while one updates an m x n part of C."""
-    coming = across * dtype.itemsize / (machine.rate(max(1, machine.node)) * comm.size / comm.nodes)
-    return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
+    seconds = across * dtype.itemsize / (machine.rate(max(1, machine.node)) * comm.size / comm.nodes)
+    return machine.gemm(m, n, THIN, dtype) / THIN / seconds if seconds else inf
 
 
 def _make_groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
@@ -159,26 +159,26 @@ def _make_groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     little comes meanwhile, groups are thin, and the last product is short.
     """
     in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
-    left = sum(len(part) for _, part in in_order)
-    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in in_order) else left
+    remaining = sum(len(part) for _, part in in_order)
+    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in in_order) else remaining
     groups: list[list[tuple[int, IndexSet]]] = [[]]
     size = 0
     for rank, part in in_order:
-        if size >= width and left >= THIN:
+        if size >= width and remaining >= THIN:
             groups.append([])
             width, size = max(THIN, pace * size), 0
         groups[-1].append((rank, part))
-        size, left = size + len(part), left - len(part)
+        size, remaining = size + len(part), remaining - len(part)
     return [(tuple(r for r, _ in group), join([part for _, part in group])) for group in groups]
 
 
 def _find_products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
-    found = {}
+    products = {}
     for i, a in tiles_a.items():
         for j, b in tiles_b.items():
             if not _are_apart(a[1], b[0]) and (product := _find_product(a, b, held)) is not None:
-                found[i, j] = product
-    return found
+                products[i, j] = product
+    return products
 
 
 def _are_apart(cols: IndexSet, rows: IndexSet) -> bool:
@@ -197,12 +197,12 @@ def _find_product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], he
 
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: PlanCache, machine: Machine) -> None:
-    """Collective: into += a b, with both moved to the roles' layouts. into=None on idle ranks."""
+    """Collective: compute into += a b, with both moved to the roles' layouts. into=None on idle ranks."""
 
     def make_script() -> Script:
         return Script.of(a, b, roles, (find_gather_axes(a, roles.A), find_gather_axes(b, roles.B)), machine)
 
-    script: Script = memo.once("script", make_script)
+    script: Script = memo.find_or_make("script", make_script)
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
@@ -241,8 +241,8 @@ def _start_gather(
 ) -> tuple[Tiles, Iterator[int]]:
     """Start to gather an operand.
 
-    Returns the tiles that this rank has, by number, and an iterator. The iterator adds each tile
-    that arrives, and yields its number.
+    Return the tiles that this rank has, by number, and an iterator. The iterator adds each tile that
+    arrives, and yields its number.
     """
     if script.joined[side]:
         return _gather_joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
@@ -252,7 +252,7 @@ def _start_gather(
 def _gather_tiles(
     X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same for separate tiles: each is multiplied in the memory in which it arrives."""
+    """Start to gather separate tiles: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     tiles = {comm.rank: X.stored}
@@ -275,7 +275,7 @@ def _gather_tiles(
 def _gather_joined(
     X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same for joined tiles: the iterator yields a group's number when its last tile has arrived."""
+    """Start to gather joined tiles: the iterator yields a group's number when its last tile has arrived."""
     whole, arrivals = gather_in_parts(X, layout, along, gather_buffer)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]
@@ -301,7 +301,7 @@ def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> Non
 
 
 class Gather(Schedule):
-    """Gathering at once as an entry of the registry."""
+    """The schedule "gather" of the registry."""
 
     name = "gather"
     is_algorithm = turns_faces = True

@@ -63,8 +63,8 @@ class Read:
 class Written:
     """An operand whose faces are written to the shared buffer.
 
-    begin, shape: the first byte and the shape, as stored, of the face that this rank reads. pieces:
-    those that this rank writes.
+    begin, shape  the first byte and the shape, as stored, of the face that this rank reads
+    pieces        the pieces that this rank writes
     """
 
     begin: int
@@ -105,10 +105,10 @@ class Script:
         return Script(faces_a, faces_b, size_b, own)
 
     @staticmethod
-    def once(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
-        """The script, made once."""
+    def find_or_make(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
+        """Find the script that the plan keeps, or make it."""
         common = a.common is not None, b.common is not None
-        return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
+        return memo.find_or_make(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
 
     @cached_property
     def seen(self) -> bool:
@@ -131,7 +131,7 @@ def _keep(X: DistMatrix) -> DistMatrix:
 
 
 def _plan_faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
-    """Plan the faces of X in the layout in which it is multiplied; and the byte where they end.
+    """Plan the faces of X in the layout in which it is multiplied; return them and the byte at which they end.
 
     Faces follow each other from byte `offset` of the shared buffer on, each with room for the
     largest.
@@ -178,8 +178,7 @@ def _find_longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 def _list_pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, locate: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
     """List the pieces that this rank writes; of ranks with the same block only the first writes.
 
-    locate: gives the first byte, in the shared buffer, of the face of the rank at given
-    coordinates.
+    locate: finds the first byte, in the shared buffer, of the face of the rank at given coordinates.
     """
     if not X.first:
         return
@@ -221,14 +220,14 @@ class LocalBlock:
             return self.block
         if isinstance(faces, Seen):
             return self.whole[faces.place]
-        mine = self._view(memory, faces.begin, faces.shape)
+        own = self._view(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
-            face = mine if piece.begin == faces.begin else self._view(memory, piece.begin, piece.shape)
+            face = own if piece.begin == faces.begin else self._view(memory, piece.begin, piece.shape)
             writes.append(self._make_write(face, piece))
-        return mine
+        return own
 
     def _make_write(self, face: Any, piece: Piece) -> Callable[[], None]:
-        """A function that writes a piece, again and again."""
+        """Make the function that writes a piece, in each run again."""
         if all(isinstance(selection, slice) for selection in piece.source or ()):
             return self.xp.bind_put(face, *piece.target, self._cut(piece))
         return lambda: self.xp.put(face, *piece.target, self._cut(piece))
@@ -251,15 +250,15 @@ class Turn:
     right: LocalBlock
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
-        self.script: Script = Script.once(a, b, roles, grid, memo)
-        self.shared_buffer: SharedBuffer = memo.once("shared buffer", grid.comm.shared_buffer)
+        self.script: Script = Script.find_or_make(a, b, roles, grid, memo)
+        self.shared_buffer: SharedBuffer = memo.find_or_make("shared buffer", grid.comm.shared_buffer)
         self.share: int = self.script.size // grid.comm.size
-        left, right = self.script.sources[0](a), self.script.sources[1](b)
-        self.left, self.right = LocalBlock.of(left), LocalBlock.of(right)
+        factor_a, factor_b = self.script.sources[0](a), self.script.sources[1](b)
+        self.left, self.right = LocalBlock.of(factor_a), LocalBlock.of(factor_b)
         self.views: dict[Any, Views] = {}
 
     def run(self, c: Any, alpha: complex, beta: complex) -> None:
-        """Collective: c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator.
+        """Collective: compute c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator.
 
         c  this rank's block of C, in the roles' layout on the grid; None if the rank has no part in the product
         """
@@ -294,7 +293,7 @@ class Turn:
 
 
 class Shared(Schedule):
-    """Reading in shared memory as an entry of the registry."""
+    """The schedule "shared" of the registry."""
 
     name = "shared"
     takes_any_layout = reads_in_place = True

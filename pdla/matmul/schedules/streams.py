@@ -25,8 +25,8 @@ ALL = slice(None)
 class PlanCache(dict[Any, Any]):
     """Results that a plan computes at its first run and keeps: index sets, panels and routes, which depend on layouts alone."""
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value under a key: made at the first request, and kept."""
+    def find_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Find the value under a key, or make and keep it."""
         if key not in self:
             self[key] = make()
         return self[key]
@@ -36,22 +36,22 @@ class PlanCache(dict[Any, Any]):
 
 
 def find_gather_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
-    """The axes along which an all-gather gives X this layout; empty if X has it, or if no all-gather gives it."""
+    """Find the axes along which an all-gather gives X this layout; none if X has the layout, or no all-gather gives it."""
     return extra_axes(X.layout, layout, X.grid.sizes) or ()
 
 
 def stored_shape(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
-    """The shape in which a part of X with these rows and columns is stored and sent: transposed if X is a transpose."""
+    """Find the shape in which a part of X with these rows and columns is stored and sent: transposed if X is a transpose."""
     return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def assemble(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
     """Collective: give X another layout on its grid, by X itself, a part of each block, an all-gather, or a redistribution."""
-    return memo.once((X.shape, X.layout, layout), lambda: make_assembler(X, layout, memo))(X)
+    return memo.find_or_make((X.shape, X.layout, layout), lambda: make_assembler(X, layout, memo))(X)
 
 
 def make_assembler(X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
-    """Make the function that does this for X and for other matrices of its shape, grid and layout."""
+    """Make the function that assembles X and other matrices of its shape, grid and layout in another layout."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
         return lambda X: X
@@ -70,12 +70,12 @@ def _redistribute(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
 def find_route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
     """Find this rank's part in redistributing X to a layout on a grid; computed once."""
     between = (X.layout, X.grid), (layout, grid)
-    return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
+    return memo.find_or_make((X.shape, *between), lambda: Route.between(X.shape, *between))
 
 
 def _take_part(X: DistMatrix, layout: Layout) -> DistMatrix:
-    new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
-    rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
+    target = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
+    rows, cols = (own.overlay(part)[0] for own, part in zip(X.indices, target, strict=True))
     return DistMatrix(take(X.xp, X.stored, rows, cols), X.shape, X.grid, layout)
 
 
@@ -84,7 +84,7 @@ def _gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
 
 
 def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
-    """Collective: start gathering X along the axes, which gives it this layout. Returns a function that waits for the matrix."""
+    """Collective: start gathering X along the axes, which gives it this layout. Return a function that waits for the matrix."""
     whole, arrivals = gather_in_parts(X, layout, axes)
 
     def finish() -> DistMatrix:
@@ -98,7 +98,7 @@ def start_gather(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callab
 def gather_in_parts(
     X: DistMatrix, layout: Layout, axes: tuple[str, ...], gather_buffer: GatherBuffer | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
-    """Collective: start gathering X; returns the matrix, still to be filled, and the ranks whose blocks arrive.
+    """Collective: start gathering X; return the matrix, still to be filled, and the ranks whose blocks arrive.
 
     The iterator yields each rank along the axes that has elements, once its block is in the matrix.
 
@@ -109,33 +109,33 @@ def gather_in_parts(
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     allocate = buffer if gather_buffer is None else gather_buffer.take
-    to = _plan_assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
-    gapless = all(part.gapless for part in to.parts.values())
-    whole = (allocate if gapless else buffer)(X.xp, to.shape, X.dtype)
+    assembly = _plan_assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
+    gapless = all(part.gapless for part in assembly.parts.values())
+    whole = (allocate if gapless else buffer)(X.xp, assembly.shape, X.dtype)
     if not gapless and comm.goes_stepwise(whole.nbytes):  # pieces that come in steps are copied to their places anyway
-        in_place = {r for r, part in to.parts.items() if part.sliced}
+        in_place = {r for r, part in assembly.parts.items() if part.sliced}
     else:
-        in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
-    outs = {
-        r: X.xp.take(whole, *part.place) if r in in_place else allocate(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
-    }
+        in_place = {r for r, part in assembly.parts.items() if part.gapless and (gapless or gather_buffer is None)}
+    outs = {}
+    for r, part in assembly.parts.items():
+        outs[r] = X.xp.take(whole, *part.place) if r in in_place else allocate(X.xp, part.shape, X.dtype)
     arrivals = comm.allgather(X.stored, outs, gather_buffer=gather_buffer)
 
     def receive() -> Iterator[int]:
         if comm.rank in outs:
             if comm.rank not in in_place:
-                X.xp.put(whole, *to.parts[comm.rank].place, X.stored)
+                X.xp.put(whole, *assembly.parts[comm.rank].place, X.stored)
             yield comm.rank
         for r in arrivals:
             if r not in in_place:
-                X.xp.put(whole, *to.parts[r].place, outs[r])
+                X.xp.put(whole, *assembly.parts[r].place, outs[r])
             yield r
 
     return DistMatrix(whole, X.shape, X.grid, layout), receive()
 
 
 class Part(NamedTuple):
-    """A part of a block: its place there, its shape, and whether that place is a slice, and contiguous memory."""
+    """A part of a block: its place in the block, its shape, and whether the place is a slice, and contiguous memory."""
 
     place: tuple[Selection, Selection]
     shape: Shape
@@ -156,9 +156,9 @@ class Assembly(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _plan_assembly(
-    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple[Any, ...], placed: tuple[Any, ...]
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], axis_sizes: tuple[Any, ...], axis_coords: tuple[Any, ...]
 ) -> Assembly:
-    sizes, coords = dict(sized), dict(placed)
+    sizes, coords = dict(axis_sizes), dict(axis_coords)
     rows, cols = whole.indices(shape, sizes, coords)
     block = len(rows), len(cols)
 
@@ -167,7 +167,7 @@ def _plan_assembly(
         sliced = all(isinstance(selection, slice) for selection in place)
         return Part(place, (up.size, along.size), sliced, _is_gapless(block, *place))
 
-    return Assembly(block, {r: part(*met) for r, met in find_blocks(shape, parts, whole, axes, sizes, coords).items()})
+    return Assembly(block, {r: part(*overlaps) for r, overlaps in find_blocks(shape, parts, whole, axes, sizes, coords).items()})
 
 
 def _is_gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
@@ -178,13 +178,13 @@ def _is_gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
 
 
 def list_blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
-    """The rows and columns of the blocks that are gathered along the axes to give X this layout.
+    """List the rows and columns of the blocks that are gathered along the axes to give X this layout.
 
     The keys are ranks along the axes; ranks with empty blocks are left out.
     """
     assert X.grid.coords is not None
-    met = find_blocks(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
-    return {r: (rows.share, cols.share) for r, (rows, cols) in met.items()}
+    overlaps = find_blocks(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
+    return {r: (rows.share, cols.share) for r, (rows, cols) in overlaps.items()}
 
 
 # ---------------------------------------------------------------------------------------------- where local products are added up
@@ -208,7 +208,10 @@ class Sink:
         self.begun: set[Any] = set()
 
     def add(self, a: Any, b: Any, rows: Selection = ALL, cols: Selection = ALL, part: Any = None) -> None:
-        """block[rows, cols] += alpha a b. Products with the same `part` have the same rows and columns; no two parts overlap."""
+        """Compute block[rows, cols] += alpha a b.
+
+        Products with the same `part` have the same rows and columns; no two parts overlap.
+        """
         beta = 1 if part in self.begun else self.beta
         self.begun.add(part)
         if rows is ALL and cols is ALL:
@@ -221,13 +224,13 @@ class Sink:
             self.xp.put(self.block, rows, cols, target)
 
     def end(self) -> None:
-        """If no product has come, as this rank's part of k is empty, multiply the block by beta."""
+        """Multiply the block by beta if no product has come, as this rank's part of k is empty."""
         if not self.begun:
             self.xp.scale(self.block, self.beta)
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
-    """`c = alpha a b + beta c`, recorded in the ledger; its buffers are workspace. `alike` goes to gemm."""
+    """Compute `c = alpha a b + beta c`, recorded in the ledger; its buffers are workspace. `alike` goes to gemm."""
     allocate = partial(buffer, xp)
     if current() is None:
         xp.gemm(a, b, c, alpha, beta, allocate, alike)
@@ -257,12 +260,12 @@ class Stream:
 
     @staticmethod
     def along(X: DistMatrix, dimension: int, axes: tuple[str, ...], parts: list[IndexSet]) -> Stream:
-        """X with its dimension `dimension` (0: rows, 1: columns) cut along the axes, into these parts."""
+        """Make the stream of X whose dimension `dimension` (0: rows, 1: columns) is cut along the axes into these parts."""
         return Stream(X, dimension, axes, X.grid[axes] if axes else None, parts)
 
     @staticmethod
     def list_parts(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
-        """The indices along the dimension of each rank that differs from this one only along the axes."""
+        """List the indices along the dimension of each rank that differs from this one only along the axes."""
         grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
         return shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)
@@ -277,10 +280,10 @@ class Stream:
         return self.comm is not None
 
     def shape(self, width: int) -> tuple[int, int]:
-        """The shape, as stored, of a panel of `width` indices of the walked dimension."""
+        """Find the shape, as stored, of a panel of `width` indices of the walked dimension."""
         across = self.X.stored.shape[1 - self.dimension]
-        seen = (width, across) if self.dimension == 0 else (across, width)
-        return seen[::-1] if self.X.transposed else seen
+        shape = (width, across) if self.dimension == 0 else (across, width)
+        return shape[::-1] if self.X.transposed else shape
 
     def orient(self, stored: Any) -> Any:
         """Turn a panel as stored into one for the product, or back."""
@@ -295,15 +298,15 @@ class Stream:
         return take(self.X.xp, self.orient(stored), *self.place(selection))
 
     def place(self, selection: Selection) -> tuple[Selection, Selection]:
-        """The rows and columns at these positions of the walked dimension."""
+        """Find the rows and columns at these positions of the walked dimension."""
         return (selection, ALL) if self.dimension == 0 else (ALL, selection)
 
-    def panel_buffer(self, width: int) -> Any:
-        """A flat buffer for a panel of up to `width` indices."""
+    def allocate_panel(self, width: int) -> Any:
+        """Allocate a flat buffer for a panel of up to `width` indices."""
         return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
 
-    def fit(self, memory: Any, width: int) -> Any:
-        """A panel of `width` indices, as stored, at the start of a buffer."""
+    def view_panel(self, memory: Any, width: int) -> Any:
+        """View a panel of `width` indices, as stored, at the start of a buffer."""
         shape = self.shape(width)
         return memory[: prod(shape)].reshape(*shape)
 
@@ -312,7 +315,8 @@ class Stream:
 class Meeting:
     """The indices of the walked dimension that part x of one stream and part y of another have in common.
 
-    A meeting has their positions in each part, and their number.
+    in_x, in_y  the positions of these indices in each part
+    width       the number of these indices
     """
 
     x: int
@@ -330,5 +334,5 @@ class Meeting:
 
 
 def list_meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
-    """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
+    """List every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
     return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in find_overlaps(xs, ys)]

@@ -29,12 +29,12 @@ class Feed:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        buffers = [stream.panel_buffer(width) for _ in range(count_at_once(panels))] if stream.moves else []
+        buffers = [stream.allocate_panel(width) for _ in range(count_at_once(panels))] if stream.moves else []
         # By width, of which there are few for thousands of panels.
-        self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.fit, memory)) for memory in buffers])
+        self.panels: cycle[Callable[[int], Any]] = cycle([cache(partial(stream.view_panel, memory)) for memory in buffers])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
-        """Start sending or receiving a panel. Returns the Pending, and the panel for the product, which is valid after its wait."""
+        """Start sending or receiving a panel. Return the Pending, and the panel for the product, valid after the wait."""
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
@@ -50,13 +50,13 @@ class Drain:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.buffers: cycle[Any] = cycle([stream.panel_buffer(width) for _ in range(count_at_once(panels))])
+        self.buffers: cycle[Any] = cycle([stream.allocate_panel(width) for _ in range(count_at_once(panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:
         if len(self.under_way) > AHEAD:
             self.finish()
-        return self.stream.fit(next(self.buffers), width)
+        return self.stream.view_panel(next(self.buffers), width)
 
     def start(self, owner: int, positions: Selection, panel: Any) -> None:
         comm, X = self.stream.comm, self.stream.X
@@ -74,8 +74,9 @@ class Drain:
 
 
 def list_panels(x: Stream, y: Stream, width: int, memo: PlanCache) -> tuple[list[Meeting], int]:
-    """The panels of two streams, and the width of the widest."""
-    panels = memo.once("panels", lambda: [piece for meeting in list_meetings(x.parts, y.parts) for piece in meeting.chop(width)])
+    """List the panels of two streams; also return the width of the widest."""
+    meetings = partial(list_meetings, x.parts, y.parts)
+    panels = memo.find_or_make("panels", lambda: [piece for meeting in meetings() for piece in meeting.chop(width)])
     return panels, max((panel.width for panel in panels), default=0)
 
 
@@ -91,7 +92,7 @@ def start_ahead(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Itera
 
 
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """`sink += a b`, panel by panel of k."""
+    """Compute `sink += a b`, panel by panel of k."""
     panels, widest = list_panels(a, b, width, memo)
     feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
 
@@ -106,7 +107,7 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> Non
 
 
 def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
+    """Compute C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
     panels, widest = list_panels(moving, c, width, memo)
     feed = Feed(moving, widest, len(panels))
     drain = Drain(c, widest, len(panels)) if c.moves else None
@@ -124,7 +125,7 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
 
 
 class Summa(Schedule):
-    """SUMMA as an entry of the registry."""
+    """The schedule "summa" of the registry."""
 
     name = "summa"
     is_algorithm = walks = True

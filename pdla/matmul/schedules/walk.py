@@ -24,8 +24,9 @@ WALKED: dict[str, tuple[int | None, int | None, int | None]] = {"k": (1, 0, None
 class Walk:
     """How panels move along the walked dimension.
 
-    axes_a, axes_b, axes_c: the axes along which A, B and C move; empty: the matrix does not move.
-    A, B, C: the layouts in which A and B start and C ends. words: of all panels.
+    axes_a, axes_b, axes_c  the axes along which A, B and C move; empty: the matrix does not move
+    A, B, C                 the layouts in which A and B start and C ends
+    words                   the words of all panels
     """
 
     dimension: str
@@ -50,15 +51,15 @@ class Walk:
     @property
     def sides(self) -> list[tuple[Nest, tuple[str, ...]]]:
         """For each of the two matrices that have the walked dimension: its cuts of it, and the axes along which it moves."""
-        found = zip(self.layouts, self.axes, WALKED[self.dimension], strict=True)
-        return [((X.rows, X.cols)[which], axes) for X, axes, which in found if which is not None]
+        matrices = zip(self.layouts, self.axes, WALKED[self.dimension], strict=True)
+        return [((X.rows, X.cols)[dimension], axes) for X, axes, dimension in matrices if dimension is not None]
 
     def length(self, mnk: tuple[int, int, int]) -> int:
-        """How many indices the walked dimension has."""
+        """Count the indices of the walked dimension."""
         return mnk["mnk".index(self.dimension)]
 
 
-def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]) -> Nest:
+def _list_cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]) -> Nest:
     return effective((layout.rows, layout.cols)[dimension], sizes)
 
 
@@ -67,36 +68,36 @@ def _replace_cuts(layout: Layout, dimension: int, cuts: Nest) -> Layout:
 
 
 def _plan_stream(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
-    """Find the axes along which an operand can move in panels, and the layout that it must have before.
+    """Find the axes along which an operand can move in panels, and the layout that it must have before the walk.
 
     No axes: it must be gathered.
     """
     if dimension is None:
         return (), needed
-    before, after = _cuts(given, dimension, sizes), _cuts(needed, dimension, sizes)
+    before, after = _list_cuts(given, dimension, sizes), _list_cuts(needed, dimension, sizes)
     axes = axes_of(before[len(after) :])
     if before[: len(after)] != after or set(axes) & set(needed.axes):
         return (), needed
     return axes, _replace_cuts(needed, dimension, before)
 
 
-def _plan_reduction(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
+def _plan_reduction(c: Layout, target: Layout, dimension: int | None, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], Layout]:
     """Find the axes along which addends of C can be summed panel by panel, and C's layout after the walk.
 
     Each panel is summed at its owner; sums along other axes may remain.
     """
-    axes, layout = _plan_stream(wanted, c.summed, dimension, sizes)
+    axes, layout = _plan_stream(target, c.summed, dimension, sizes)
     if not set(axes) <= set(c.partial):
         return (), c
     return axes, Layout(layout.rows, layout.cols, [axis for axis in c.partial if axis not in axes])
 
 
-def _walk(
-    dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int]
+def _make_walk(
+    dimension: str, A: Layout, B: Layout, target: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int]
 ) -> Walk:
     da, db, dc = WALKED[dimension]
     (axes_a, a), (axes_b, b) = _plan_stream(A, roles.A, da, sizes), _plan_stream(B, roles.B, db, sizes)
-    axes_c, c = _plan_reduction(roles.C, wanted, dc, sizes)
+    axes_c, c = _plan_reduction(roles.C, target, dc, sizes)
     m, n, k = mnk
 
     def count_share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
@@ -110,19 +111,19 @@ def _walk(
 
 
 def choose(
-    A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int],
+    A: Layout, B: Layout, target: Layout, roles: Roles, sizes: Mapping[str, int], mnk: tuple[int, int, int],
     dimension: str | None = None,
 ) -> Walk:
     """Choose the walk along a dimension; None: the dimension of most words in panels, ties to k, then n."""
-    A, B, wanted = (simplify(X, sizes) for X in (A, B, wanted))
-    return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
+    A, B, target = (simplify(X, sizes) for X in (A, B, target))
+    return max((_make_walk(d, A, B, target, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
 
 def find_widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """The width of the widest panel there can be.
+    """Find the width of the widest panel that can occur.
 
-    Two matrices have the walked dimension: it is the most indices that shares of the one and of the
-    other have in common.
+    Two matrices have the walked dimension. The width is the most indices that a share of the one and
+    a share of the other have in common.
     """
     n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares both start at 0, and none is longer
@@ -132,9 +133,9 @@ def find_widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int
 
 
 def count_first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """How many indices of the walked dimension the grid's first rank holds of both matrices that have it.
+    """Count the indices of the walked dimension that the grid's first rank holds of both matrices that have it.
 
-    Its widest panel is no narrower, if panels may be so wide.
+    The widest panel is no narrower, if panels may be so wide.
     """
     x, y = (share(walked.length(mnk), nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
     return x.overlay(y)[2]
@@ -150,6 +151,6 @@ def make_streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: 
         return None
     da, db, dc = WALKED[walk.dimension]
     along = [(a, da or 0, walk.axes_a), (b, db or 0, walk.axes_b), (c, dc or 0, walk.axes_c)]
-    parts = memo.once(("parts", walk), lambda: [Stream.list_parts(*one) for one in along])
-    return [Stream.along(*one, held) for one, held in zip(along, parts, strict=True)]
+    parts = memo.find_or_make(("parts", walk), lambda: [Stream.list_parts(*operand) for operand in along])
+    return [Stream.along(*operand, own_parts) for operand, own_parts in zip(along, parts, strict=True)]
 

@@ -20,7 +20,7 @@ _WATCH: ContextVar[Callable[[int, int], object]] = ContextVar("watch", default=l
 
 @contextmanager
 def watch(tell: Callable[[int, int], object]) -> Iterator[None]:
-    """In the block, searches call tell(done, most) before each candidate that they run, of at most so many."""
+    """Let searches in the block call tell(done, most) before each candidate that they run, of at most `most`."""
     token = _WATCH.set(tell)
     try:
         yield
@@ -38,7 +38,11 @@ class Candidate(Generic[C]):
 
 
 class Result(Protocol):
-    """The result of a run. least: a lower bound on its seconds, found sooner;  size: bytes that a rank needs."""
+    """The result of a run.
+
+    least  a lower bound on its seconds, which takes less time to find
+    size   the bytes that a rank needs
+    """
 
     @property
     def least(self) -> float: ...
@@ -102,7 +106,7 @@ class Found(Generic[R]):
         Found
             With the candidates of both.
         """
-        faster = [way for way in other.best[:1] if not self.best or way.seconds < self.best[0].seconds]
+        faster = [result for result in other.best[:1] if not self.best or result.seconds < self.best[0].seconds]
         best = [*faster, *self.best][:count]
         return Found(
             best, self.possible + other.possible, self.run + other.run, self.too_large + other.too_large,
@@ -122,22 +126,23 @@ class Found(Generic[R]):
         str
             A sentence.
         """
-        left = [f"{self.too_large:,} {plural(self.too_large, 'needs', 'need')} more memory"] if self.too_large else []
-        whose = plural(self.too_slow, "its", "their")
-        left += [f"{self.too_slow:,} cannot be faster: {whose} work or {whose} bytes alone take longer"] if self.too_slow else []
-        were = plural(self.not_looked_at, "that promises less was", "that promise less were")
-        left += [f"{self.not_looked_at:,} {were} not looked at"] if self.not_looked_at else []
-        kinds = " and ".join(plural(self.possible, kind) for kind in of)
-        return "; ".join([f"{self.possible:,} {kinds}: {self.run:,} run dry", *left])
+        remarks = [f"{self.too_large:,} {plural(self.too_large, 'needs', 'need')} more memory"] if self.too_large else []
+        possessive = plural(self.too_slow, "its", "their")
+        slow = f"{self.too_slow:,} cannot be faster: {possessive} work or {possessive} bytes alone take longer"
+        remarks += [slow] if self.too_slow else []
+        not_run = plural(self.not_looked_at, "that promises less was", "that promise less were")
+        remarks += [f"{self.not_looked_at:,} {not_run} not looked at"] if self.not_looked_at else []
+        candidates = " and ".join(plural(self.possible, part) for part in of)
+        return "; ".join([f"{self.possible:,} {candidates}: {self.run:,} run dry", *remarks])
 
 
 def search(
     candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int, most: int, memory: float = inf, limit: float = inf
 ) -> Found[R]:
-    """The `count` fastest of the `most` that promise most; those that need more than `memory` bytes are left out.
+    """Find the `count` fastest of the `most` candidates that promise most, without those that need more than `memory` bytes.
 
-    Candidates that cannot be among them are not run, or not to the end; nor are those of `limit`
-    seconds or more.
+    Candidates that cannot be among these are not run, or not to the end. The same holds for those of
+    `limit` seconds or more.
     """
     ranked = sorted(candidates, key=lambda candidate: candidate.seconds.promise)
     fitting = [candidate for candidate in ranked if candidate.size <= memory]
@@ -150,13 +155,13 @@ def search(
             too_slow += 1
             continue
         _WATCH.get()(number, min(most, len(fitting)))
-        way = run(candidate.choice)
+        result = run(candidate.choice)
         done += 1
-        if way.least >= slowest:
+        if result.least >= slowest:
             continue
-        if way.size > memory:
-            smallest = min(smallest, way.size)
+        if result.size > memory:
+            smallest = min(smallest, result.size)
             continue
-        insort(best, way, key=attrgetter("seconds"))
+        insort(best, result, key=attrgetter("seconds"))
         del best[count:]
     return Found(best, len(ranked), done, len(ranked) - len(fitting), too_slow, smallest)

@@ -25,7 +25,7 @@ from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan, costs
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matmul.search import checks, estimate
-from pdla.matmul.search.estimate import Move, Sizes, block, count_neighbours, divisors, gather, length, scatter
+from pdla.matmul.search.estimate import Move, Sizes, count_indices, count_neighbours, count_words, gather, list_divisors, scatter
 from pdla.matmul.search.fastest import Candidate, Found, search
 from pdla.matrix.redistribute import local_shape, order_sums
 from pdla.model import received_lower_bound
@@ -35,7 +35,7 @@ from pdla.model.machine import Machine, operations
 LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
 BOXES = 32  # of lowest price that are tried
 MOST = 12  # ways that are tried on each number of ranks
-HIDES = 0.8  # the hidden share of the shorter of work and messages: with it most of 56 products' fastest ways come first
+HIDES = 0.8  # the hidden share of the shorter of work and messages: most of 56 products' fastest ways come first with this value
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Product:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        checks.sizes("a product", 0, m=self.m, n=self.n, k=self.k)
+        checks.check_sizes("a product", 0, m=self.m, n=self.n, k=self.k)
 
     @property
     def itemsize(self) -> int:
@@ -103,7 +103,7 @@ class Product:
         return self.itemsize * received_lower_bound(self.m, self.n, self.k, ranks)
 
     def grown(self, ratio: float, what: str) -> Product:
-        """Give the product that is more work, as nearly as whole numbers allow.
+        """Make the product that is more work, as nearly as whole numbers allow.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class Product:
         PlanError
             For impossible numbers of ranks or of ways.
         """
-        checks.search(ranks, count)
+        checks.check_search(ranks, count)
         return find_fastest(self, ranks, Machine.of(machine), count, memory)
 
     def __str__(self) -> str:
@@ -218,7 +218,7 @@ class Costed:
     @property
     def least(self) -> float:
         """Seconds of the first rank."""
-        return costs.clock(self.plan, costs.first_rank(self.plan)).seconds
+        return costs.clock(self.plan, costs.find_first_rank(self.plan)).seconds
 
     @property
     def seconds(self) -> float:
@@ -240,16 +240,16 @@ class Costed:
 
 
 def list_tables(product: Product, ranks: int, machine: Machine, name: str = "auto") -> Iterator[Table]:
-    """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
+    """List every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
 
-    Two names of the same table give it once. Copies of a matrix have taken messages that are not
+    A table with two names is listed once. Copies of a matrix have taken messages that are not
     counted: so tables with copies are only for callers who name the algorithm.
     """
     seen = set()
     for table in _list_tables(product, ranks, machine):
-        does = _identify(table)
-        if does not in seen and name in (table.algorithm, *(() if _has_copies(table) else ("auto",))):
-            seen.add(does)
+        key = _identify(table)
+        if key not in seen and name in (table.algorithm, *(() if _has_copies(table) else ("auto",))):
+            seen.add(key)
             yield table
 
 
@@ -265,7 +265,7 @@ def _list_tables(product: Product, ranks: int, machine: Machine) -> Iterator[Tab
             yield from blocks
     for name, algorithm in NAMED.items():
         for shape in _list_shapes(name, product, ranks, machine):
-            sent = (table for table in algorithm.tables(shape) if not SCHEDULES[table.schedule].takes_any_layout)
+            sent = (table for table in algorithm.list_tables(shape) if not SCHEDULES[table.schedule].takes_any_layout)
             yield from (table.even_faces(product.m, product.n, product.k, two_sums=not 1 < machine.node < ranks) for table in sent)
 
 
@@ -277,14 +277,14 @@ def _list_shapes(name: str, product: Product, ranks: int, machine: Machine) -> I
         return [(1, pn, pk) for pn, pk in _list_flat_grids(ranks, n, k)]
     if name == "c-stationary":
         return [(pm, pn, 1) for pm, pn in _list_flat_grids(ranks, m, n)]
-    return boxes.find_cheapest(m, n, k, ranks, machine, BOXES) if name == "3d" else NAMED[name].shapes(m, n, k, ranks, machine)
+    return boxes.find_cheapest(m, n, k, ranks, machine, BOXES) if name == "3d" else NAMED[name].list_shapes(m, n, k, ranks, machine)
 
 
 def _list_flat_grids(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
-    """Grids for a matrix first x second: those with nearly square blocks, some with ranks idle, some without."""
+    """List grids for a matrix first x second: those with nearly square blocks, some with idle ranks, some without."""
     first, second = max(first, 1), max(second, 1)
     ideal = sqrt(ranks * first / second)
-    whole = sorted(divisors(ranks, ranks), key=lambda side: abs(log(side / ideal)))[:3]
+    whole = sorted(list_divisors(ranks, ranks), key=lambda side: abs(log(side / ideal)))[:3]
     sides = {min(max(side, 1), ranks, first) for side in (int(ideal), int(ideal) + 1, *whole)}
     return [(side, min(ranks // side, second)) for side in sorted(sides)]
 
@@ -296,7 +296,7 @@ def _stays(product: Product, table: Table) -> bool:
 
 
 def _identify(table: Table) -> tuple[Any, ...]:
-    """A key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
+    """Make a key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
     carries = dict(table.carries)
     names = {axis: (carries[axis], n, axis == "depth") for axis, n in table.sizes.items() if n > 1}
 
@@ -326,11 +326,11 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     """Estimate a table in closed form, with its axes in the order in which messages take the least time."""
     moved, sizes, chosen = tuple(list_moves(product, table)), table.sizes, table.roles
     dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
-    m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
+    m, n, k = (count_indices(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
     best, placed = estimate.find_fastest(moved, work, sizes, machine, product.itemsize)
     overhead = _estimate_overhead(table, moved, placed, machine)
-    held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
+    held = sum(count_words(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     estimated = replace(best, overhead=overhead, hides=HIDES * machine.overlap)
     return Candidate(Choice(table, tuple(placed)), estimated, held * product.itemsize)
 
@@ -357,7 +357,7 @@ def find_fastest(
 ) -> Found[Costed]:
     """Local: find the fastest ways on so many ranks and, if one on fewer ranks of the machine's ladder is faster, that one, too.
 
-    name: of an algorithm, which is the only one then
+    name  "auto", or the name of the only algorithm to try
     """
     found = find_fastest_on(product, ranks, machine, count, memory, inf, name)
     for fewer in reversed(machine.ladder(ranks)[:-1]):

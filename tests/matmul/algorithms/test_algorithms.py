@@ -88,7 +88,7 @@ TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d",
 def test_words_recorded_copied_dry_and_by_formula(algorithm, box, mnk):
     """From the algorithm's own layouts: nothing is converted, and every rank receives what the formula says."""
     m, n, k = mnk
-    table = next(iter(BY_NAME[algorithm].tables(box))).even_faces(m, n, k)
+    table = next(iter(BY_NAME[algorithm].list_tables(box))).even_faces(m, n, k)
 
     def program(comm):
         grid = ProcessGrid(table.shape, table.axes)

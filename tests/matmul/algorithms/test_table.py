@@ -66,6 +66,6 @@ def test_an_axis_that_carries_k_must_cut_it(A, B, what):
 @pytest.mark.parametrize("mnk", [(97, 131, 64), (1000, 3, 5)], ids=str)
 @pytest.mark.parametrize("box", [(4, 3, 5), (2, 1, 30), (60, 1, 1)], ids=str)
 def test_no_table_receives_less_than_its_least_words(box, mnk):
-    for table in NAMED["3d"].tables(box):
+    for table in NAMED["3d"].list_tables(box):
         for each in (table, table.turn_faces(*"ABC"), table.even_faces(*mnk)):
             assert all(least <= words for least, words in zip(table.bound_faces(*mnk), each.faces(*mnk), strict=True))

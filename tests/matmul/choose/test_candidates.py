@@ -29,7 +29,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 @pytest.mark.parametrize("moved", "ABC")
 def test_a_boxs_own_layout_on_another_grid_is_not_its_own(moved, elsewhere):
-    table = next(iter(BY_NAME["3d"].tables((2, 2, 2))))
+    table = next(iter(BY_NAME["3d"].list_tables((2, 2, 2))))
 
     def program(comm):
         here, there = ProcessGrid(table.shape, table.axes), ProcessGrid(**ELSEWHERE[elsewhere])
@@ -122,7 +122,7 @@ def test_prices_of_empty_products_are_numbers(mnk):
 @pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
 def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
     """Of A and B on the way there, of C on the way back."""
-    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(NAMED["3d"].tables(box))), np.arange(np.prod(box))
+    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(NAMED["3d"].list_tables(box))), np.arange(np.prod(box))
     other = table.turn_faces(*"ABC")
     for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
         asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
@@ -134,7 +134,7 @@ def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(b
 
 
 def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_ranks_are():
-    table = next(iter(NAMED["3d"].tables((2, 2, 2))))
+    table = next(iter(NAMED["3d"].list_tables((2, 2, 2))))
     place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
     q = cluster(1, 8, 16, 16, 16)
     q = replace(q, **{name: PlacedOperand((16, 16), getattr(table, name), place) for name in "ABC"})

@@ -51,7 +51,7 @@ def test_words_from_other_nodes_are_those_that_a_redistribution_brings(user, hom
 @pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
 @pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
 def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, layout, box):
-    table, order = next(iter(NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
+    table, order = next(iter(NAMED["3d"].list_tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
 
     def program(comm):
         grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)

@@ -50,7 +50,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     what a rank writes there and reads, and what C's conversion brings."""
     order, (m, n, k) = np.array([3, 1, 7, 5, 0, 2, 6, 4]), (12, 8, 16)
     (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
-    table = replace(next(iter(NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
+    table = replace(next(iter(NAMED["3d"].list_tables((2, 2, 2)))), schedule=schedule)
     in_place = schedule == "shared" and where != "hhh"
     layouts = table.with_whole_faces.layouts if in_place else table.layouts
 
@@ -108,7 +108,7 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
             builder = PlanBuilder(*map(Operand.of, (A, B, C)), A.dtype, Options(), Machine())
             for schedule in ("gather", "shared") if C.layout == LAYOUT and layouts is CUT else ("gather",):
                 [way] = candidates.apply_rule(builder.problem, "auto", schedule)
-                used = boxes.of(way.roles.carries, grid.sizes)
+                used = boxes.find_box(way.roles.carries, grid.sizes)
                 with pdla.record() as ledger:
                     builder.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
@@ -147,7 +147,7 @@ def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
-    table = next(iter(NAMED["3d"].tables((2, 2, 1)))).with_whole_faces
+    table = next(iter(NAMED["3d"].list_tables((2, 2, 1)))).with_whole_faces
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
         assert price.price_way(asked, price.Holdings(asked), table, np.arange(4)).stays[0] is stays

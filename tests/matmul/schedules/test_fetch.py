@@ -143,7 +143,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
         q = Problem.of(*lies, 8, Machine())
-        first, *_, last = NAMED["3d"].tables((4, 4, 4))
+        first, *_, last = NAMED["3d"].list_tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
             way = price.price_way(q, price.Holdings(q), table, np.arange(64))
             sent = copies * 64 * 64 - 16 * 16  # but for its own face

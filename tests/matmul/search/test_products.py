@@ -12,10 +12,10 @@ from pdla.matmul.search import products
 from pdla.matmul.search.products import Product
 
 
-def first_rank(of, choice, ranks, machine):
+def find_first_rank(of, choice, ranks, machine):
     """The ledger of the first rank of a choice's grid."""
     plan = products.make_plan(of, choice, machine, make_communicator(ranks, machine)).plan
-    return costs.clock(plan, costs.first_rank(plan))
+    return costs.clock(plan, costs.find_first_rank(plan))
 
 
 @pytest.mark.parametrize("sizes", [(24, 24, 24), (13, 29, 17)])
@@ -24,7 +24,7 @@ def test_what_products_receive_is_known_in_closed_form(sizes):
     for ranks in (6, 8, 16):
         for table in products.list_tables(of, ranks, FREE):
             guess = products.guess(of, table, FREE)
-            found = first_rank(of, guess.choice, ranks, FREE)
+            found = find_first_rank(of, guess.choice, ranks, FREE)
             words = sum(move.words for move in products.list_moves(of, table))
             more = table.schedule == "cannon" and found.bytes_received > 8 * words
             assert more or found.bytes_received == 8 * words, guess.choice
@@ -37,7 +37,7 @@ def test_messages_are_those_of_the_sums_that_the_grid_has(node):
     machine, of = replace(MIXED, node=node, call=0.0, latency=0.0, far_latency=0.0, gap=1e-3), Product(2000, 2000, 10**7)
     (table,) = (table for table in products.list_tables(of, 144, machine) if (table.box, table.schedule) == ((2, 2, 36), "gather"))
     guess = products.guess(of, table, machine)
-    found = first_rank(of, guess.choice, 144, machine)
+    found = find_first_rank(of, guess.choice, 144, machine)
     assert found.messages == (2 + 2 * 5 if node == 1 else 2 + 35)
     assert guess.seconds.overhead == pytest.approx(found.messages * machine.gap)
 
@@ -47,7 +47,7 @@ def test_short_panels_of_many_ranks_come_one_by_one_and_what_is_gathered_at_once
     machine, of = replace(MIXED, node=0, call=0.0, latency=0.0, gap=1e-3), Product(400, 40, 400)
     (table,) = (one for one in products.list_tables(of, 64, machine) if (one.algorithm, one.shape) == (schedule, (64, 1)))
     guess = products.guess(of, table, machine)
-    found = first_rank(of, guess.choice, 64, machine)
+    found = find_first_rank(of, guess.choice, 64, machine)
     assert found.messages == {"gather": 6, "summa": 63}[schedule]
     assert guess.seconds.overhead == pytest.approx(found.messages * machine.gap)
 
@@ -79,6 +79,6 @@ def test_short_sums_of_many_ranks_come_in_steps(sizes):
     for table in products.list_tables(of, 64, machine):
         if table.box.k >= 32:
             guess = products.guess(of, table, machine)
-            found = first_rank(of, guess.choice, 64, machine)
+            found = find_first_rank(of, guess.choice, 64, machine)
             assert found.bytes_received == 8 * sum(move.words for move in products.list_moves(of, table)), guess.choice
             assert guess.seconds.least <= found.seconds, guess.choice
