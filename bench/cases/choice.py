@@ -176,5 +176,5 @@ def choose(mnk, ranks, layouts):
 
 def forget():
     """Forget choices that another value has made."""
-    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.messages, predict):
+    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.count_messages, predict):
         known.cache_clear()
