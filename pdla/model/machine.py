@@ -145,7 +145,7 @@ class Machine:
 
     @property
     def _default_figures(self) -> list[str]:
-        """The names of the figures that have their default, a desktop core's; without figures that a file may leave out."""
+        """The names of the figures with their defaults, a desktop core's. Figures that a file may leave out are not listed."""
         needed = (figure for figure in fields(self) if figure.name not in (*_OPTIONAL, "overlap"))
         return [figure.name for figure in needed if getattr(self, figure.name) == figure.default]
 
