@@ -57,7 +57,7 @@ def to_row_major(x: Any) -> Any:
 
 
 def take_part(x: Any, batch: MicroBatch) -> Any:
-    """View a micro-batch's rows of x; token numbers go whole to every micro-batch."""
+    """View a micro-batch's rows of an activation x. An array of token numbers is returned whole."""
     if not batch.several or not isinstance(x, DistMatrix):
         return x
     start, stop = batch.find_bounds(x.stored.shape[0], batch.find_unit(x.layout))

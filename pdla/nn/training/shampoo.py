@@ -93,7 +93,7 @@ class Shampoo(Optimizer):
         """Collective: compute L + G G^T (number 0) or R + G^T G (number 1)."""
         shape, layout = self._lay_out(parameter, number)
         if parameter in self.state:
-            before = DistMatrix(self.state[parameter][number], shape, G.grid, layout)
+            previous = DistMatrix(self.state[parameter][number], shape, G.grid, layout)
         else:
-            before = eye(shape[0], G.grid, layout, dtype=G.dtype) * self.eps
-        return before + (matmul(G.T, G, layout=layout) if number else matmul(G, G.T, layout=layout))
+            previous = eye(shape[0], G.grid, layout, dtype=G.dtype) * self.eps
+        return previous + (matmul(G.T, G, layout=layout) if number else matmul(G, G.T, layout=layout))
