@@ -81,7 +81,7 @@ def find_part(assume_a: str, lower: bool) -> Part | None:
 def check_overwrite(name: str, X: DistMatrix, *others: Any) -> None:
     """ShapeError unless X is writeable and shares no memory with the other operands."""
     writeable(X, f"overwrite_{name.lower()}: {name}")
-    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # of matrices; vectors themselves
+    blocks = [Y.base if isinstance(Y, DistMatrix) else Y for Y in others]  # a vector is its own block
     if X.base.size and any(isinstance(y, type(X.base)) and X.xp.overlap(X.base, y) for y in blocks):
         raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other operand, which must not be overwritten")
 

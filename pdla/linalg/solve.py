@@ -133,7 +133,7 @@ def _check(options: Options, dtype: np.dtype, A: DistMatrix, B: Any) -> None:
 
 
 _SIDES = (TRIANGULAR, TRIANGULAR)  # behind a factorization
-_ROUTINES = {known: first if first in ((), (TRIANGULAR,)) else (*first, *_SIDES) for known, first in BY_STRUCTURE.items()}
+_ROUTINES = {structure: first if first in ((), (TRIANGULAR,)) else (*first, *_SIDES) for structure, first in BY_STRUCTURE.items()}
 SOLVE = Call("solve", _ROUTINES, _solve, solves=True, check=_check)
 
 

@@ -79,10 +79,10 @@ class Claim:
     terms: int
     expected: Callable[[Pair], Pair]
     steps: Callable[[Any], tuple[Callable[[Pair], Pair], ...]]
-    matrices: Callable[[Any], tuple[DistMatrix, ...]] = lambda made: (made,)
-    zeros: Callable[[Any], tuple[tuple[DistMatrix, Part], ...]] = lambda made: ()
-    rows: Callable[[Any], Any] = lambda made: ALL
-    control: Callable[[Any], Any] = lambda made: None
+    matrices: Callable[[Any], tuple[DistMatrix, ...]] = lambda result: (result,)
+    zeros: Callable[[Any], tuple[tuple[DistMatrix, Part], ...]] = lambda result: ()
+    rows: Callable[[Any], Any] = lambda result: ALL
+    control: Callable[[Any], Any] = lambda result: None
     operands: tuple[tuple[DistMatrix, Part], ...] = ()
     lost: str = ""
     solve: Callable[[np.ndarray], Any] | None = None
@@ -199,7 +199,7 @@ class Check:
         return np.unique(np.concatenate([np.flatnonzero(wrong.any(axis=1)), *more_rows])), bool(in_range.all())
 
     def _compare_copies(self, image: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Collective: find the rows in which this rank's image differs from the image of the first rank, by another copy."""
+        """Collective: find the rows in which this rank's image differs from the first rank's, which used another copy."""
         xp, reference = self.comm.xp, image.copy()
         reference = xp.host(self.comm.bcast(xp.asarray(reference), 0).wait())
         agrees = (np.abs(image - reference) <= size * (self.claim.terms + 16) * self.images.eps) | ~np.isfinite(image)

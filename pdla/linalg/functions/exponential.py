@@ -66,10 +66,10 @@ def expm(A: DistMatrix) -> DistMatrix:
     """
     A = prepare_square("expm", A)
     size = float(norm(A, 1)) if A.shape[0] else 0.0
-    limit, numbers = next((each for each in DEGREES.values() if size <= each[0]), DEGREES[13])
+    limit, coefficients = next((approximant for approximant in DEGREES.values() if size <= approximant[0]), DEGREES[13])
     halvings = max(0, ceil(log2(size / limit))) if isfinite(size) and size > limit else 0
     A = A * 0.5**halvings if halvings else A
-    U, V = _compute_approximant(A, numbers)
+    U, V = _compute_approximant(A, coefficients)
     # (V - U) X = V + U
     X = solve(V - U, V + U, overwrite_a=True, overwrite_b=True, layout=A.layout)
     with np.errstate(over="ignore", invalid="ignore"):  # the norm below shows overflow

@@ -115,8 +115,8 @@ def find_dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
     Each call gets their communicators from the grid, as a grid closes those that were not used for long.
     """
 
-    def is_current(found: tuple[Dimension, Dimension]) -> bool:
-        return all(each.axis is None or X.grid[each.axis] is each.comm for each in found)
+    def is_current(dimensions: tuple[Dimension, Dimension]) -> bool:
+        return all(dimension.axis is None or X.grid[dimension.axis] is dimension.comm for dimension in dimensions)
 
     key = find_dimensions, X.shape, X.layout
     return find_or_make(X.grid, key, lambda: (_make_dimension(X, 0), _make_dimension(X, 1)), is_current)

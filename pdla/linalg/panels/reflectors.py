@@ -169,9 +169,9 @@ def _reconstruct(xp: Any, rows: Dimension, root: int, Q: Any, R: Any, V: Any) ->
     message = buffer(xp, (2 * w * w + 2,), V.dtype)
     (U, T), sizes = message[: 2 * w * w].reshape(2, w, w), message[2 * w * w :]
     if rows.rank == root:
-        # Q1 - S = L U, T = -U S^H L^-H
-        top, (L, *found, S) = w, kernels.orhr_col(xp, Q[:w])
-        xp.copy_all(zip((V[:w], U, T), (L, *found), strict=True))
+        # Q1 - S = V1 U, T = -U S^H V1^-H
+        top, (V1, U1, T1, S) = w, kernels.orhr_col(xp, Q[:w])
+        xp.copy_all(((V[:w], V1), (U, U1), (T, T1)))
         R *= S[:, None]
         xp.copy(sizes, xp.asarray(np.array(kernels.find_pivot_range(xp, R), V.dtype)))
     rows.bcast(message, root).wait()

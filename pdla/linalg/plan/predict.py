@@ -70,8 +70,8 @@ def predict(
     task = Task(routine, m, n, work_dtype, Machine.choose() if machine is None else Machine.of(machine))
     fastest = _find_fastest(call, task, P) if machine else Timed(0.0, price.sort_by_price(task, P)[0])
     shape, block = fastest.blocking
-    tasks = [task, *(Task(each, m, min(m, n), work_dtype, task.machine) for each in following)]
-    words, bound = (sum(each) for each in zip(*((each.words(shape, block), each.bound(shape)) for each in tasks), strict=True))
+    tasks = [task, *(Task(routine, m, min(m, n), work_dtype, task.machine) for routine in following)]
+    words, bound = sum(task.words(shape, block) for task in tasks), sum(task.bound(shape) for task in tasks)
     return FactorPrediction(
         shape, block, prod(shape), round(work_dtype.itemsize * words), work_dtype.itemsize * bound,
         fastest.seconds if machine else None,
