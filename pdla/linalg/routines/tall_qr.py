@@ -64,7 +64,7 @@ class TallQR(Routine):
         """Whether rows are cut over all ranks of A's grid, and columns are not cut."""
         rows, cols = (effective(cuts, A.grid.sizes) for cuts in (A.layout.rows, A.layout.cols))
         ranks = prod(A.grid.sizes[cut.axis] for cut in rows)
-        return not cols and not A.layout.partial and not A.transposed and not A.conjugated and ranks == A.grid.size
+        return not cols and not A.layout.partial and not A.transposed and ranks == A.grid.size
 
     def find_blocking(self, A: Any) -> tuple[GridShape, int]:
         return self.list_blockings(A.shape[0], A.grid.size)[0]

@@ -201,6 +201,14 @@ def test_signs_and_roots(dtype):
     everywhere(program, WAYS[1:3])
 
 
+def test_functions_of_the_empty_matrix_are_empty():
+    def program(on):
+        A = on(np.zeros((0, 0)))
+        assert {X.shape for X in (expm(A), signm(A), inverse_root(A, 2), newton_schulz(A))} == {(0, 0)}
+
+    everywhere(program, WAYS[2:3])
+
+
 def test_faults_are_told_alike_on_every_rank():
     a = np.eye(4)
     a[1, 1] = -1

@@ -46,6 +46,17 @@ def test_semidefinite_zero_and_empty():
     assert np.abs(rank_one - v @ v.T / np.sqrt(55)).max() < 1e-7 and not zero.any() and empty.shape == (0, 0)
 
 
+def test_the_limit_of_a_root_grows_with_n():
+    """Of 16 eigenvalues one of -8 eps counts as 0, one of -32 eps is an error."""
+    def program(comm):
+        near, far = (np.diag([1.0] * 15 + [-size * np.finfo(float).eps]) for size in (8, 32))
+        assert np.array_equal(sqrtm(pdla.from_global(near)).gather().diagonal(), [1] * 15 + [0])
+        with pytest.raises(errors.LinAlgError, match="not positive semidefinite"):
+            sqrtm(pdla.from_global(far))
+
+    pdla.run(2, program)
+
+
 def test_any_function():
     a = positive(9, float)
 

@@ -7,7 +7,7 @@ from helpers.systems import BLOCKS, WAYS, cyclic, drawn, on, raised
 
 import pdla
 from pdla import Layout
-from pdla.errors import ArgumentError, LayoutError, PlanError
+from pdla.errors import ArgumentError, LayoutError, LinAlgError, PlanError
 from pdla.linalg import lstsq, plan_lstsq, predict_lstsq, predict_qr
 
 SHAPES = [(40, 40), (33, 20), (20, 33), (80, 4), (4, 80), (7, 3), (1, 1), (0, 4), (4, 0)]
@@ -142,3 +142,6 @@ def test_faults_are_told_alike_on_every_rank():
     vector = raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.ones(6), layout=Layout()))
     assert vector[0] is LayoutError and "whole on every rank" in vector[1]
     assert "has inf" in raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.full(6, np.inf)), 3)[1]
+    a[3, 1] = np.nan
+    unseen = raised(lambda comm: lstsq(on((2, 1), a, BLOCKS, comm), np.ones(6), check_finite=False), 3)
+    assert unseen == (LinAlgError, "SVD did not converge")

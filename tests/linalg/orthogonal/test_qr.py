@@ -126,6 +126,23 @@ def test_q_of_subnormal_numbers_has_all_digits(shape):
         assert max(ratios(a, q, np.triu(r))) < 30
 
 
+@pytest.mark.parametrize("grid", [(1, 2), (2, 2)])
+def test_reflections_of_a_scaled_matrix_are_those_of_the_matrix(grid):
+    """Bitwise, as factors are powers of 2; R is scaled back."""
+    a = drawn((20, 12), "float64")
+    found, tau = factors(a, "cyclic", grid, mode="raw")
+    large, same = factors(a * 2.0**1015, "cyclic", grid, mode="raw")
+    assert np.array_equal(same, tau) and np.array_equal(large, np.tril(found, -1) + np.triu(found) * 2.0**1015)
+
+
+def test_columns_beside_the_diagonal_may_be_near_the_end_of_the_range():
+    """R's diagonal does not show them: their sums would overflow, R itself does not."""
+    a = drawn((20, 33), "float64") * 1e100
+    a[:, 20:] = 0.3e308 * np.sign(a[:, 20:])
+    q, r = factors(a, "cyclic", (3, 1))
+    assert max(ratios(a * 2.0**-100, q, r * 2.0**-100)) < 30
+
+
 def test_lauchli_s_matrix_whose_gram_matrix_has_rank_1():
     a = np.vstack([np.ones(20), 1e-9 * np.eye(20), np.zeros((200, 20))])
     for grid in ((1, 1), (4, 1), (7, 1)):
@@ -196,6 +213,14 @@ def test_more_ranks_never_take_longer():
     for m, n in ((600, 600), (20_000, 100)):
         seconds = [predict_qr(m, n, ranks, machine="a100x4").seconds for ranks in (1, 2, 3, 4, 6, 8, 12, 16)]
         assert seconds == sorted(seconds, reverse=True)
+
+
+def test_r_alone_is_checked_in_the_order_of_its_columns():
+    a = drawn((33, 20), "float64")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*computed again")
+        r, order = factors(a, "blocks", (2, 2), mode="r", pivoting=True, verify=True)
+    assert not np.array_equal(order[order], np.arange(20)) and np.allclose(r.T @ r, a[:, order].T @ a[:, order])
 
 
 def test_faults_are_told_alike_on_every_rank():

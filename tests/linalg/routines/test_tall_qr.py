@@ -147,3 +147,20 @@ def test_where_it_stays():
         ], TALL_QR.keeps_layout(pdla.zeros((4, 64), grid, Layout(None, ("row", "col"))).T)
 
     assert pdla.run(4, program)[0] == ([True, False, False, False, False], False)
+
+
+def test_a_conjugate_stays_where_it_is():
+    """It is copied on each rank, and then factored as any matrix is: its rows do not travel."""
+    a = drawn((400, 3), "complex128")
+
+    def program(comm):
+        received = []
+        for A in (on((2, 1), a.conj(), cyclic(4, "row", None), comm), on((2, 1), a, cyclic(4, "row", None), comm).conj()):
+            with pdla.record() as ledger:
+                Q, R = qr(A, check_finite=False)
+            received.append(ledger.bytes_received)
+            assert ratio(a.conj(), Q.gather(), R.gather()) < 30 and Q.layout == A.layout
+        return received
+
+    for plain, conjugate in pdla.run(2, program):
+        assert plain == conjugate
