@@ -15,11 +15,11 @@ import numpy as np
 
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer, timed
+from pdla.comm.ledger import buffer, count, timed
 from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg.panels import kernels
-from pdla.linalg.panels.blocks import Dimension, count_workspace, share_numbers, to_layout
+from pdla.linalg.panels.blocks import Dimension, make_working_copy, share_numbers
 from pdla.linalg.panels.reflectors import factor_tree
 from pdla.linalg.plan import routine
 from pdla.linalg.plan.blocking import Place
@@ -27,7 +27,6 @@ from pdla.linalg.plan.routine import GridShape, Routine
 from pdla.linalg.verify import settle
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import cast
 
 TALL, WIDEST = 8, 2048  # the least rows for each column of a tall matrix; the most columns, as each rank has R
 ORTHOGONAL = 1.1  # the largest mean condition of R for which Q needs no second pass
@@ -80,8 +79,7 @@ class TallQR(Routine):
         """
         comm = A.grid.comm
         with collective_section(comm, "a QR factorization"), within(find_workspace() or Workspace()):
-            X = A if A.dtype == dtype else count_workspace(cast(A, dtype))
-            X, n = to_layout(X, *place), A.shape[1]
+            X, n = make_working_copy(A, *place, dtype, overwrite=True), A.shape[1]
             axes = axes_of(effective(X.layout.rows, X.grid.sizes))
             group = X.grid[axes] if axes else None
             if X.grid.active:
@@ -140,7 +138,8 @@ def _factor_gram(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any, 
 
 def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
     """Local: x L^-H, by the inverse if L is well-conditioned."""
-    Q = xp.empty(x.shape, x.dtype)
+    Q = xp.empty(x.shape, x.dtype)  # no buffer, as it outlives the workspace
+    count(Q)
     if condition <= kernels.MAX_CONDITION:
         kernels.multiply_by_inverse(xp, x, inverse, Q)
     else:

@@ -8,7 +8,7 @@ from helpers.systems import KINDS, cyclic, drawn, on
 
 import pdla
 from pdla import Layout
-from pdla.linalg import qr
+from pdla.linalg import plan_qr, qr
 from pdla.linalg.panels import kernels
 from pdla.linalg.routines import tall_qr
 from pdla.linalg.routines.tall_qr import TALL, TALL_QR, WIDEST, is_tall
@@ -164,3 +164,18 @@ def test_a_conjugate_stays_where_it_is():
 
     for plain, conjugate in pdla.run(2, program):
         assert plain == conjugate
+
+
+def test_copies_as_large_as_a_are_workspace():
+    """Q of the first pass, and a conjugate's copy: plans tell what is counted."""
+    a = conditioned(400, 3, 10, "complex128")
+
+    def program(comm):
+        A = on((2, 1), a, ROWS, comm)
+        for X, copies in ((A, 1), (A.conj(), 2)):
+            told = plan_qr(X, mode="r", check_finite=False).predicted.peak_workspace
+            with pdla.record() as ledger:
+                qr(X, mode="r", check_finite=False)
+            assert copies * A.local.nbytes < ledger.peak_workspace <= told < (copies + 1) * A.local.nbytes
+
+    pdla.run(2, program)
