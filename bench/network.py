@@ -44,6 +44,7 @@ PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
 NEAR = 9e8  # bytes a second and core between ranks of a host: measured with 64 ranks on two cores, messages of 1 to 2 MiB
+FAR = 1e-3  # seconds until a rank that naps sees a message of another host: measured with 2 ranks of 16 that sum 11 kB
 TURN = 1.0  # seconds of products in a side's turn
 WIDTH = 170  # columns, where the output is no terminal
 
@@ -105,7 +106,8 @@ def write_machine(one: Machine, hosts: int, ranks: int, rate: str) -> str:
     link = cluster.parse_rate(rate)
     mine = core.share_core(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
     name = f"{hosts} emulated hosts of {ranks} ranks, links of {rate}"
-    file.write_text(replace(mine, network=link / ranks, injection=link, node=ranks, name=name, source="bench/network.py").text())
+    links = {"network": link / ranks, "injection": link, "far_latency": FAR}
+    file.write_text(replace(mine, **links, node=ranks, name=name, source="bench/network.py").text())
     return str(file)
 
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 import pdla
 from bench.cases.factorizations import draw
 from bench.common.meeting import Meeting, count_received
-from pdla.linalg import cho_factor, eigh, lu_factor, qr
+from pdla.linalg import cho_factor, eigh, lu_factor, plan_eigh, qr
 from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan.price import sort_by_price
 from pdla.linalg.plan.routine import Task
@@ -37,6 +37,8 @@ def main(n, names, file):
             X, came = A.copy(), count_received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))
             turns.append((1e3 * seconds, comm.allreduce(count_received() - came) / comm.size))
+        if routine is TRIDIAGONAL:  # redistributes A
+            shape, block = plan_eigh(A, overwrite_a=True, check_finite=False).blocking
         found[name] = (*min(turns), f"{shape[0]} x {shape[1]}, {block}")
     if comm.rank == 0:
         Path(file).write_text(json.dumps(found))

@@ -39,7 +39,7 @@ class Meter(Protocol):
 
     def lapack(self, m: int, n: int, operations: float, dtype: Any) -> None: ...
 
-    def touch(self, size: int) -> None: ...
+    def touch(self, size: int, steps: int = 1) -> None: ...
 
     def erf(self, count: int, itemsize: int) -> None: ...
 
@@ -406,6 +406,10 @@ def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = Fa
 
 
 def bind_matvec(a: Meta, x: Meta, y: Meta, adjoint: bool) -> Callable[[], None]:
+    """See `blas.bind_matvec`, which has no overhead; another array module's product has."""
+    meter = metered.get()
+    if meter is not None and config.settings.array == "numpy":
+        return partial(meter.touch, a.nbytes, 0)
     return partial(_gemm, a.T if adjoint else a, x, y)
 
 

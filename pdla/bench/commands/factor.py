@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 from statistics import median
@@ -109,7 +109,8 @@ class System:
 
     def seconds(self, ranks: int, on: Machine) -> float:
         """Predicted seconds on a machine."""
-        return self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on).seconds
+        plan = self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on)
+        return replace(plan, shape=self.blocking.shape, block=self.blocking.block).seconds
 
     @property
     def flops(self) -> float:

@@ -107,7 +107,8 @@ def eigh(
     The steps are a one-stage reduction to tridiagonal form by Householder's reflections (LAPACK
     Working Note 30), divide and conquer (Cuppen 1981), and a product of the reflections and the
     selected vectors, in blocks. A is redistributed to block-cyclic columns (a grid of one row),
-    over all ranks or as many as a node has cores. Near the ends of its dtype's range, a power of 2
+    over all ranks or as many as a node has cores; fewer, if PDLA_MACHINE describes a machine on
+    which these are faster. Near the ends of its dtype's range, a power of 2
     scales A. A single rank computes all vectors by LAPACK's syevd.
 
     Signs do not depend on the number of ranks: in each vector the first component of at least 0.6

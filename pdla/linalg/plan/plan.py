@@ -192,8 +192,13 @@ class FactorPlan:
         return plan._with_blocking(choose_within_limit(blockings, options.memory_limit, peak))
 
     def _sort_by_seconds(self, blockings: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
-        """Sort the first few blockings by seconds of dry runs. The preferred one of those within GOOD of the fastest is first."""
-        seconds = {blocking: self._with_blocking(blocking).seconds for blocking in blockings[:COSTED]}
+        """Sort the first few blockings by seconds, of dry runs if all can be run dry.
+
+        The preferred one of those within GOOD of the fastest is first.
+        """
+        plans = [self._with_blocking(blocking) for blocking in blockings[:COSTED]]
+        closed = any(plan.many_steps for plan in plans)
+        seconds = {plan.blocking: plan._chain if closed else plan.seconds for plan in plans}
         timed = sorted(seconds, key=lambda blocking: seconds[blocking])
         close = [blocking for blocking in timed if seconds[blocking] <= price.GOOD * seconds[timed[0]]]
         preferred = max(close, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
@@ -406,8 +411,12 @@ class FactorPlan:
         The slowest sampled rank's seconds or, if longer, those of the chain from panel to panel,
         for which all ranks wait. A closed form gives the chain, and alone decides for many steps.
         """
-        chain = sum(price.predict_seconds(task, *self.blocking) for task in self.tasks)
-        return chain if self.many_steps else max(chain, self._cost.seconds)
+        return self._chain if self.many_steps else max(self._chain, self._cost.seconds)
+
+    @property
+    def _chain(self) -> float:
+        """Seconds by closed forms."""
+        return sum(price.predict_seconds(task, *self.blocking) for task in self.tasks)
 
     @property
     def many_steps(self) -> bool:

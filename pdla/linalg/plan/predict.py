@@ -92,6 +92,8 @@ def _find_fastest(call: Call, task: Task, P: int) -> Timed:
     Two lower bounds exclude a number of ranks: the operations at the machine's full rate, then the chain, by a closed form.
     """
     best = find_fastest_on(call, task, P)
+    if task.routine.short_steps:
+        return best  # the plan has tried fewer ranks
     counts = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
     for ranks in sorted(counts - {P}, reverse=True):
         chains = (price.predict_seconds(task, *blocking) for blocking in price.sort_by_price(task, ranks))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.collectives import broadcast
+from pdla.comm.collectives import broadcast, circulant
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, effective
 from pdla.linalg.panels.blocks import find_block, find_depth_axis, find_near_square, is_in_square_blocks
@@ -224,6 +224,14 @@ class StepCost:
             return self.message(axis, words, ranks - 1) if words else 0.0
         chunk = min(1.0, max(broadcast.CHUNK / size, 1 / (8 * ranks)))  # of the words
         return self.message(axis) * (ranks - 1) + self._time_on_link(axis, words) * (1 + (ranks - 2) * chunk)
+
+    def sum(self, axis: int, words: float) -> float:
+        """Seconds in which all ranks along an axis get the sum of so many words of each: two rounds of messages."""
+        ranks = self.shape[axis]
+        if circulant.pays(words * self.task.dtype.itemsize, ranks):
+            steps = (ranks - 1).bit_length()
+            return 2 * steps * self.message(axis, words * (ranks - 1) / (ranks * steps))
+        return 2 * self.message(axis, words / ranks, ranks - 1)
 
     def next_arrival(self, axis: int, words: float) -> float:
         """Seconds until the next rank along the axis has the words: the first rank of a chain, else the middle rank, on average."""

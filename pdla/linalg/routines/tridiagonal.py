@@ -50,6 +50,7 @@ ALL = slice(None)
 BLOCK = 64  # columns that a rank has at a time
 PANEL = 32  # columns of a panel
 SMALL = 768  # columns that one rank reduces as fast as several ranks, with a sum for each column
+CALLS = 16  # of NumPy for a column, besides its products with A
 SAMPLED = 64  # panels of a dry run: with fewer than twice as many, all are run
 CACHED = 2**16  # elements of A that are multiplied by v, and then by v from the left
 
@@ -69,12 +70,13 @@ class Tridiagonalization(Factorization):
 
     def price(self, step: routine.StepCost) -> float:
         w, n, ranks = step.width, step.cols, prod(step.shape)
-        alone = ranks == 1 or n <= SMALL
-        # A v reads a triangle, and the corrections read the panel's columns
-        column = step.touch(n * n / (4 if alone else 4 * ranks)) + step.touch(n * PANEL / 2)
-        update = step.gemm(n + w, max(1, n // 2 if alone else n // (2 * ranks)), 2 * w)
-        messages = 0.0 if alone else w * (step.message(0, n) + step.calls(20)) + step.message(0, n * w)
-        return w * column + update + messages
+        cube = (n + w) ** 3 - n**3
+        if ranks == 1 or n < SMALL:
+            return step.lapack(n + w, w, 2 * cube / 3) + step.touch(cube / 12)
+        # A v reads a triangle twice, and the corrections read the panel's columns
+        column = step.touch(cube / (6 * w * ranks)) + step.touch(n * PANEL * (1 / 2 + 1 / ranks)) + step.calls(CALLS)
+        panel = step.gemm(n + w, -(-n // (2 * ranks)), 2 * PANEL) + step.message(0, n * PANEL)
+        return w * (column + step.sum(0, n) + panel / PANEL)
 
     def keeps_layout(self, A: Any) -> bool:
         """Never: the algorithm works on a copy of one triangle."""
@@ -97,11 +99,12 @@ class Tridiagonalization(Factorization):
         check_sums(numbers)
         d, e, tau = numbers[1 : 1 + n], numbers[1 + n : 1 + 2 * n], numbers[1 + 2 * n :].view(complex)
         tau, most = tau if X.dtype.kind == "c" else tau.real, max(0, n - 1)
-        return Reduced(X.T, d.astype(real), e[:most].astype(real), tau[:most].astype(X.dtype), float(numbers[0]))
+        scale = float(numbers[0]) or 1.0  # an idle rank of a dry run has zeros
+        return Reduced(X.T, d.astype(real), e[:most].astype(real), tau[:most].astype(X.dtype), scale)
 
     def run(self, plan: FactorPlan, A: DistMatrix) -> Any:
-        """Collective, unchecked: T of A, whose upper triangle is read, and the reflections, in block-cyclic columns."""
-        return self(A.conj(), plan.place, plan.dtype, plan.overwrites("a"))
+        """Collective, unchecked: T of A^T, whose lower triangle is read, and the reflections, in block-cyclic columns."""
+        return self(A, plan.place, plan.dtype, plan.overwrites("a"))
 
     def claim(self, A: DistMatrix, part: Part | None, images: Images, lost: str) -> Claim:
         """Claim: A^T x = Q (T (Q^H x))."""

@@ -12,6 +12,7 @@ CASES = [
     ("cholesky", "-n", "64,96", "--nb", "8", "--grid", "2x2"), ("cholesky", "-n", "33", "--dtype", "complex64"),
     ("lu", "-n", "64,96", "--nb", "8", "--grid", "1x4"), ("lu", "-n", "40", "--dtype", "complex128"),
     ("solve", "-n", "40", "-m", "3"), ("trsm", "-n", "40", "--dtype", "float32"),
+    ("tridiagonal", "-n", "40", "--dtype", "complex128"),
 ]
 
 

@@ -9,7 +9,7 @@ from helpers.systems import BLOCKS, KINDS, WAYS, drawn, on, raised
 from helpers.zoo import GENERAL, animal
 
 import pdla
-from pdla import Cuts, Layout
+from pdla import Cuts, Layout, config
 from pdla.errors import LayoutError, LinAlgError, PlanError, VerificationError
 from pdla.linalg import cho_factor, eigh, eigh_words, eigvalsh, plan_eigh, predict_eigh
 from pdla.linalg.eigen import eigh as module
@@ -288,6 +288,18 @@ def test_predictions():
     assert told.ranks_used > 1 and told.seconds > 4 / 3 * 50_000**3 / (16 * pdla.Machine.load("h200x8").flops)
     assert predict_eigh(0, 4).bytes_received == predict_eigh(100, 1).bytes_received == 0
     assert eigh_words(1000, 4, vectors=0) < eigh_words(1000, 4) and eigh_words(1000, 1) == 0
+
+
+def test_a_described_network_decides_how_many_ranks_work(tmp_path):
+    a, file = hermitian(67, "float64"), tmp_path / "machine.toml"
+    slow = pdla.Machine(node=1, far_latency=1e-2)
+    file.write_text(slow.text())
+    with config.override(machine=str(file)):
+        assert pdla.run(4, lambda comm: plan_eigh(on((2, 2), a, BLOCKS, comm)).shape) == [(1, 1)] * 4
+        w, v = found(a, "blocks", (2, 2))
+    assert max(ratios(a, w, v)) < 10
+    assert predict_eigh(2000, 4, machine=slow).grid == (1, 1)
+    assert predict_eigh(2000, 4, machine=pdla.Machine(node=1, far_latency=0.0)).grid == (4, 1)
 
 
 def test_a_dry_run_has_values_and_counts_as_ranks_do():

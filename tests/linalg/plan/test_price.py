@@ -23,8 +23,10 @@ from pdla.linalg import (
 )
 from pdla.linalg.panels.blocks import cut_in_blocks
 from pdla.linalg.plan import price
+from pdla.linalg.plan.call import Call
+from pdla.linalg.plan.price import Blocking
 from pdla.linalg.plan.routine import StepCost, Task
-from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR, TRIDIAGONAL
 from pdla.linalg.routines.qr import FORMING
 from pdla.linalg.routines.tall_qr import TALL_QR
 
@@ -79,6 +81,16 @@ def test_tall_qr_is_priced_near_a_dry_run(ranks, m, n):
 
     told = price.predict_seconds(Task(TALL_QR, m, n, np.dtype(float), MACHINE), (ranks, 1), m // ranks)
     assert 0.9 < told / pdla.dry_run_all(ranks, program, machine=MACHINE).seconds < 1.1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 40])
+@pytest.mark.parametrize("machine", [MACHINE, pdla.Machine(node=1, network=1e8, far_latency=1e-4, gap=1e-5)], ids=["near", "far"])
+def test_tridiagonal_form_is_priced_near_a_dry_run(ranks, machine):
+    n, block = 2048, 64 if ranks > 1 else 2048
+    task = Task(TRIDIAGONAL, n, n, np.dtype(float), machine)
+    blocking, call = Blocking((ranks, 1), block), Call("reduce", (TRIDIAGONAL,), TRIDIAGONAL.run)
+    plan = replace(call.imagine((n, n), 1, task.dtype, blocking, ranks, machine), shape=blocking.shape, block=block)
+    assert 0.85 < price.predict_seconds(task, *blocking) / plan._cost.seconds < 1.15
 
 
 @pytest.mark.parametrize(("shape", "n", "block"), [((2, 2, 2), 2048, 32), ((2, 2, 2), 4096, 64), ((2, 2, 4), 4096, 64)])
