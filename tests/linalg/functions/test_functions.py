@@ -11,6 +11,8 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import expm, inverse_root, newton_schulz, plan_polar, polar, predict_polar, signm, sqrtm
+from pdla.linalg.functions.exponential import DEGREES
+from pdla.linalg.functions.polar import LOST, _compute_weights
 
 WAYS = [((1, 1), BLOCKS, 0), ((3, 1), Layout("row"), 0), ((2, 2), BLOCKS, 1), ((2, 2), cyclic(3), 0)]
 
@@ -130,6 +132,16 @@ def test_a_memory_limit_of_polar_factors():
     assert all(pdla.run(2, program))
 
 
+@pytest.mark.parametrize("n", [1, 100, 10_000])
+def test_weights_of_steps_leave_digits_for_the_second_factorization(n):
+    """c is as large as n c eps <= LOST allows, or the best for `least`; the next `least` is larger."""
+    eps = float(np.finfo(float).eps)
+    for least in (1e-18, 1e-12, 1e-6, 0.1, 0.9):
+        (_, _, c), following = _compute_weights(least, n, eps)
+        assert 3 <= c <= LOST / (n * eps) and least < following <= 1
+    assert _compute_weights(1e-18, n, eps)[0][2] > LOST / (n * eps) / 8
+
+
 def test_predictions_of_polar_factors():
     assert predict_polar(4096, 16).ranks_used == 16 and predict_polar(0, 4).bytes_received == 0
     assert predict_polar(90, 1, machine="laptop").seconds > 10 * pdla.linalg.predict_cholesky(90, 1, machine="laptop").seconds
@@ -182,6 +194,18 @@ def test_exponentials(dtype, size):
         assert np.abs(X.gather() - expected).max() < bound and X.dtype == a.dtype
 
     everywhere(program, WAYS[1:3])
+
+
+def test_exponentials_at_the_limit_of_each_degree():
+    """Of matrices whose 1-norm is an eigenvalue, at a limit and where one halving more is needed."""
+    sizes = [share * limit for limit, _ in DEGREES.values() for share in (1, 1.99)]
+
+    def program(on):
+        for x in sizes:
+            wanted = np.exp([x, x / 2, 0])
+            assert np.allclose(expm(on(np.diag([x, x / 2, 0]))).gather(), np.diag(wanted), rtol=1e-13, atol=1e-13 * wanted[0])
+
+    everywhere(program, WAYS[2:3])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
