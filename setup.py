@@ -6,6 +6,6 @@ setup(
     packages=find_packages(include=["pdla", "pdla.*"]),
     # An editable install of one folder is a line in a .pth file, which type checkers follow, too.
     package_dir={"": "."},
-    package_data={"pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.c", "**/*.h", "**/*.f90", "cuda/*.cu"]},
+    package_data={"pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.c", "**/*.h", "**/*.f90", "cuda/*.cu", "cuda/*.h"]},
     include_package_data=False,  # package_data says it all
 )

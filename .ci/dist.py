@@ -32,7 +32,7 @@ if __name__ == "__main__":
     pdla.abort_on_exception()
     for product in [program(pdla.world())] if pdla.world().size > 1 else pdla.run(4, program):
         np.testing.assert_array_equal(product, (i - j).T @ (i - j))
-    for path in ("py.typed", "cuda/pack.cu", "native/pdla.h", "native/pdla.f90", "bench/report/schema.json"):
+    for path in ("py.typed", "cuda/pack.cu", "cuda/floats.h", "native/pdla.h", "native/pdla.f90", "bench/report/schema.json"):
         assert files("pdla").joinpath(path).is_file(), path
     assert pdla.Machine.load("a100x4").node and version("pdla") == pdla.__version__
     print(f"rank {pdla.world().rank} of {pdla.world().size}: {pdla.__file__}")

@@ -12,6 +12,7 @@ add, maximum(target, source)   target += source, which may be of a narrower dtyp
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 scale(target, beta)        target *= beta; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
+gemm_stacks(a, b, c, alpha, beta)   the same for each matrix of stacks; prepare_stacks(x): x as a factor
 can_square(a, c)           whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
 potrf(a), trtri(a), getrf(a, before), trsm(t, b, lower, unit, conjugate)   LAPACK's, in place (lapack.py)
 geqrt(a), larft(gram, tau), orhr_col(q)    LAPACK's block reflectors
@@ -38,6 +39,7 @@ for it (composed.py has the formulas):
 gelu(x, slope, bias)       GeLU of each element of x + bias, and its derivative if `slope`
 product_sums(x, y)         x y, element by element, and its sums over the rows
 column_sums(x, y)          the sums over the rows of x y, and of x
+sum_columns(x)             the sums over the rows of x
 moments(x)                 each row's sum, and the sum of squares about its mean
 recentre(squares, ...)     turns sums of squares about the mean of a rank's features into those about the mean of all
 normalise(x, ...)          x less its rows' means, over their standard deviations, with gain and offset
@@ -45,6 +47,8 @@ row_sums(x, y, gain, out)  the sums of each row of x gain y, and of x gain
 norm_gradient(dy, ...)     the gradient of normalise's input, from that of its result
 exponentials(x, top, places, sums)   exp(x - top), its rows' sums, and one element of each row of x - top
 softmax_gradient(powers, ...)        the gradient of cross-entropy, in place
+softmax(scores, ...)       attention's weights, of the keys that each query sees
+softmax_backward(scores, slopes, ...)   the weights again, and the gradient of the scores
 """
 
 from __future__ import annotations

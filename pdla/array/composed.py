@@ -62,6 +62,11 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
     return (x * y).sum(axis=0, keepdims=True), x.sum(axis=0, keepdims=True)
 
 
+def sum_columns(x: Any) -> Any:
+    """The sums (1, n) over the rows of x."""
+    return widen(x).sum(axis=0, keepdims=True)
+
+
 # ---------------------------------------------------------------------------------------------- normalisation
 
 
@@ -162,6 +167,44 @@ def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.nda
 def _find_places(places: np.ndarray, x: Any) -> np.ndarray:
     """Find the rows whose places are columns of x."""
     return np.flatnonzero((places >= 0) & (places < x.shape[1]))
+
+
+# ---------------------------------------------------------------------------------------------- attention
+
+
+def softmax(scores: Any, seen: int, dtype: Any) -> Any:
+    """The exponentials of scores over their sum in each row of a stack of matrices, in this dtype. The scores are spent.
+
+    Row i of a matrix sees its first `seen` + i columns, and is 0 in the others.
+    """
+    powers, totals = _exponentiate(scores, seen)
+    powers *= 1 / totals
+    return powers.astype(dtype, copy=False)
+
+
+def softmax_backward(scores: Any, slopes: Any, seen: int, dtype: Any) -> tuple[Any, Any]:
+    """`softmax`, and the gradient with regard to the scores, given that with regard to the softmax, `slopes`, which are spent."""
+    powers, totals = _exponentiate(scores, seen)
+    slopes -= (slopes * powers).sum(axis=-1, keepdims=True) / totals  # exact for equal scores, unlike sums of rounded weights
+    powers *= 1 / totals
+    slopes *= powers
+    return powers.astype(dtype, copy=False), slopes.astype(dtype, copy=False)
+
+
+def _exponentiate(scores: Any, seen: int) -> tuple[Any, Any]:
+    """Turn scores into exponentials, the greatest of each row into 1, and return them with their sums by row."""
+    queries, keys = scores.shape[-2:]
+    if seen < keys:
+        scores[..., seen:] += _make_triangle(queries, keys - seen, scores.dtype)
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    return scores, scores.sum(axis=-1, keepdims=True)
+
+
+@lru_cache(maxsize=8)
+def _make_triangle(m: int, n: int, dtype: np.dtype) -> np.ndarray:
+    """Make an m x n matrix that is 0 below the diagonal, else -inf."""
+    return np.triu(np.full((m, n), -np.inf, dtype))
 
 
 LEADING = 0.6  # of the largest element of a column: the first as large decides the column's sign

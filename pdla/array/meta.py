@@ -21,7 +21,10 @@ from pdla.array.composed import (
     product_sums,
     recentre,
     row_sums,
+    softmax,
+    softmax_backward,
     softmax_gradient,
+    sum_columns,
 )
 from pdla.array.draw import Draw
 from pdla.indices import IndexSet, Selection
@@ -318,6 +321,14 @@ def gemm(
         if not blas.can_add(a, b, c) and blas.needs_extra(c, beta):
             besides.append(allocate(c.shape, c.dtype))
     _gemm(a, b, c)
+
+
+def prepare_stacks(x: Meta) -> Meta:
+    return composed.widen(x)
+
+
+def gemm_stacks(a: Meta, b: Meta, c: Meta, alpha: float = 1, beta: int = 0) -> None:
+    _gemm(a, b, c, prod(c.shape[:-2]))
 
 
 def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:

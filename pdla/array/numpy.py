@@ -22,7 +22,10 @@ from pdla.array.composed import (
     product_sums,
     recentre,
     row_sums,
+    softmax,
+    softmax_backward,
     softmax_gradient,
+    sum_columns,
 )
 from pdla.array.draw import Draw
 from pdla.array.lapack import geqrt, getrf, laed4, larfg, larft, orhr_col, potrf, stedc, sterf, syevd, sytrd, trsm, trtri
@@ -270,6 +273,19 @@ def gemm(
     scale(product, alpha)
     if product is not c:
         combine(c, beta, product)
+
+
+def prepare_stacks(x: np.ndarray) -> np.ndarray:
+    """Prepare stacks of matrices as factors for `gemm_stacks`: in a dtype that BLAS multiplies."""
+    return composed.widen(x)
+
+
+def gemm_stacks(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float = 1, beta: int = 0) -> None:
+    """`c = alpha a b + beta c` for each matrix of stacks (p, q, m, k), (p, q, k, n), (p, q, m, n); beta is 0 or 1."""
+    a = a if alpha == 1 else a * a.dtype.type(alpha)
+    product = np.matmul(a, b, out=None if beta or c.dtype != a.dtype else c)
+    if product is not c:
+        np.copyto(c, product + c if beta else product, casting="same_kind")
 
 
 def _copy_factor(x: np.ndarray, dtype: np.dtype, allocate: Callable[..., np.ndarray]) -> np.ndarray:

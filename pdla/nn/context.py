@@ -124,9 +124,10 @@ class PassContext:
 
         `partial` has the axes along which ranks sum.
         """
-        addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.make_addends(partial), 0)
+        count = self.scheme.shards * parameter.layers
+        addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.make_addends(partial, count), 0)
         write(addends.base, parts == 0)
-        if parts + 1 < self.scheme.shards * parameter.layers:
+        if parts + 1 < count:
             self.addends[parameter] = addends, parts + 1
             return
         self.finish_gradients()

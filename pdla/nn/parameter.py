@@ -76,7 +76,7 @@ class Parameter:
         self.gathered_layout: Layout = value.layout if gathered_layout is None else gathered_layout
         self.axes: tuple[str, ...] = find_gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
         self.gradient: DistMatrix | None = None
-        self._addends: dict[Axes, tuple[Layout, Shape, Any]] = {}
+        self._addends: dict[Axes, tuple[Layout, Shape]] = {}
         self._summed: dict[Axes, tuple[Axes, Axes]] = {}
 
     @property
@@ -87,25 +87,28 @@ class Parameter:
             self._draw = None
         return self.allocated
 
-    def make_addends(self, partial: Axes) -> DistMatrix:
+    def make_addends(self, partial: Axes, count: int) -> DistMatrix:
         """Allocate a matrix for addends of the gradient. Local.
 
         Parameters
         ----------
         partial : tuple of str
             The axes along which the addends will be summed.
+        count : int
+            How many addends this rank will add in place.
 
         Returns
         -------
         DistMatrix
-            In the dtype of the sum.
+            In the dtype of sums; a sole addend, which is the gradient, in the value's.
         """
         value = self.allocated
         if partial not in self._addends:
             layout = Layout(self.gathered_layout.rows, self.gathered_layout.cols, partial)
-            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid), sum_dtype(value.dtype)
+            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid)
             self._summed[partial] = find_sum_axes(layout, value.layout, value.grid.sizes)
-        layout, shape, dtype = self._addends[partial]
+        layout, shape = self._addends[partial]
+        dtype = sum_dtype(value.dtype) if count > 1 or any(self._summed[partial]) else value.dtype
         return DistMatrix(value.xp.empty(shape, dtype), value.shape, value.grid, layout)
 
     def start_sum(self, addends: DistMatrix) -> Transfer[DistMatrix]:

@@ -44,42 +44,30 @@ def check_products(comm: Communicator) -> Iterator[None]:
         raise VerificationError("; ".join(filter(None, comm.share(message))))
 
 
-def multiply_and_check(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
-    """Compute c = alpha a b + beta c of blocks, as `multiply` does, and check it.
+def multiply_and_check(
+    xp: Any, a: Any, b: Any, c: Any, alpha: float, beta: int, multiply: Callable[..., None] = multiply
+) -> None:
+    """Compute c = alpha a b + beta c of blocks or of stacks, as `multiply` does, and check it.
 
-    alpha and beta are 0 or 1.
+    alpha is real, beta 0 or 1. A wrong result is computed once more, with a warning.
     """
     addend = c.copy() if beta else None
-
-    def compute() -> Any:
-        if addend is not None:
-            xp.copy(c, addend)
-        multiply(xp, a, b, c, alpha, beta)
-        return c
-
-    compute_and_check(compute, a, b, addend)
-
-
-def compute_and_check(compute: Callable[[], Any], a: Any, b: Any, addend: Any = None) -> Any:
-    """Compute addend + a b, of matrices or of stacks, and check the result.
-
-    A wrong result is computed once more, with a warning.
-    """
-    product = compute()
-    if namespace(a).name == "meta" or not _is_wrong(a, b, addend, product):
-        return product
+    multiply(xp, a, b, c, alpha, beta)
+    if xp.name == "meta" or not _is_wrong(a, b, alpha, addend, c):
+        return
     rank, faults = _pass.get()
     message = f"rank {rank} has wrong elements in a layer's product of {a.shape[-2:]} and {b.shape[-2:]}; computed again"
-    product = compute()
-    if _is_wrong(a, b, addend, product):
+    if addend is not None:
+        xp.copy(c, addend)
+    multiply(xp, a, b, c, alpha, beta)
+    if _is_wrong(a, b, alpha, addend, c):
         faults.append(f"{message}: it has, too")
     else:
         warnings.warn(f"{message}, it was right", RuntimeWarning, stacklevel=2)
-    return product
 
 
-def _is_wrong(a: Any, b: Any, addend: Any, product: Any) -> bool:
-    """Whether product x differs from addend x + a (b x) by more than rounding, for random x."""
+def _is_wrong(a: Any, b: Any, alpha: float, addend: Any, product: Any) -> bool:
+    """Whether product x differs from addend x + alpha a (b x) by more than rounding, for random x."""
     xp, (k, n) = namespace(a), b.shape[-2:]
     if not product.size:
         return False
@@ -88,6 +76,7 @@ def _is_wrong(a: Any, b: Any, addend: Any, product: Any) -> bool:
         signs = (2 * _random.integers(0, 2, (n, VECTORS)) - 1).astype(dtype)
         x = xp.asarray(signs), xp.asarray(np.ones((n, 1), dtype))
         expected, magnitude = _apply(xp, a, _apply(xp, b, x))
+        expected, magnitude = alpha * expected, abs(alpha) * magnitude
         if addend is not None:
             image = _apply(xp, addend, x)
             expected, magnitude = expected + image[0], magnitude + image[1]

@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <cmath>
+#include <cstring>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -99,6 +100,20 @@ inline void launch(void (*what)(void**), const unsigned* grid, const unsigned* s
 inline void __syncthreads() { swapcontext(&host::current->context, &host::scheduler); }
 
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }
+
+template <class To, class From>
+inline To bits_as(From x)
+{
+    To y;
+    static_assert(sizeof x == sizeof y, "as many bits");
+    std::memcpy(&y, &x, sizeof y);
+    return y;
+}
+
+inline float __uint_as_float(unsigned bits) { return bits_as<float>(bits); }
+inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
+inline float half_to_float(unsigned short bits) { return bits_as<_Float16>(bits); }
+inline unsigned short float_to_half(float x) { return bits_as<unsigned short>((_Float16)x); }
 
 // What the thread `apart` places on, or back, in its warp has given: here all threads of a block must come to it.
 template <class T>

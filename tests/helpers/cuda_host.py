@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 HEADER = Path(__file__).with_name("cuda_host.h")
+SOURCES = Path(__file__).parents[2] / "cuda"
 BUILT = Path(__file__).parents[2] / "build" / "host"
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"]
@@ -21,7 +22,7 @@ KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 
 def kernels(source):
     """The names of a source's kernels, as the preprocessor leaves them."""
-    hidden = ["-D__global__=", "-D__launch_bounds__(...)="]
+    hidden = ["-D__global__=", "-D__launch_bounds__(...)=", f"-I{SOURCES}"]
     command = [COMPILER, "-std=c++17", "-E", *hidden, "-x", "c++", "-"]
     return KERNEL.findall(subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout)
 

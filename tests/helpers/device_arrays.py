@@ -32,10 +32,15 @@ def same(found, wanted, where=""):
     np.testing.assert_array_equal(found.get(), wanted, err_msg=str(where))
 
 
+def epsilon(dtype):
+    """The distance from 1 to the next number; NumPy does not know bfloat16's."""
+    return 2**-7 if dtype == "bfloat16" else np.finfo(dtype).eps
+
+
 def close(found, wanted, scale, terms=1):
     """Equal but for the rounding of so many sums of what is as large as `scale`."""
     assert found.dtype == wanted.dtype and found.shape == wanted.shape
-    bound = 8 * terms * np.finfo(wanted.dtype).eps * (1 + np.abs(scale).astype(float).max(initial=0))
+    bound = 8 * terms * epsilon(wanted.dtype) * (1 + np.abs(scale).astype(float).max(initial=0))
     np.testing.assert_allclose(found.get(), wanted, rtol=0, atol=bound)
 
 

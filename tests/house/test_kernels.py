@@ -43,10 +43,10 @@ WIDE = [("pack", f"pack_{name}_{name}{turned}") for name in ("float32", "float64
 WIDE += [("uniform", "uniform")]
 WIDE += [("philox", f"{kernel}_{name}") for kernel in ("uniform", "normal", "integers")
          for name in ("float32", "float64", "complex64", "complex128")]
-WIDE += [(source, f"{kernel}_float{bits}") for source, names in {
+WIDE += [(source, f"{kernel}_{name}") for source, names in {
     "gelu": ("gelu",), "columns": ("columns",),
-    "rows": ("moments", "normalise", "row_sums", "norm_gradient", "exponentials", "softmax_gradient"),
-}.items() for kernel in names for bits in (32, 64)]
+    "rows": ("moments", "normalise", "row_sums", "norm_gradient", "exponentials", "softmax_gradient", "softmax"),
+}.items() for kernel in names for name in ("float16", "bfloat16", "float32", "float64")]
 SUMS = ("moments", "row_sums")  # a number a row: nothing wide to write
 
 

@@ -18,6 +18,7 @@ ROOMS = {  # what several modules do together
     "matmul/test_cover": "a pairwise cover of all products",
     "nn/test_against_numpy": "all layers",
     "nn/test_against_torch": "all layers",
+    "nn/test_device": "all that transformers are made of, on a device",
     "nn/test_dtypes": "all layers",
     "nn/test_made": "what cannot be made, of layers, schemes and optimizers",
     "nn/test_memory": "what networks hold",

@@ -70,12 +70,12 @@ def test_parameters_gradients_and_state(name):
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_what_is_kept(name):
-    """Two norms' normalised inputs and scales; Q K V, greatest scores and sums; linears' inputs, as they lie or gathered; GeLU."""
+    """Two norms' normalised inputs and scales; Q K V; linears' inputs, as they lie or gathered; GeLU."""
     scheme, _, _, _, kept, _ = measured(name)
     (tx, fx), (ty, fy) = over(scheme, scheme.first.X), over(scheme, scheme.first.Y)
     outside, inside = M / tx / fx * H, M / ty / fy * H
     norms = 2 * (outside + M / tx)
-    attention = 3 * inside + 2 * M / ty * HEADS / fy
+    attention = 3 * inside
     if scheme.keep:
         first, second = along(scheme, scheme.first), along(scheme, scheme.second)
         inputs = 2 * M * H / first["t"] / first["i"] + (1 + 4) * M * H / second["t"] / second["i"]
@@ -118,8 +118,8 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
         sizes.append(found.size)
         return found
 
-    scores, sizes = softmax.score, []
-    monkeypatch.setattr(softmax, "score", seen)
+    scores, sizes = softmax.multiply_tokens, []
+    monkeypatch.setattr(softmax, "multiply_tokens", seen)
     monkeypatch.setattr("pdla.array.numpy.empty", watched)
     monkeypatch.setattr("pdla.array.numpy.AT_ONCE", 2 * 64)
 
@@ -130,7 +130,8 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
 
     pdla.run(1, program)
     assert largest == 64 * 24 < 2 * 64 * 64
-    assert sizes == 2 * 2 * [2 * keys for keys in range(2, 65, 2)]  # two queries at a time of two heads, forward and backward
+    forward, backward = ([2 * keys for keys in range(2, 65, 2) for _ in range(times)] for times in (1, 2))
+    assert sizes == 2 * forward + 2 * backward  # two queries at a time of two heads; backward, slopes too
 
 
 def test_an_mlp_holds_no_more_between_its_linears_than_goes_on_or_is_kept():

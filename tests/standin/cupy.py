@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
@@ -23,6 +23,7 @@ DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
 QUICK = bool(os.environ.get("STANDIN_QUICK"))
 MPI = os.environ.get("STANDIN_MPI", "aware")
 POISON = 0x5A  # of fresh memory
+CALLS = Counter()  # what the device has been asked for, by name: kernels, products, functions of CuPy's, copies
 
 
 def _down(x):
@@ -125,19 +126,27 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
             kwargs["out"] = tuple(map(_down, out))
         if ufunc is np.matmul and any(np.ndim(_down(x)) > 2 and x.dtype == "bfloat16" for x in inputs):
             raise TypeError("data type 'E' not understood")  # its products of stacks of matrices know NumPy's dtypes alone
+        CALLS[ufunc.__name__] += 1
         made = getattr(ufunc, method)(*map(_down, inputs), **kwargs)
         return out[0] if out is not None else _up(made)
 
     def __array_function__(self, function, types, args, kwargs):
+        CALLS[function.__name__] += 1
         return _up(function(*map(_down, args), **{name: _down(value) for name, value in kwargs.items()}))
 
     def __getitem__(self, key):
         found = self._raw[_down_key(key)]
         if np.may_share_memory(found, self._raw):
             return self._view(np.asarray(found))
+        CALLS["take"] += 1
         return _up(self._x[_down_key(key)])
 
     def __setitem__(self, key, value):
+        target = self._raw[_down_key(key)]
+        mine = isinstance(value, ndarray) and isinstance(target, np.ndarray)
+        if mine and target.ctypes.data == value._raw.ctypes.data and target.strides == value.strides:
+            return  # x[...] += y: it is there
+        CALLS["set"] += 1
         self._x[_down_key(key)] = _down(value)
 
     def __len__(self):
@@ -169,42 +178,54 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def astype(self, dtype, order="K", copy=True):
         kept = not copy and np.dtype(dtype) == self.dtype and (order == "K" or self.flags.c_contiguous)
+        CALLS["astype"] += not kept
         return self if kept else _up(self._x.astype(_known(np.dtype(dtype)), order=order))
 
     def fill(self, value):
+        CALLS["fill"] += 1
         self._x.fill(value)
 
     def get(self):
+        CALLS["get"] += 1
         return self._x.copy()
 
     def item(self):
+        CALLS["item"] += 1
         return self._x.item()
 
     def tobytes(self):
         return self._x.tobytes()
 
     def copy(self):
+        CALLS["copy"] += 1
         return _up(self._x.copy())
 
     def sum(self, axis=None, keepdims=False):
+        CALLS["sum"] += 1
         return _up(self._x.sum(axis=axis, keepdims=keepdims))
 
     def prod(self, axis=None, keepdims=False):
+        CALLS["prod"] += 1
         return _up(self._x.prod(axis=axis, keepdims=keepdims))
 
     def max(self, axis=None, keepdims=False):
+        CALLS["max"] += 1
         return _up(self._x.max(axis=axis, keepdims=keepdims))
 
     def min(self, axis=None, keepdims=False):
+        CALLS["min"] += 1
         return _up(self._x.min(axis=axis, keepdims=keepdims))
 
     def all(self):
+        CALLS["all"] += 1
         return _up(self._x.all())
 
     def any(self):
+        CALLS["any"] += 1
         return _up(self._x.any())
 
     def conj(self):
+        CALLS["conj"] += 1
         return _up(self._x.conj())
 
 
@@ -230,6 +251,7 @@ def asarray(x):
     if isinstance(x, ndarray):
         return x
     x = np.array(x)
+    CALLS["upload"] += 1
     return _up(x.astype(_known(x.dtype.newbyteorder("=")), copy=False))
 
 
@@ -258,10 +280,12 @@ def asnumpy(x):
 
 
 def ascontiguousarray(x):
+    CALLS["ascontiguousarray"] += not x.flags.c_contiguous
     return x if x.flags.c_contiguous else _up(np.ascontiguousarray(x._x))
 
 
 def copyto(target, source, casting="same_kind"):
+    CALLS["copyto"] += 1
     np.copyto(_down(target), _down(source), casting=casting)
 
 
@@ -288,6 +312,7 @@ class RawModule:
 
     def get_function(self, name):
         def run(grid, block, args):
+            CALLS[name] += 1
             few = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
             current().ask(lambda: launch(self.code, name, grid, few, [_argument(x) for x in args]))
 
@@ -443,11 +468,23 @@ def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ld
     scalar = {"e": "f", "bfloat16": "f"}.get(ctype, ctype)
     alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))  # the host's: read at once
 
+    CALLS["gemm"] += 1
+
     def work():
         product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
         c[...] = product if beta == 0 else product + beta * c
 
     current().ask(work)
+
+
+def _gemm_strided_batched_ex(
+    handle, transa, transb, m, n, k, alpha, A, atype, lda, step_a, B, btype, ldb, step_b, beta, C, ctype, ldc, step_c, count, *how
+):
+    sides = (A, step_a, atype), (B, step_b, btype), (C, step_c, ctype)
+    for i in range(count):
+        a, b, c = (x + i * step * np.dtype(kind).itemsize for x, step, kind in sides)
+        _gemm_ex(handle, transa, transb, m, n, k, alpha, a, atype, lda, b, btype, ldb, beta, c, ctype, ldc, *how)
+    CALLS["gemm"] += 1 - count
 
 
 def _trsm(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, kind):
@@ -527,7 +564,8 @@ _cublas = SimpleNamespace(
     CUBLAS_SIDE_LEFT=0, CUBLAS_SIDE_RIGHT=1, CUBLAS_FILL_MODE_LOWER=0, CUBLAS_FILL_MODE_UPPER=1, CUBLAS_DIAG_NON_UNIT=0,
     CUBLAS_DIAG_UNIT=1, **{f"{name}trsm": partial(_trsm, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
     CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_OP_C=2, CUBLAS_GEMM_DEFAULT=-1,
-    gemmEx=_gemm_ex, getMathMode=lambda handle: _modes.get(handle, 0),
+    gemmEx=_gemm_ex, gemmStridedBatchedEx=_gemm_strided_batched_ex,
+    getMathMode=lambda handle: _modes.get(handle, 0),
     setMathMode=_modes.__setitem__, **{name: name for name in _names},
 )
 

@@ -34,7 +34,10 @@ from pdla.array.cupy.fused import (
     product_sums,
     recentre,
     row_sums,
+    softmax,
+    softmax_backward,
     softmax_gradient,
+    sum_columns,
     uniform,
 )
 from pdla.array.cupy.launch import cublas
@@ -373,6 +376,51 @@ def _multiply(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
             at + both.itemsize, c.data.ptr, sums, into[1], computed, library.CUBLAS_GEMM_DEFAULT,
         )
     return True
+
+
+def prepare_stacks(x: Any) -> Any:
+    """Prepare stacks of matrices as factors for `gemm_stacks`: without gaps, so that cuBLAS finds each matrix."""
+    return cupy.ascontiguousarray(x)
+
+
+def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None:
+    """`c = alpha a b + beta c` for each matrix of stacks (p, q, m, k), (p, q, k, n), (p, q, m, n); beta is 0 or 1.
+
+    a and b have one dtype; c has theirs or that of its sums, for floats.
+    """
+    if c.size == 0 or a.shape[-1] == 0:
+        scale(c, beta)
+        return
+    (p, q, m, n), k = c.shape, a.shape[-1]
+    into, how_c, step_c = _orient_stacks(c)
+    if into is not c or how_c[0] == b"T":
+        into = empty(c.shape, c.dtype)
+        gemm_stacks(a, b, into, alpha)
+        add(c, into) if beta else cupy.copyto(c, into)
+        return
+    (a, how_a, step_a), (b, how_b, step_b) = map(_orient_stacks, (a, b))
+    types = _types(a.dtype, c.dtype, config.settings.tf32)
+    assert types is not None, f"cuBLAS has no product of {a.dtype} in {c.dtype}"
+    factors, sums, scalar, computed = types
+    both, at = blas.box_scalars(alpha, beta, scalar)
+    library, handle = cublas(), cupy.cuda.device.get_cublas_handle()
+    turn = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T}
+    with _wide_sums(library, handle) if c.itemsize == 2 else nullcontext():
+        library.gemmStridedBatchedEx(
+            handle, turn[how_b[0]], turn[how_a[0]], n, m, k,
+            at, b.data.ptr, factors, how_b[1], step_b, a.data.ptr, factors, how_a[1], step_a,
+            at + both.itemsize, c.data.ptr, sums, how_c[1], step_c, p * q, computed, library.CUBLAS_GEMM_DEFAULT,
+        )
+
+
+def _orient_stacks(x: Any) -> tuple[Any, tuple[bytes, int], int]:
+    """Return x, or a copy if cuBLAS cannot find its matrices, their `orientation`, and the elements from one to the next."""
+    (p, q), (outer, inner) = x.shape[:2], x.strides[:2]
+    how = blas.orientation(x[0, 0])
+    if how is None or (p > 1 and q > 1 and outer != q * inner):
+        x = cupy.ascontiguousarray(x)
+        how, (outer, inner) = (b"N", x.shape[3]), x.strides[:2]
+    return x, how, (inner if q > 1 else outer) // x.itemsize
 
 
 @contextmanager

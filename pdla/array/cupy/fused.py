@@ -5,6 +5,7 @@ The functions are those of pdla/array/composed.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cupy
@@ -15,21 +16,28 @@ from pdla.array.cupy.launch import THREADS, blocks, launch
 
 _WARP = 32
 _ROWS = 256  # rows of a tile of columns.cu, in which each thread of a warp has 16 bytes of a row
-_FLOATS = ("float32", "float64")  # of which there are kernels
+_FLOATS = ("float16", "bfloat16", "float32", "float64")  # of which there are kernels
+_SUMS = ("float32", "float64")  # the dtypes of their sums
 _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row takes a block
 
 
-def _prepare(*arrays: Any, into: Any = None) -> list[Any]:
-    """The arrays, copied if they have gaps, and None for None.
+def _prepare(stored: Sequence[Any], sums: Sequence[Any] = (), into: Any = None) -> list[Any]:
+    """The arrays `stored` and `sums`, copied if they have gaps, and None for None.
 
-    An empty list if no kernel takes their dtypes, or if `into`, the target, has gaps.
+    An empty list if no kernel takes their dtypes, or if `into`, the one that is written, has gaps.
     """
-    given = [x for x in (*arrays, into) if x is not None]
-    if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):
+    dtype = stored[0].dtype
+    kinds = [(x, dtype) for x in stored] + [(x, composed.sum_dtype(dtype)) for x in sums]
+    if str(dtype) not in _FLOATS or any(x is not None and x.dtype != kind for x, kind in kinds):
         return []
     if into is not None and not into.flags.c_contiguous:
         return []
-    return [None if x is None else cupy.ascontiguousarray(x) for x in arrays]
+    return [None if x is None else cupy.ascontiguousarray(x) for x, _ in kinds]
+
+
+def _number(x: Any) -> Any:
+    """The type of a kernel's numbers where arrays like x are stored."""
+    return composed.sum_dtype(x.dtype).type
 
 
 def _by_rows(kernel: str, x: Any, *args: Any) -> None:
@@ -53,7 +61,7 @@ def erf(x: Any) -> Any:
 
 def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
     """GeLU of each element of x + bias, and its derivative if `slope`, else None. With a bias x is spent."""
-    ready = _prepare(x, bias)
+    ready = _prepare([x, bias])
     if not ready:
         return composed.gelu(x, slope, bias, erf)
     x, bias = ready
@@ -79,7 +87,7 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
 
 
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
-    ready = _prepare(x, y)
+    ready = _prepare([x, y])
     if not ready:
         return composed.product_sums(x, y)
     x, y = ready
@@ -88,7 +96,7 @@ def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
-    ready = _prepare(x, y)
+    ready = _prepare([x, y])
     if not ready:
         return composed.column_sums(x, y)
     (x, y), n = ready, x.shape[1]
@@ -96,11 +104,16 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
     return sums[:, :n], sums[:, n:]
 
 
+def sum_columns(x: Any) -> Any:
+    ready = _prepare([x])
+    return _sum_columns(ready[0], None, None, False) if ready else composed.sum_columns(x)
+
+
 def _sum_columns(x: Any, y: Any, product: Any, both: bool) -> Any:
     """Sum x y over the rows, and, if `both`, append the sums of x: first within tiles, then of the tiles' sums."""
     m, n = x.shape
     parts = max(1, -(-m // _ROWS))
-    sums = cupy.empty((parts, n * (1 + both)), x.dtype)
+    sums = cupy.empty((parts, n * (1 + both)), composed.sum_dtype(x.dtype))
     if n:
         grid, block = blocks(-(-n * x.itemsize // (16 * _WARP)) * parts), (_WARP, THREADS // _WARP)
         args = x, y, product, sums, np.bool_(both), np.int64(m), np.int64(n)
@@ -110,7 +123,7 @@ def _sum_columns(x: Any, y: Any, product: Any, both: bool) -> Any:
 
 def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
     """target[rows[i]] += source[i] for each i, where rows may repeat, in this order, so that copies on ranks remain equal."""
-    if str(target.dtype) not in _FLOATS:
+    if str(target.dtype) not in _SUMS:
         added = target.get()
         numpy.add_at(added, rows, source.get())
         target[...] = cupy.asarray(added)
@@ -130,66 +143,79 @@ def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
 
 
 def moments(x: Any) -> tuple[Any, Any]:
-    ready = _prepare(x)
+    ready = _prepare([x])
     if not ready:
         return composed.moments(x)
-    sums, squares = (cupy.empty((x.shape[0], 1), x.dtype) for _ in range(2))
+    sums, squares = (cupy.empty((x.shape[0], 1), composed.sum_dtype(x.dtype)) for _ in range(2))
     _by_rows("moments", x, *ready, sums, squares)
     return sums, squares
 
 
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
-    ready = _prepare(own, sums, into=squares)
+    ready = _prepare([squares, own, sums], into=squares)
     if not ready:
         composed.recentre(squares, own, sums, n, count)
     elif n and squares.size:
         grid, number = blocks(-(-squares.size // THREADS)), squares.dtype.type
-        args = squares, *ready, number(n), number(count), np.int64(squares.size)
+        args = *ready, number(n), number(count), np.int64(squares.size)
         launch("rows.cu", f"recentre_{squares.dtype}", grid, (THREADS,), *args)
 
 
 def normalise(x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool) -> tuple[Any, Any, Any]:
-    ready = _prepare(x, sums, squares, gain, offset)
+    ready = _prepare([x, gain, offset], [sums, squares])
     if not ready:
         return composed.normalise(x, sums, squares, count, eps, gain, offset, keep)
-    x, sums, squares, gain, offset = ready
+    x, gain, offset, sums, squares = ready
     y, normal = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if keep else None
-    scale, number = cupy.empty(squares.shape, x.dtype), x.dtype.type
+    scale, number = cupy.empty(squares.shape, squares.dtype), _number(x)
     _by_rows("normalise", x, x, sums, squares, number(count), number(eps), gain, offset, y, normal, scale)
     return y, normal, scale
 
 
 def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
-    ready = _prepare(x, y, gain, into=out)
+    ready = _prepare([x, y, gain], [out], into=out)
     if ready:
-        _by_rows("row_sums", x, *ready, out[0] if len(out) == 2 else None, out[-1])
+        _by_rows("row_sums", x, *ready[:3], out[0] if len(out) == 2 else None, out[-1])
     else:
         composed.row_sums(x, y, gain, out)
 
 
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
-    ready = _prepare(dy, normal, scale, gain, sums)
+    ready = _prepare([dy, normal, gain], [scale, sums])
     if not ready:
         return composed.norm_gradient(dy, normal, scale, gain, sums, count)
-    *ready, sums = ready
+    dy, normal, gain, scale, sums = ready
     dx = cupy.empty(dy.shape, dy.dtype)
-    _by_rows("norm_gradient", dy, *ready, sums[0] if len(sums) == 2 else None, sums[-1], dy.dtype.type(count), dx)
+    _by_rows("norm_gradient", dy, dy, normal, scale, gain, sums[0] if len(sums) == 2 else None, sums[-1], _number(dy)(count), dx)
     return dx
 
 
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
-    ready = _prepare(x, top, into=sums)
+    ready = _prepare([x, top], [sums], into=sums)
     if not ready:
         return composed.exponentials(x, top, places, sums)
     powers = cupy.empty(x.shape, x.dtype)
-    _by_rows("exponentials", x, *ready, cupy.asarray(places), powers, sums)
+    _by_rows("exponentials", x, *ready[:2], cupy.asarray(places), powers, sums)
     return powers
 
 
 def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.ndarray, count: int) -> None:
-    ready = _prepare(sums, into=powers)
+    ready = _prepare([powers], [sums], into=powers)
     if ready:
         at = cupy.asarray(places), cupy.asarray(ignored)
-        _by_rows("softmax_gradient", powers, powers, *ready, *at, powers.dtype.type(count))
+        _by_rows("softmax_gradient", powers, *ready, *at, _number(powers)(count))
     else:
         composed.softmax_gradient(powers, sums, places, ignored, count)
+
+
+def softmax(scores: Any, seen: int, dtype: Any) -> Any:
+    return softmax_backward(scores, None, seen, dtype)[0]
+
+
+def softmax_backward(scores: Any, slopes: Any, seen: int, dtype: Any) -> tuple[Any, Any]:
+    """The weights and, if there are slopes, the gradient of the scores: in the places of both if they have this dtype."""
+    weights, gradient = (x if x is None or x.dtype == dtype else cupy.empty(x.shape, dtype) for x in (scores, slopes))
+    if scores.size:
+        args = scores, slopes, weights, gradient, np.int64(scores.shape[-2]), np.int64(seen)
+        _by_rows("softmax", weights.reshape(-1, weights.shape[-1]), *args)
+    return weights, gradient

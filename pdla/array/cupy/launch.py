@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -36,7 +37,13 @@ def _function(source: str, kernel: str, device: int) -> Any:
 
 @cache
 def _module(source: str, device: int) -> Any:
-    return cupy.RawModule(code=files("pdla.cuda").joinpath(source).read_text(), options=("--std=c++17", "--fmad=false"))
+    return cupy.RawModule(code=_read(source), options=("--std=c++17", "--fmad=false"))
+
+
+def _read(source: str) -> str:
+    """Read a source with what it includes: CuPy's cache would not notice that an included file has changed."""
+    text = files("pdla.cuda").joinpath(source).read_text()
+    return re.sub(r'^#include "(.*)"$', lambda include: _read(include[1]), text, flags=re.MULTILINE)
 
 
 def blocks(count: int) -> tuple[int]:

@@ -282,7 +282,10 @@ def _make_row_write(places: Any, rows: Any) -> Write:
     def write(block: Any, first: bool) -> None:
         if first:
             block[...] = 0
-        namespace(block).add_at(block, places, widen(rows))
+        sums = widen(block)
+        namespace(block).add_at(sums, places, widen(rows))
+        if sums is not block:
+            block[...] = sums
 
     return write
 

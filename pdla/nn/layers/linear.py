@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array.composed import sum_dtype, widen
+from pdla.array.composed import sum_dtype
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -176,7 +176,7 @@ class Linear(Layer):
         layouts = self.find_layouts(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
-                batch.add_gradient(self.bias, dy, widen(dy.stored).sum(axis=0, keepdims=True) if sums is None else sums)
+                batch.add_gradient(self.bias, dy, dy.xp.sum_columns(dy.stored) if sums is None else sums)
         with tagged(f"{self.name} backward"):
             if self.panels:
                 self.weight.gradient = self.panels.compute_dw(x, dy, layouts)

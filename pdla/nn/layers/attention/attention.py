@@ -120,8 +120,8 @@ class SelfAttention(Layer):
         y = await self.qkv.forward_async(x, batch)
         rows, columns = y.stored.shape
         attended = y.xp.empty((rows, columns // self.by_head.columns * self.by_head.size), y.dtype)
-        normal = attend(self.by_head.split_qkv(y.stored), self.mask, self.by_head.split(attended))
-        batch.save(self, y.stored, normal)
+        attend(self.by_head.split_qkv(y.stored), self.mask, self.by_head.split(attended))
+        batch.save(self, y.stored)
         return await self.out.forward_async(like(y, attended, self.hidden, self.by_head.size), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
@@ -138,8 +138,8 @@ class SelfAttention(Layer):
             In x's layout.
         """
         dattended = await self.out.backward_async(dy, batch)
-        y, normal = batch.saved(self)
+        (y,) = batch.saved(self)
         dqkv = dattended.xp.empty(y.shape, y.dtype)
         split = self.by_head.split_qkv
-        attend_backward(self.by_head.split(dattended.stored), split(y), normal, self.mask, split(dqkv))
+        attend_backward(self.by_head.split(dattended.stored), split(y), self.mask, split(dqkv))
         return await self.qkv.backward_async(like(dattended, dqkv, self.qkv.n, self.by_head.columns), batch)

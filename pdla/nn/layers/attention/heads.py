@@ -26,9 +26,8 @@ class Heads:
         rows, columns = block.shape
         return block.reshape(rows // self.sequence, self.sequence, columns // self.size, self.size).transpose(0, 2, 1, 3)
 
-    def split_qkv(self, block: Any) -> tuple[Any, Any, Any]:
-        """View Q, K and V in a block of all three, each in the shape of `split`."""
+    def split_qkv(self, block: Any) -> Any:
+        """View a block of Q, K and V as (3, sequences, heads, tokens, features of a head)."""
         rows, columns = block.shape
         split = block.reshape(rows // self.sequence, self.sequence, columns // self.columns, 3, self.size)
-        q, k, v = (split[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
-        return q, k, v
+        return split.transpose(3, 0, 2, 1, 4)

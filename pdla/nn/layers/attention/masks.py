@@ -6,11 +6,6 @@ any key, the last keys of the slice are those of the queries' own tokens.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
-import numpy as np
-
 
 class Full:
     """Every query sees every key."""
@@ -19,8 +14,9 @@ class Full:
         """Find the slice of the keys that some of these queries see."""
         return slice(None)
 
-    def hide(self, xp: Any, scores: Any) -> None:
-        """Set the scores of keys that a query does not see to -inf."""
+    def count_keys(self, queries: int, keys: int) -> int:
+        """Count the keys that the first query of a slice sees; each later query sees one more, if there is one."""
+        return keys
 
 
 class Causal(Full):
@@ -29,12 +25,5 @@ class Causal(Full):
     def find_keys(self, queries: slice) -> slice:
         return slice(queries.stop)
 
-    def hide(self, xp: Any, scores: Any) -> None:
-        queries, keys = scores.shape[2:]
-        scores[..., keys - queries :] += xp.asarray(_make_triangle(queries, scores.dtype))
-
-
-@lru_cache(maxsize=8)
-def _make_triangle(n: int, dtype: np.dtype) -> np.ndarray:
-    """Make an n x n matrix that is -inf where the key comes after the query, else 0."""
-    return np.triu(np.full((n, n), -np.inf, dtype), 1)
+    def count_keys(self, queries: int, keys: int) -> int:
+        return keys - queries + 1
