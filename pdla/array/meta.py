@@ -31,12 +31,14 @@ from pdla.indices import IndexSet, Selection
 
 name = "meta"
 
-AT_ONCE = numpy.AT_ONCE
 ITERATED = 16  # numbers read or written in the time of a root for each pole, or of an eigenvalue for each other one
 
 
 class Meter(Protocol):
     """A meter of the work that arrays with data would take, such as a `Clock`."""
+
+    @property
+    def at_once(self) -> int: ...
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None: ...
 
@@ -48,6 +50,14 @@ class Meter(Protocol):
 
 
 metered: ContextVar[Meter | None] = ContextVar("pdla_meter", default=None)
+
+
+def __getattr__(name: str) -> Any:
+    """Find AT_ONCE, which is the described machine's; without one, NumPy's."""
+    if name != "AT_ONCE":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    meter = metered.get()
+    return numpy.AT_ONCE if meter is None else meter.at_once
 
 
 def _touch(*arrays: Any) -> None:

@@ -57,6 +57,11 @@ class Clock:
         self.inbound: dict[bool, Link] = {False: Link(), True: Link()}  # from ranks on this node; on others
         self.outbound: dict[bool, Link] = {False: Link(), True: Link()}
 
+    @property
+    def at_once(self) -> int:
+        """Elements of a piece, where work is done in pieces."""
+        return self.machine.at_once
+
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
         """Count `count` local products of these sizes, in one call, of factors of one dtype into another."""
         self._work(self.machine.gemm(m, n, k, dtype, count, out))

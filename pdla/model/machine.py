@@ -88,6 +88,9 @@ class Machine:
     injection : float
         Bytes a second that all ranks of a node together receive from other nodes; 0: no limit but
         `network`.
+    at_once : int
+        Elements of a piece, where work is done in pieces, such as attention's scores: as many as a
+        core's cache holds, or so many that a GPU's launches take little time.
     overlap : float
         The share of computing time in which messages move on: 1 with progress in hardware, 0
         without any.
@@ -125,6 +128,7 @@ class Machine:
     gap: float = 0.0
     node: int = 0
     injection: float = 0.0
+    at_once: int = 1 << 18
     overlap: float = 1.0
     name: str = ""
     source: str = ""
@@ -179,8 +183,8 @@ class Machine:
             If there is no such file.
         ValueError
             For an unknown name, for a file with keys or values that no machine has, and for a
-            missing figure. Only reached, narrow, step, erf, gap, node, injection, name and source
-            may be missing.
+            missing figure. Only reached, narrow, step, erf, gap, node, injection, at_once, name and
+            source may be missing.
 
         Examples
         --------
@@ -521,7 +525,7 @@ def _load_chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
-_OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "name", "source")  # may be missing in a file
+_OPTIONAL = ("reached", "narrow", "step", "erf", "gap", "node", "injection", "at_once", "name", "source")  # optional in a file
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _KINDS: dict[str, tuple[Any, Any, str]] = {"int": (Integral, int, "whole"), "float": (Real, float, "finite")}
 

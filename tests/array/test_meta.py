@@ -2,10 +2,12 @@
 
 import contextvars
 import operator
+from functools import partial
 
 import numpy as np
 import pytest
 
+import pdla
 from pdla.array import meta, numpy
 from pdla.array.meta import Meta
 
@@ -115,6 +117,14 @@ def test_what_a_meter_is_told(call, told):
     call()  # without a meter
     contextvars.copy_context().run(program)
     assert heard == told
+
+
+def test_pieces_have_the_described_machines_size():
+    program = partial(pdla.dry_run, 1, lambda comm: meta.AT_ONCE)
+    assert (program()[0], meta.AT_ONCE) == (numpy.AT_ONCE, numpy.AT_ONCE)
+    assert program(machine=pdla.Machine(at_once=100))[0] == 100
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        meta.other  # noqa: B018
 
 
 def test_a_meta_of_any_size_costs_nothing():

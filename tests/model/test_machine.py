@@ -87,7 +87,7 @@ def without(names):
 
 def test_what_a_machine_has_none_of_may_be_left_out(tmp_path):
     path = tmp_path / "least.toml"
-    path.write_text(without(["reached", "erf", "gap", "node", "injection", "name", "source"]))
+    path.write_text(without(["reached", "erf", "gap", "node", "injection", "at_once", "name", "source"]))
     assert Machine.load(path) == Machine()
 
 
