@@ -19,7 +19,6 @@ from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
-from pdla.linalg.products.vector import matvec
 from pdla.linalg.routines import LU
 from pdla.linalg.routines.triangular import check_diagonal, to_square_blocks
 from pdla.linalg.solutions import factor, solve_by
@@ -29,7 +28,6 @@ from pdla.matrix.reductions import frobenius, reduce_columns
 
 FAR = 2.0**-32, 2.0**32  # a norm outside these bounds scales A: else its inverse may overflow or underflow
 MOST = 5  # the most steps of an estimate, as in LAPACK; nearly always two are enough
-POWERS = 4  # how many steps the power method takes
 SUSPECT = 100  # nearly all matrices singular to working precision have a quotient of pivots below SUSPECT sqrt(n) eps
 Way = Callable[[np.ndarray], np.ndarray]  # a vector, whole on every rank, to another one
 
@@ -165,40 +163,6 @@ def estimate_norm(multiply: Callable[..., Any], multiply_adjoint: Callable[..., 
     signs = np.where(np.arange(n) % 2, -1, 1) * (1 + np.arange(n) / max(1, n - 1)) * (2 / (3 * n))
     bound = max(largest, _sum_absolute(multiply(signs.astype(like.dtype))), key=lambda size: size if isfinite(size) else inf)
     return bound if isfinite(bound) else inf
-
-
-def estimate_extremes(A: DistMatrix) -> tuple[float, float]:
-    """Collective: bound |A|_2 and |A^-1|_2 (infinite for a singular A) from below, seldom by less than 9 tenths."""
-    return _EXTREMES(A)
-
-
-def _estimate_extremes(plan: FactorPlan, A: DistMatrix) -> tuple[float, float]:
-    factors, like = factor(plan, A), np.empty(A.shape[0], plan.dtype)
-    with np.errstate(all="ignore"):
-        size = _iterate_powers(_make_matvec(A), _make_matvec(A.H), like)
-        if factors.fault:
-            return size, inf
-        factors = _move_to_square_blocks(factors, plan.dtype)
-        inverse_size = _iterate_powers(_make_solver(factors, plan.dtype), _make_solver(factors.adjoint, plan.dtype), like)
-        return size, inverse_size if isfinite(inverse_size) else inf
-
-
-_EXTREMES = Call("polar", (LU,), _estimate_extremes)
-
-
-def _make_matvec(A: DistMatrix) -> Way:
-    """Make the map from x to A x, which is collective."""
-    xp = A.xp
-    return lambda x: xp.host(xp.host_or(matvec(A, xp.asarray(x)), x))
-
-
-def _iterate_powers(multiply: Way, multiply_adjoint: Way, like: np.ndarray) -> float:
-    """Bound the 2-norm of a matrix B from below, by the power method with products B x and B^H x."""
-    x = np.random.default_rng(0).standard_normal(len(like)).astype(like.dtype)
-    for _ in range(POWERS):
-        y = multiply(x / np.linalg.norm(x))
-        x = multiply_adjoint(y)
-    return float(np.linalg.norm(y))
 
 
 def _sum_absolute(y: np.ndarray) -> float:

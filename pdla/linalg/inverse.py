@@ -133,6 +133,21 @@ def _invert(plan: FactorPlan, A: DistMatrix) -> DistMatrix:
 _INV = Call("inv", BY_STRUCTURE, _invert)
 
 
+def find_inverse(A: DistMatrix) -> DistMatrix | None:
+    """Collective: A's inverse, in A's layout, without a warning; None if A is singular, or if LU overflows."""
+    return _FIND(A)
+
+
+def _find(plan: FactorPlan, A: DistMatrix) -> DistMatrix | None:
+    factors = factor(plan, A)
+    if factors.fault:
+        return None
+    return _invert_by_lu(replace(factors, X=to_square_blocks(factors.X, plan.dtype)), A.layout.summed, A.grid)
+
+
+_FIND = Call("inv", (LU,), _find)
+
+
 def _invert_by_lu(factors: Factors, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective: U^-1 (L^-1 P) times `factors.scale`, which scaled A; factors in square blocks."""
     X, rows, power = factors.X, factors.rows, factors.scale

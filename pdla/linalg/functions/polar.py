@@ -1,4 +1,4 @@
-"""The polar decomposition A = U H by QDWH, which converges for every A; and by Newton and Schulz, products alone."""
+"""The polar decomposition A = U H by iterations of Newton and Halley, for every A; and by Newton and Schulz, products alone."""
 
 from __future__ import annotations
 
@@ -13,36 +13,32 @@ from pdla.comm.agreement import agreed
 from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
 from pdla.linalg import checks
-from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky
-from pdla.linalg.condition import estimate_extremes
+from pdla.linalg.cholesky import cholesky
 from pdla.linalg.functions.operand import prepare
-from pdla.linalg.inverse import inv
+from pdla.linalg.inverse import find_inverse, inv
 from pdla.linalg.norms import norm
 from pdla.linalg.orthogonal.factors import find_largest
 from pdla.linalg.orthogonal.qr import qr, read_all, routines_of
 from pdla.linalg.panels.blocks import to_layout
+from pdla.linalg.plan.blocking import choose_place
 from pdla.linalg.plan.call import Call
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.predict import FactorPrediction, predict
 from pdla.linalg.plan.routine import Routine
 from pdla.linalg.products.rank_k import herk
-from pdla.linalg.routines import CHOLESKY, LU, QR, TRIANGULAR
+from pdla.linalg.routines import CHOLESKY, LU, TRIANGULAR
 from pdla.linalg.routines.product import PRODUCT
-from pdla.linalg.routines.qr import FORMING
 from pdla.linalg.routines.tall_qr import is_tall
 from pdla.linalg.triangular import solve_triangular
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.create import eye, random
-from pdla.matrix.diagonals import fill_diagonal
+from pdla.matrix.create import eye, from_function
 from pdla.model.machine import Machine
 
-MOST = 30  # steps; in double precision 7, and one more for each factor of 3 by which the estimate of the least errs
+MOST = 30  # draws of a mixture, and steps, which are 2 to 7 inversions, 2 or 3 Cholesky factorizations, and products
 AT_ONCE = 9  # matrices as large as X that there are in a step
-ILL = 1e-6  # least singular value, over the largest, below which columns are mixed
-STABLE = 100.0  # c up to which a Cholesky step is backward stable: Nakatsukasa and Higham (2013)
-LOST = 0.1  # n c eps up to which a second Cholesky factorization makes up for what the first one lost, as in CholeskyQR2
+NEAR = 5.0  # condition number up to which two steps by Cholesky factors, and one by products, reach rounding
 
 COEFFICIENTS: dict[str, tuple[tuple[float, float, float], ...]] = {
     # X = a X + (b + c S) S X, S = X X^H. Jordan et al., Muon (2024), as torch.optim.Muon
@@ -94,16 +90,16 @@ def polar(
 
     Notes
     -----
-    QDWH: Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010). Up to 7 steps take a
-    Cholesky factorization each, the first ones two. Their number follows from the largest and the
-    least singular value, estimated by the power method with A's LU factors. If the estimates are
-    too near each other, further steps follow.
+    Newton's iteration, X = (X + X^-H) / 2, scaled as in Byers and Xu, SIAM J. Matrix Anal. Appl. 30
+    (2008), brings the condition number below 5: 5 inversions are the most. Two steps of Halley's
+    iteration with the weights of QDWH follow, which take a Cholesky factorization each
+    (Nakatsukasa, Bai, Gygi, SIAM J. Matrix Anal. Appl. 31 (2010)), and one step by products. The
+    norms of A and of its inverse tell the number of steps.
 
-    First steps by QR would be backward stable if it pivoted columns: Nakatsukasa and Higham, SIAM
-    J. Matrix Anal. Appl. 33 (2012). Here weights are limited to those for which two Cholesky
-    factorizations suffice. An ill-conditioned A (from 1e6 on) is multiplied by a random unitary
-    matrix: Demmel, Dumitriu, Holtz, Numer. Math. 108 (2007). If A is singular to working precision,
-    random numbers of size eps are added first; U is not unique then.
+    These steps are backward stable if LU inverts X in a mixed stable way: Nakatsukasa and Higham,
+    SIAM J. Matrix Anal. Appl. 33 (2012). For that A is multiplied by a random unitary matrix first,
+    as columns that depend on few others lose digits: Demmel, Dumitriu, Holtz, Numer. Math. 108
+    (2007). A random unitary matrix of norm eps is added, as A may be singular.
 
     Examples
     --------
@@ -199,7 +195,8 @@ def predict_polar(
     4
     """
     kind = np.dtype(dtype)
-    first, *then = _list_routines(n if isinstance(n, int) else 0, 0.0, float(np.finfo(kind if kind.kind in "fc" else float).eps))
+    eps = float(np.finfo(kind if kind.kind in "fc" else float).eps)
+    first, *then = _list_routines(1 / eps, eps)
     return predict(POLAR, first, n, n, P, dtype, machine, then)
 
 
@@ -285,25 +282,24 @@ def _choose_routines(options: Options, A: DistMatrix) -> tuple[Routine, ...]:
     m, n = A.shape
     if m > n:
         return routines_of("reduced", is_tall(m, n))
-    return _list_routines(n, _find_least(options), float(np.finfo(checks.find_working_dtype("polar", A.dtype)).eps))
+    eps = float(np.finfo(checks.find_working_dtype("polar", A.dtype)).eps)
+    return _list_routines(_find_condition(options, max(1, n), eps), eps)
 
 
-def _find_least(options: Options) -> float:
-    """Find the least over the largest singular value of the matrices that a plan is for."""
-    return 1 / options.condition if options.condition else 0.0
+def _find_condition(options: Options, n: int, eps: float) -> float:
+    """Find the product of the norms of a typical such matrix of n rows and of its inverse, which a plan is for."""
+    return min(sqrt(n) * (options.condition or 1 / eps), n / eps)
 
 
-def _list_routines(n: int, least: float, eps: float) -> tuple[Routine, ...]:
-    """List the routines of QDWH of an n x n matrix, for its price."""
-    parts: list[Routine] = [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT, LU]  # the last step, and the estimate
-    n = max(1, n)
-    if least < sqrt(n) * eps:
-        least = eps / n**2
-    if least <= ILL:
-        parts += [QR, FORMING, PRODUCT, PRODUCT]
-    while 1 - least >= sqrt(eps):
-        (_, _, c), least = _compute_weights(least, n, eps)
-        parts += [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT] * (2 if c > STABLE else 1)
+def _list_routines(condition: float, eps: float) -> tuple[Routine, ...]:
+    """List the routines of a polar decomposition, for its price."""
+    parts: list[Routine] = [LU, TRIANGULAR, *[PRODUCT] * 4]  # the first step, mixing, the last step, and H
+    while (condition := _shrink_condition(condition)) > NEAR:
+        parts += [LU, TRIANGULAR]
+    least = 1 / condition
+    while not _is_near(least, eps):
+        _, least = _compute_weights(least)
+        parts += [CHOLESKY, TRIANGULAR, TRIANGULAR, PRODUCT]
     return tuple(parts)
 
 
@@ -312,14 +308,14 @@ def _polar(plan: FactorPlan, A: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
     X = prepare(A.H if plan.adjoint else A, plan.dtype)
     placed = to_layout(X, *plan.place) if X.shape[0] == X.shape[1] else X
     with held(AT_ONCE * placed.stored.nbytes):
-        U = to_layout(_iterate_qdwh(placed, _find_least(plan.options)), X.layout, X.grid)
+        U = to_layout(_find_orthonormal_factor(placed, plan.options), X.layout, X.grid)
     H = matmul(U.H, X)
     H = (H + H.H) * 0.5
     return (U.H, H) if plan.adjoint else (U, H)
 
 
-def _iterate_qdwh(A: DistMatrix, expected: float) -> DistMatrix:
-    """Collective: U of an m x n matrix, m >= n. expected: the least singular value of a matrix without data."""
+def _find_orthonormal_factor(A: DistMatrix, options: Options) -> DistMatrix:
+    """Collective: U of an m x n matrix, m >= n."""
     (m, n), eps = A.shape, float(np.finfo(A.dtype).eps)
     size = find_largest(A) if m and n else 0.0
     if not size:
@@ -329,92 +325,97 @@ def _iterate_qdwh(A: DistMatrix, expected: float) -> DistMatrix:
     X = A * float(near_one(size, A.dtype))
     if m > n:
         Q, R = qr(X, overwrite_a=True, check_finite=False)
-        return matmul(Q, _iterate_qdwh(R, expected), layout=A.layout.summed)
-    size, inverse = estimate_extremes(X)
-    X, least = X * (1 / size), expected if X.xp.name == "meta" else min(1.0, 1 / (size * inverse))
-    if least < sqrt(n) * eps:
-        # U of a neighbour: steps keep singular values of 0, and estimates of such small ones are rounding
-        X, least = X + _draw_noise(X, 1) * (eps / sqrt(n)), eps / n**2
-    if least > ILL:
-        return _iterate(X, least)
-    # steps lose what columns that depend on few others have; of random mixtures none do
-    V, _ = qr(_draw_noise(X, 2), overwrite_a=True, check_finite=False)
-    return matmul(_iterate(matmul(X, V, layout=X.layout), least), V.H, layout=X.layout)
+        R = to_layout(R, *choose_place(LU, R, None, R.dtype))
+        return matmul(Q, _find_orthonormal_factor(R, options), layout=A.layout.summed)
+    size = norm(X)
+    for seed in range(0, 2 * MOST, 2):
+        # columns that depend on few others would make an inverse unstable; of random mixtures none does
+        V, W = _draw_unitary(X, seed), _draw_unitary(X, seed + 1)
+        # W makes a singular matrix regular; rounding may undo this
+        mixed = matmul(X, V, layout=X.layout) + W * (eps * size / sqrt(n))
+        inverse = find_inverse(mixed)
+        if inverse is not None:
+            return matmul(_iterate(mixed, inverse, _find_condition(options, n, eps)), V.H, layout=X.layout)
+    raise LinAlgError("polar: A is too near a singular matrix; add small random numbers to it")
 
 
-def _draw_noise(X: DistMatrix, seed: int) -> DistMatrix:
-    """Collective: a random matrix of X's shape, with elements from -1 to 1."""
-    return random(X.shape, X.grid, X.layout, dtype=X.dtype, seed=seed, low=-1)
+def _draw_unitary(X: DistMatrix, seed: int) -> DistMatrix:
+    """Collective: a random circulant unitary matrix of X's shape, whose rows have random signs."""
+    n, rng = X.shape[0], np.random.default_rng(seed)
+    phases = np.exp(2j * np.pi * rng.random(n // 2 + 1))
+    phases[2 * np.arange(len(phases)) % n == 0] = 1  # those of 0 and n / 2 are real for a real column
+    column, signs = np.fft.irfft(phases, n), rng.choice([-1.0, 1.0], n)
+    return from_function(lambda i, j: signs[i] * column[(i - j) % n], X.shape, X.grid, X.layout, dtype=X.dtype)
 
 
-def _iterate(X: DistMatrix, least: float) -> DistMatrix:
-    """Collective: U of a square X that has singular values from `least`, about, to 1."""
-    n, eps = X.shape[1], float(np.finfo(X.dtype).eps)
-    tried = False
-    for _ in range(MOST):
-        # Newton and Schulz square the distance from 1, for half the work; where the estimates were too near Halley goes on
-        near, last = not tried and 1 - least < sqrt(eps), X
-        weights, least = _compute_weights(least, n, eps)
-        X, tried = _step_by_product(X) if near else _step(X, *weights), tried or near
-        if 1 - least < sqrt(eps) and _has_settled(X, last, near):
-            if X.xp.name == "meta" or norm(X) ** 2 > n - 0.5:  # else steps keep a singular value of 0
-                return X
+def _iterate(X: DistMatrix, Y: DistMatrix, condition: float) -> DistMatrix:
+    """Collective: U of a square X, of which Y is the inverse. condition: the product of their norms, for arrays without data."""
+    n, eps = X.shape[0], float(np.finfo(X.dtype).eps)
+    sizes = (1.0, condition) if X.xp.name == "meta" else (norm(X), norm(Y))
+    # singular values of scale X are from 1 / sqrt(condition) to sqrt(condition), of the next X from 1 to the next condition
+    scale, condition = sqrt(sizes[1] / sizes[0]), sizes[0] * sizes[1]
+    while True:
+        X = X * (scale / 2) + Y.H * (0.5 / scale)
+        condition = _shrink_condition(condition)
+        if condition <= NEAR:
             break
-    raise LinAlgError("polar: no convergence: A is too near a singular matrix; add small random numbers to it")
+        Y, scale = inv(X, check_finite=False), 1 / sqrt(condition)
+    X, least = X * (1 / condition), 1 / condition
+    for _ in range(MOST):
+        if not _is_near(least, eps):
+            weights, least = _compute_weights(least)
+            X = _step(X, *weights)
+        else:
+            X, left = _step_by_products(X)
+            if left**3 <= n**1.5 * eps:
+                return X
+    raise LinAlgError("polar: no convergence")
 
 
-def _has_settled(X: DistMatrix, last: DistMatrix, near: bool) -> bool:
-    """Collective: whether X has changed so little that rounding remains; without data, after the step by products."""
-    if X.xp.name == "meta":
-        return near
-    return bool(norm(X - last) < (5 * float(np.finfo(X.dtype).eps)) ** (1 / 2 if near else 1 / 3))
+def _is_near(least: float, eps: float) -> bool:
+    """Whether one step by products brings singular values from `least` to 1 to 1."""
+    return 2 * (1 - least) < eps ** (1 / 3)
 
 
-def _compute_weights(least: float, n: int, eps: float) -> tuple[tuple[float, float, float], float]:
-    """Compute the weights that bring singular values from `least` to 1 nearest to 1 by Halley's iteration; and the next `least`.
-
-    n c eps is at most LOST, or c is 3: if c were larger, the weights are those of a larger `least`.
-    """
-    assumed = least
-    a, b, c = _compute_best_weights(assumed)
-    while n * c * eps > LOST and assumed < 1:
-        assumed = min(1.0, 2 * assumed)
-        a, b, c = _compute_best_weights(assumed)
-    return (a, b, c), min(1.0, least * (a + b * least**2) / (1 + c * least**2))
+def _shrink_condition(condition: float) -> float:
+    """Compute the largest over the least singular value after a step of Newton's iteration, from that before."""
+    return (sqrt(condition) + 1 / sqrt(condition)) / 2
 
 
-def _compute_best_weights(least: float) -> tuple[float, float, float]:
-    """Compute the weights for any c."""
+def _compute_weights(least: float) -> tuple[tuple[float, float, float], float]:
+    """Compute the weights that bring singular values from `least` to 1 nearest to 1 by Halley's iteration; and the next `least`."""
     d = (4 * (1 - least**2) / least**4) ** (1 / 3)
     r = sqrt(1 + d)
     a = r + sqrt(8 - 4 * d + 8 * (2 - least**2) / (least**2 * r)) / 2
     b = (a - 1) ** 2 / 4
-    return a, b, a + b - 1
+    c = a + b - 1
+    return (a, b, c), min(1.0, least * (a + b * least**2) / (1 + c * least**2))
 
 
-def _step_by_product(X: DistMatrix) -> DistMatrix:
-    """Collective: X (3 I - X^H X) / 2."""
-    S = herk(X.H, alpha=-0.5, layout=X.layout.summed, mirror=True)
-    fill_diagonal(S, S.diagonal() + 1.5)
-    return matmul(X, S, layout=X.layout.summed)
+def _step_by_products(X: DistMatrix) -> tuple[DistMatrix, float]:
+    """Collective: X (I + E / 2 + 3 E^2 / 8), E = I - X^H X, without E^2 if that is rounding; and E's norm, 0 without data."""
+    unit = _make_unit(X)
+    half = herk(X.H, alpha=-0.5, out=unit * 0.5, beta=1, mirror=True)
+    left = 0.0 if X.xp.name == "meta" else 2 * float(norm(half))
+    T = unit + half
+    if left**2 > X.shape[0] * float(np.finfo(X.dtype).eps):
+        T = herk(half, alpha=1.5, out=T, beta=1, mirror=True)
+    return matmul(X, T, layout=X.layout.summed), left
 
 
 def _step(X: DistMatrix, a: float, b: float, c: float) -> DistMatrix:
     """Collective: X (a I + b X^H X) (I + c X^H X)^-1."""
-    layout = X.layout.summed
-    # I + c X^H X = L L^H, P = L^-1 X^H
-    Z = herk(X.H, alpha=c, layout=layout)
-    fill_diagonal(Z, Z.diagonal().real + 1)
-    L = cholesky(Z, overwrite_a=True, check_finite=False)
+    # I + c X^H X = L L^H
+    L = cholesky(herk(X.H, alpha=c, out=_make_unit(X), beta=1), overwrite_a=True, check_finite=False)
+    # X = b/c X + (a - b/c) (L^-H L^-1 X^H)^H
     P = solve_triangular(L, X.H, lower=True, check_finite=False)
-    if c > STABLE:
-        # T = L^-1, G = c P P^H + T T^H, which is I but for rounding, P = G^-1 P
-        T = inv(L, assume_a="lower triangular", check_finite=False)
-        G = herk(T, out=herk(P, alpha=c, layout=layout), beta=1)
-        P = cho_solve(cho_factor(G, overwrite_a=True, check_finite=False), P, overwrite_b=True, check_finite=False)
-    # X = b/c X + (a - b/c) (L^-H P)^H
     P = solve_triangular(L.H, P, lower=False, overwrite_b=True, check_finite=False)
     return X * (b / c) + P.H * (a - b / c)
+
+
+def _make_unit(X: DistMatrix) -> DistMatrix:
+    """Collective: the identity in X's place."""
+    return eye(X.shape[0], X.grid, X.layout.summed, dtype=X.dtype)
 
 
 def _make_orthonormal(A: DistMatrix) -> DistMatrix:
