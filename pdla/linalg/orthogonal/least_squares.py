@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.checks import sizes
 from pdla.layout import Layout
 from pdla.linalg.condition import estimate_reciprocal_condition
 from pdla.linalg.orthogonal.factors import Factored, compute_svd, factor_qr, replicate
@@ -24,6 +25,7 @@ from pdla.matmul import matmul
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
+from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 SURE = 100.0  # times rcond: an estimated reciprocal condition above that is one of full rank
@@ -189,7 +191,8 @@ def predict_lstsq(
     >>> pdla.linalg.predict_lstsq(200_000, 512, 64).ranks_used
     64
     """
-    are_sizes = isinstance(m, int) and isinstance(n, int)
+    m, n = exact(m, n)
+    are_sizes = sizes(m, n)
     if are_sizes and m < n:
         m, n = n, m
     (routine,) = routines_of("r", are_sizes and is_tall(m, n))
@@ -254,4 +257,5 @@ def _compute_residuals(A: DistMatrix, X: DistMatrix, B: DistMatrix) -> np.ndarra
     return np.asarray((abs(left) ** 2).sum(axis=0)).real.reshape(-1)
 
 
-LSTSQ = Call("lstsq", _choose_routines, _lstsq, solves=True, square=False, reads=read_all, check=_check, adjoint=_is_wide)
+# the passes: QR, Q^H B, and six systems, of which five estimate R's condition
+LSTSQ = Call("lstsq", _choose_routines, _lstsq, solves=True, square=False, reads=read_all, check=_check, adjoint=_is_wide, passes=8)

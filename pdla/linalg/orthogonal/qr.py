@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.checks import SIDES, communicator, describe_call, flags, matrix, one_of
+from pdla.checks import SIDES, communicator, describe_call, flags, matrix, one_of, sizes
 from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError, list_choices, suggest
 from pdla.grid import check_same_communicator
@@ -27,6 +27,7 @@ from pdla.linalg.verify import Claim, explain_loss, run_and_check
 from pdla.matmul.images import Images, Pair, Part
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import cast
+from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 MODES = ("reduced", "r", "raw")
@@ -209,8 +210,8 @@ def predict_qr(
     4
     """
     _check_mode(mode)
-    tall = isinstance(m, int) and isinstance(n, int) and is_tall(m, n)
-    first, *then = routines_of(mode, tall)
+    m, n = exact(m, n)
+    first, *then = routines_of(mode, sizes(m, n) and is_tall(m, n))
     return predict(_QR if then else FACTOR, first, m, n, P, dtype, machine, then)
 
 

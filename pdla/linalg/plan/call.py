@@ -77,6 +77,7 @@ class Call:
     check      check(options, dtype, *operands): further checks of what descriptions have
     check_elements  check_elements(*operands): further checks of elements
     adjoint    adjoint(options, A): whether the routines work on A^H
+    passes     how often the work goes over the blocks, for each time that the routines do
     argument   the name of the first operand
     """
 
@@ -90,6 +91,7 @@ class Call:
     check: Callable[..., None] = _check_nothing
     check_elements: Callable[..., None] = _check_nothing
     adjoint: Callable[[Options, DistMatrix], bool] = _work_on_a
+    passes: int = 1
     argument: str = "A"
 
     def __call__(self, *operands: Any, out: Any = None, **options: Any) -> Any:
@@ -165,7 +167,9 @@ class Call:
         adjoint = self.adjoint(options, A)
         tasks = self._list_tasks(options, A.H if adjoint else A, operands[-1], dtype, machine)
         reads = self.reads(options)
-        return FactorPlan.of(self.name, operands, out, dtype, options, reads, tasks, self.work, self.check_elements, adjoint)
+        return FactorPlan.of(
+            self.name, operands, out, dtype, options, reads, tasks, self.work, self.check_elements, adjoint, self.passes
+        )
 
     def _list_tasks(self, options: Options, A: DistMatrix, B: Any, dtype: np.dtype, machine: Machine) -> tuple[Task, ...]:
         """The tasks for this A: routines with their sizes."""

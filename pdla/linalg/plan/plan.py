@@ -100,6 +100,8 @@ class FactorPlan:
         Checks the operands' elements, local.
     adjoint : bool
         Whether the routines work on A^H.
+    passes : int
+        How often the work goes over the blocks, for each time that the routines do.
     worst : bool
         Whether the full solution follows refinement: a memory limit must count both.
 
@@ -127,6 +129,7 @@ class FactorPlan:
     work: Callable[..., Any] = field(compare=False, repr=False)
     check_elements: Callable[..., None] = field(compare=False, repr=False)
     adjoint: bool = False
+    passes: int = 1
     worst: bool = False
     buffers: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
 
@@ -134,6 +137,7 @@ class FactorPlan:
     def of(
         name: str, operands: tuple[Any, ...], out: Any, dtype: np.dtype, options: Options, reads: Part | None,
         tasks: tuple[Task, ...], work: Callable[..., Any], check_elements: Callable[..., None], adjoint: bool = False,
+        passes: int = 1,
     ) -> FactorPlan:
         """Make the plan in the cheapest blocking within a memory limit. Local.
 
@@ -159,6 +163,8 @@ class FactorPlan:
             See `FactorPlan`.
         adjoint : bool, optional
             Whether the tasks are those of A^H.
+        passes : int, optional
+            See `FactorPlan`.
 
         Returns
         -------
@@ -176,7 +182,7 @@ class FactorPlan:
         out_kind = None if out is None else find_kind(out)
         plan = FactorPlan(
             name, kinds, out_kind, dtype, options, reads, tasks, blockings, *blockings[0],
-            keeps_layout, work, check_elements, adjoint,
+            keeps_layout, work, check_elements, adjoint, passes,
         )
         if len(blockings) > 1 and plan.machine.is_custom:
             blockings = plan._sort_by_seconds(blockings)
@@ -423,7 +429,7 @@ class FactorPlan:
         """Whether there are too many ranks, or too many steps in all, to time dry runs."""
         comm = self.A.grid.comm
         ranks, steps = sample_ranks(comm, [self.A.grid, self.place[1]]), sum(-(-task.size // self.block) for task in self.tasks)
-        return comm.size > MOST_RANKS or steps * len(ranks) > MOST_STEPS
+        return comm.size > MOST_RANKS or self.passes * steps * len(ranks) > MOST_STEPS
 
     @cached_property
     def _cost(self) -> Cost:

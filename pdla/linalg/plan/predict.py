@@ -96,8 +96,9 @@ def _find_fastest(call: Call, task: Task, P: int) -> Timed:
         return best  # the plan has tried fewer ranks
     counts = {isqrt(P) ** 2, *(P - P % side for side in (2, 3, 4, 6, 8) if side <= P), *task.machine.ladder(P)}
     for ranks in sorted(counts - {P}, reverse=True):
-        chains = (price.predict_seconds(task, *blocking) for blocking in price.sort_by_price(task, ranks))
-        if task.at_full_rate(ranks) <= best.seconds and min(chains) <= best.seconds:
+        if task.at_full_rate(ranks) > best.seconds:
+            continue
+        if min(price.predict_seconds(task, *blocking) for blocking in price.sort_by_price(task, ranks)) <= best.seconds:
             best = min(find_fastest_on(call, task, ranks), best, key=attrgetter("seconds"))
     return best
 

@@ -107,6 +107,17 @@ def test_predictions():
         predict_lstsq(1.5, 2, 4)
 
 
+def test_predictions_of_many_steps_run_nothing_dry(monkeypatch):
+    monkeypatch.setattr("pdla.linalg.plan.plan.predict_cost", None)
+    assert predict_lstsq(20_001, 8000, 4, machine="laptop").seconds > 4
+
+
+def test_numpy_sizes_are_sizes():
+    m, n = np.int64(65536), np.int64(64)
+    assert predict_lstsq(m, n, 4) == predict_lstsq(65536, 64, 4)
+    assert predict_qr(m, n, 4) == predict_qr(65536, 64, 4)
+
+
 def test_a_limit_of_one_s_own():
     a = np.diag([1.0, 1e-3, 1e-9])
 
