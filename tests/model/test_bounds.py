@@ -192,7 +192,7 @@ def test_no_plan_receives_less(sizes, ranks):
         memory = (m * n + m * k + k * n) / P + told.peak_workspace / 8
         assert told.bytes_received / 8 >= received_lower_bound(m, n, k, P, memory) * (1 - 1e-12)
     for box in chosen.find_cheapest(m, n, k, ranks, Machine(), 5):
-        assert chosen.words(m, n, k, box) >= received_lower_bound(m, n, k, box.ranks) * (1 - 1e-12)
+        assert chosen.count_words(m, n, k, box) >= received_lower_bound(m, n, k, box.ranks) * (1 - 1e-12)
 
 
 def test_received_words():
