@@ -59,7 +59,8 @@ def qr(
         The layout of Q and R; by default A's, with boundaries (`Cuts`) clipped to Q's columns and
         R's rows.
     memory_limit : int, optional
-        Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        Bytes of workspace a rank, at most, the copy of A that is worked on included. A tall,
+        ill-conditioned A, which a tree of factorizations takes, may need up to three times as many.
     verify : bool or "keep", optional
         Compare Q (R x) with A x, and Q^H (Q x) with x, for vectors x of 1 and -1. For R alone,
         compare R^H (R x) with A^H (A x). The default is PDLA_VERIFY's.
