@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words):
-    """The options before "--", with the command after it."""
+    """Parse the options before "--", and the command after it."""
     parser = Parser(prog="cluster.py", description=__doc__.partition("\n")[0], usage="%(prog)s [options] -- command ...")
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts, h1, h2, ... (default 2)")
     ranks = "number of ranks on each host, which share memory (default 1)"
@@ -71,25 +71,25 @@ def parse(words):
     parser.add_argument("--rate", default="1gbit", help="rate of each host's link, each way, as tc writes it (default 1gbit)")
     parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end the job after this time (default: never)")
     end = words.index("--") if "--" in words else len(words)
-    given = parser.parse_args(words[:end])
-    given.command = words[end + 1 :]
-    return given
+    arguments = parser.parse_args(words[:end])
+    arguments.command = words[end + 1 :]
+    return arguments
 
 
-def check(given):
+def check(arguments):
     """Raise Refused if the arguments or this machine do not allow a cluster."""
-    rate = RATE.fullmatch(given.rate)
+    rate = RATE.fullmatch(arguments.rate)
     if not rate or float(rate[1]) == 0:
-        raise Refused(f"--rate {given.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
-    if not 1 <= given.hosts <= MOST or given.ranks < 1 or not 0 <= given.limit < float("inf"):
-        asked = f"--hosts {given.hosts} --ranks-per-host {given.ranks} --limit {given.limit:g}"
-        raise Refused(f"{asked}: 1 to {MOST} hosts, 1 rank or more on each, 0 seconds (no limit) or more")
-    if not given.command:
+        raise Refused(f"--rate {arguments.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
+    if not 1 <= arguments.hosts <= MOST or arguments.ranks < 1 or not 0 <= arguments.limit < float("inf"):
+        options = f"--hosts {arguments.hosts} --ranks-per-host {arguments.ranks} --limit {arguments.limit:g}"
+        raise Refused(f"{options}: 1 to {MOST} hosts, 1 rank or more on each, 0 seconds (no limit) or more")
+    if not arguments.command:
         raise Refused("no command: write it after --, such as -- python -m pdla.bench")
-    if given.command[0] != "python" and not shutil.which(given.command[0]):
-        raise Refused(f"there is no command {given.command[0]!r}")
-    if is_program(given.command) and given.command[1] != "-m" and not Path(given.command[1]).exists():
-        raise Refused(f"there is no program {given.command[1]!r}")
+    if arguments.command[0] != "python" and not shutil.which(arguments.command[0]):
+        raise Refused(f"there is no command {arguments.command[0]!r}")
+    if is_program(arguments.command) and arguments.command[1] != "-m" and not Path(arguments.command[1]).exists():
+        raise Refused(f"there is no program {arguments.command[1]!r}")
     if os.geteuid() != 0:
         raise Refused("network namespaces need root")
     for tool, package in TOOLS.items():
@@ -100,7 +100,7 @@ def check(given):
 
 
 def parse_rate(rate):
-    """A rate that is written as tc writes it, in bytes a second."""
+    """Convert a rate, written as tc writes it, to bytes a second."""
     number, unit = RATE.fullmatch(rate).groups()
     return float(number) * UNITS[unit] / 8
 
@@ -111,7 +111,7 @@ def is_program(command):
 
 
 def make_rank_command(command):
-    """The command that each rank runs: a Python program with its ledgers counted, anything else as it is."""
+    """Make the command that each rank runs: a Python program with its ledgers counted, anything else unchanged."""
     if command[0] != "python":
         return command
     return [sys.executable, *([COUNTED, FOLDER / "counts"] if is_program(command) else []), *command[1:]]
@@ -130,23 +130,23 @@ def call_c(call, *arguments):
 def run_contained(work, limit):
     """Run work() as the first process of a PID namespace; return its exit status once no process of the namespace is left."""
     call_c("unshare", NEW_PIDS)
-    heeded = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    heeded = {number for number in heeded if signal.getsignal(number) != signal.SIG_IGN}
-    signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
+    signals = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signals = {number for number in signals if signal.getsignal(number) != signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     child = os.fork()
     if child == 0:
-        run_first(work, heeded)
+        run_first(work, signals)
 
     def end(number, _):
-        for each in heeded:
-            signal.signal(each, signal.SIG_IGN)
+        for number_of_signal in signals:
+            signal.signal(number_of_signal, signal.SIG_IGN)
         raise Ended(number)
 
     try:
-        for number in heeded:
+        for number in signals:
             signal.signal(number, end)
         signal.setitimer(signal.ITIMER_REAL, limit)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return status if status >= 0 else KILLED - status
     except Ended as signalled:
@@ -158,13 +158,13 @@ def run_contained(work, limit):
         return TOO_LONG if number == signal.SIGALRM else KILLED + number
 
 
-def run_first(work, heeded):
+def run_first(work, signals):
     """Do the work as the first process of a PID namespace, and end it. Signals are left to its parent."""
     status = 1
     try:
-        for number in heeded:
+        for number in signals:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         call_c("prctl", DIE_WITH_PARENT, signal.SIGKILL)
         status = work()
     except Refused as reason:
@@ -183,8 +183,8 @@ def run(*words):
     """Run a command; return its output."""
     done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise Refused(f"`{shlex.join(map(str, words))}` fails here: {said}")
+        message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise Refused(f"`{shlex.join(map(str, words))}` fails here: {message}")
     return done.stdout
 
 
@@ -211,13 +211,13 @@ def address(i):
     return f"10.77.7.{i}"
 
 
-def attach(host, port, at, rate):
+def attach(host, port, ip, rate):
     run("ip", "netns", "add", host)
     run("ip", "-n", host, "link", "set", "lo", "up")
     run("ip", "netns", "exec", host, "sh", "-c", f"echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control")
     run("ip", "link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", SWITCH)
     run("ip", "-n", SWITCH, "link", "set", port, "master", "bridge0", "up")
-    run("ip", "-n", host, "address", "add", f"{at}/24", "dev", "eth0")
+    run("ip", "-n", host, "address", "add", f"{ip}/24", "dev", "eth0")
     run("ip", "-n", host, "link", "set", "eth0", "up")
     for end, device in ((host, "eth0"), (SWITCH, port)):
         run("tc", "-n", end, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "128kb", "latency", QUEUE)
@@ -260,35 +260,35 @@ def count_on_link(host):
 
 def count_by_ledgers():
     """For each host, the bytes from other hosts that its ranks' ledgers counted; and how many ranks have left a count."""
-    counts, said = Counter(), [file.read_text().split() for file in (FOLDER / "counts").iterdir()]
-    for host, size in said:
+    counts, lines = Counter(), [file.read_text().split() for file in (FOLDER / "counts").iterdir()]
+    for host, size in lines:
         counts[host] += int(size)
-    return counts, len(said)
+    return counts, len(lines)
 
 
-def report(given):
+def report(arguments):
     """Print, for each host and in total, what the kernel counted and what the ledgers counted."""
-    (ledgers, said), ranks = count_by_ledgers(), given.hosts * given.ranks
-    links = {f"h{i}": count_on_link(f"h{i}") for i in range(1, given.hosts + 1)}
-    print(f"{given.hosts} hosts, ranks on each: {given.ranks}, links of {given.rate}; bytes on each host's link")
-    print(f"{'host':>5}{'received':>15}{'sent':>15}" + (f"{'by ledgers':>15}" if said else ""))
+    (ledgers, counted_ranks), ranks = count_by_ledgers(), arguments.hosts * arguments.ranks
+    links = {f"h{i}": count_on_link(f"h{i}") for i in range(1, arguments.hosts + 1)}
+    print(f"{arguments.hosts} hosts, ranks on each: {arguments.ranks}, links of {arguments.rate}; bytes on each host's link")
+    print(f"{'host':>5}{'received':>15}{'sent':>15}" + (f"{'by ledgers':>15}" if counted_ranks else ""))
     received, sent = (sum(column) for column in zip(*links.values(), strict=True))
-    for host, (came, went) in [*links.items(), ("all", (received, sent))]:
+    for host, (rx, tx) in [*links.items(), ("all", (received, sent))]:
         counted = ledgers.total() if host == "all" else ledgers[host]
-        print(f"{host:>5}{came:15,}{went:15,}" + (f"{counted:15,}" if said else ""))
+        print(f"{host:>5}{rx:15,}{tx:15,}" + (f"{counted:15,}" if counted_ranks else ""))
     if ledgers.total():
         print(f"received / by ledgers = {received / ledgers.total():.3f}")
-    if 0 < said < ranks:
-        print(f"{ranks - said} of {ranks} ranks ended without a count of their ledgers")
+    if 0 < counted_ranks < ranks:
+        print(f"{ranks - counted_ranks} of {ranks} ranks ended without a count of their ledgers")
 
 
-def run_on_cluster(given):
+def run_on_cluster(arguments):
     """Build the cluster, run the command on it, and report; return mpirun's exit status. The cluster ends with this process."""
     hide()
     (FOLDER / "counts").mkdir(parents=True)
-    build(given.hosts, given.rate)
-    status = mpirun(given.hosts, given.ranks, make_rank_command(given.command))
-    report(given)
+    build(arguments.hosts, arguments.rate)
+    status = mpirun(arguments.hosts, arguments.ranks, make_rank_command(arguments.command))
+    report(arguments)
     return status
 
 
@@ -299,9 +299,9 @@ def refuse(reason):
 
 def main(words):
     try:
-        given = parse(words)
-        check(given)
-        return run_contained(lambda: run_on_cluster(given), given.limit)
+        arguments = parse(words)
+        check(arguments)
+        return run_contained(lambda: run_on_cluster(arguments), arguments.limit)
     except Refused as reason:
         return refuse(reason)
 

@@ -29,14 +29,14 @@ class Counted(list):
 
 
 class Summed(Counted):
-    """The same without the events, for the ledger of the whole run, which would grow."""
+    """Events that are summed and not kept, for the ledger of the whole run, which would grow."""
 
     def append(self, event):
         Counted.sum += event.far
 
 
 def open_ledger():
-    """A ledger that the program opens."""
+    """Open a ledger for the program."""
     return Ledger() if isinstance(current_world.get(), DryComm) else Ledger(events=Counted())
 
 
@@ -54,8 +54,8 @@ def run(program):
 def main(folder, *program):
     ledger.Ledger = open_ledger
     try:
-        with ledger.record() as whole:
-            whole.events = Summed()
+        with ledger.record() as run_ledger:
+            run_ledger.events = Summed()
             run(list(program))
     finally:
         Path(folder, str(os.getpid())).write_text(f"{socket.gethostname()} {Counted.sum}")

@@ -48,18 +48,18 @@ JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
 
 def read_arguments() -> argparse.Namespace:
-    told = make_parser(__doc__)
-    told.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
-    told.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
-    kept = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
-    told.add_argument("--json", metavar="FILE", **kept)
-    told.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
-    told.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
-    told.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
-    told.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
-    given = told.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
+    parser.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
+    json_options = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
+    parser.add_argument("--json", metavar="FILE", **json_options)
+    parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
+    parser.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
+    parser.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
+    parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
+    given = parser.parse_args()
     if not RATE.fullmatch(given.rate) or given.repeats < 1:
-        told.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
+        parser.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
     return given
 
 
@@ -68,18 +68,18 @@ class Results:
 
     def __init__(self, file: Path, again: bool) -> None:
         self.file, self.part, self.lines = (file.with_name(file.name + end) for end in ("", ".part", ".lines"))
-        kept = self.part if self.part.exists() else file if again and file.exists() else None
-        self.told: dict[str, Any] = json.loads(kept.read_text()) if kept else {}
+        source = self.part if self.part.exists() else file if again and file.exists() else None
+        self.told: dict[str, Any] = json.loads(source.read_text()) if source else {}
 
-    def keep(self, part: str, told: Any) -> None:
-        self.told[part] = told
+    def keep(self, part: str, figures: Any) -> None:
+        self.told[part] = figures
         self.part.write_text(page.format_json(self.told))
 
     def add_lines(self) -> None:
         """Add the lines of the cluster's ranks to the results."""
-        said = self.lines.read_text().splitlines() if self.lines.exists() else []
-        found = dict(pair for line in said for pair in json.loads(line).items())
-        self.keep("measured", self.told.get("measured", {}) | found)
+        lines = self.lines.read_text().splitlines() if self.lines.exists() else []
+        by_case = dict(pair for line in lines for pair in json.loads(line).items())
+        self.keep("measured", self.told.get("measured", {}) | by_case)
         self.lines.unlink(missing_ok=True)
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ def predict_steps(results: Results, given: argparse.Namespace) -> dict[str, Any]
     """Figures by machine and case, for the cases of claims on that machine."""
     claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
     return {
-        name: {case: dry.run_steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
+        name: {case: dry.run_steps(CASES[case].full, Machine.load(name)) for machine, case in sorted(claimed) if machine == name}
         for name in MACHINES
     }
 
@@ -123,22 +123,22 @@ def predict_placements(results: Results, given: argparse.Namespace) -> dict[str,
 
 def predict_measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by case; none without a measurement of the cluster's network."""
-    told = results.told
-    if PROBES not in told.get("measured", {}):
+    parts = results.told
+    if PROBES not in parts.get("measured", {}):
         return {}
-    machine = describe_cluster(told)
-    return {name: dry.run_dry(CASES[name].small, machine) for name in told["measured"] if name in CASES and not CASES[name].undry}
+    machine = describe_cluster(parts)
+    return {name: dry.run_dry(CASES[name].small, machine) for name in parts["measured"] if name in CASES and not CASES[name].undry}
 
 
-def describe_cluster(told: dict[str, Any]) -> Machine:
+def describe_cluster(parts: dict[str, Any]) -> Machine:
     """The cluster as a machine: measured links, and a rank's share of a core's figures."""
-    probes = told["measured"][PROBES]
+    probes = parts["measured"][PROBES]
     gap = probes["gap"]  # part of the time of a single message, too
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
     rate = probes["one_to_one"]  # TCP's share of the rate; all_to_all also has waits, which the clock models
     return replace(
-        core.share_core(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
-        overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
+        core.share_core(Machine(**parts["calibrated"]), parts["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
+        overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {parts['rate']}", source="bench/experiments.py",
     )
 
 
@@ -152,16 +152,16 @@ def calibrate_core(results: Results, given: argparse.Namespace) -> dict[str, Any
 
 def measure_cases(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """Figures by case, kept at the same rate and repeats, else measured now; "absent" has the reason of a failure."""
-    told, asked = results.told, {"rate": given.rate, "repeats": given.repeats}
-    if given.only == "measured" or {key: told.get(key) for key in asked} != asked:
-        told["measured"] = {}
+    parts, settings = results.told, {"rate": given.rate, "repeats": given.repeats}
+    if given.only == "measured" or {key: parts.get(key) for key in settings} != settings:
+        parts["measured"] = {}
         results.lines.unlink(missing_ok=True)
-    told.update(asked, hosts=HOSTS, bytes_a_second=parse_rate(given.rate), crowd=HOSTS * PER_HOST / CORES)
+    parts.update(settings, hosts=HOSTS, bytes_a_second=parse_rate(given.rate), crowd=HOSTS * PER_HOST / CORES)
     results.add_lines()
-    told["measured"].pop("absent", None)
-    wanted = [name for name in (PROBES, *CASES) if name not in told["measured"]]
-    wanted = [name for name in wanted if name == PROBES or not CASES[name].unmeasured]
-    return told["measured"] | (run_on_cluster(results, given, wanted) if wanted else {})
+    parts["measured"].pop("absent", None)
+    missing = [name for name in (PROBES, *CASES) if name not in parts["measured"]]
+    missing = [name for name in missing if name == PROBES or not CASES[name].unmeasured]
+    return parts["measured"] | (run_on_cluster(results, given, missing) if missing else {})
 
 
 def run_on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
@@ -170,24 +170,25 @@ def run_on_cluster(results: Results, given: argparse.Namespace, cases: list[str]
     shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
     command = [sys.executable, "-m", "bench.cluster", *shape, "--", "python", "-m", "bench.claims.job", spec]
     try:
-        status, said = run_shown(list(map(str, command)))
+        status, lines = run_shown(list(map(str, command)))
     finally:
         results.add_lines()
     if status:
-        why = [line for line in said if line.startswith("cluster: ")]
-        return results.told["measured"] | {"absent": why[-1] if why else f"bench/cluster.py ended with exit status {status}"}
-    (wire,) = (line.rpartition("= ")[2] for line in said if line.startswith("received / by ledgers"))
+        reasons = [line for line in lines if line.startswith("cluster: ")]
+        reason = reasons[-1] if reasons else f"bench/cluster.py ended with exit status {status}"
+        return results.told["measured"] | {"absent": reason}
+    (wire,) = (line.rpartition("= ")[2] for line in lines if line.startswith("received / by ledgers"))
     return results.told["measured"] | {"wire": float(wire)}
 
 
 def run_shown(command: list[str]) -> tuple[int, list[str]]:
     """Run a command and print its output; return its exit status, and the lines."""
-    said, env = [], os.environ | JOB | MPI_TREES
+    lines, env = [], os.environ | JOB | MPI_TREES
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         for line in job.stdout or ():
-            said.append(line.rstrip())
+            lines.append(line.rstrip())
             print(line, end="", file=sys.stderr, flush=True)
-    return job.returncode, said
+    return job.returncode, lines
 
 
 # ---------------------------------------------------------------------------------------------- a run
@@ -200,8 +201,8 @@ RUN = {
 
 def list_parts(results: Results, given: argparse.Namespace) -> list[str]:
     """The parts to run: those of --only or --quick, or else those that a stopped run lacks."""
-    found = [case for case in CASES if given.only and given.only in case]
-    if given.only and given.only not in PARTS and not found:
+    cases = [case for case in CASES if given.only and given.only in case]
+    if given.only and given.only not in PARTS and not cases:
         names = f"{', '.join(PARTS)}, nor in a case's name: {'; '.join(CASES)}"
         raise SystemExit(f"experiments.py: --only {given.only}: none of {names}")
     if given.only and not results.told:
@@ -210,8 +211,8 @@ def list_parts(results: Results, given: argparse.Namespace) -> list[str]:
         return [part for part in PARTS if part == given.only or (given.quick and part in DRY)]
     if not given.only:
         return [part for part in PARTS if part not in results.told or part in ("measured", "same")]
-    kept = results.told.get("measured", {})
-    results.told["measured"] = {case: told for case, told in kept.items() if case not in found}
+    measured = results.told.get("measured", {})
+    results.told["measured"] = {case: figures for case, figures in measured.items() if case not in cases}
     return ["measured", "same"]
 
 
@@ -230,7 +231,7 @@ def main() -> int:
         print(f"not all is measured: {absent}; {results.part} keeps the rest", file=sys.stderr)
     else:
         results.finish()
-    print(tables.claims_table(results.told))
+    print(tables.make_claims_table(results.told))
     if given.write:
         machines = {name: Machine.load(name) for name in MACHINES}
         if PROBES in results.told.get("measured", {}):

@@ -106,11 +106,11 @@ def time_calls(xp, torch, n):
             row["torch_seconds"] = time_call(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
         rows.append(row)
     x, y = (xp.asarray(np.ones((n, n))) for _ in range(2))
-    some = [(np.arange(0, n, 2), np.arange(i, n, 2)) for i in range(2)]
+    places = [(np.arange(0, n, 2), np.arange(i, n, 2)) for i in range(2)]
     for what, ours, theirs in (
         ("copy", lambda: xp.copy(x, y), lambda: cupy.copyto(x, y)),
         ("transpose", lambda: xp.copy(x, y.T), lambda: cupy.copyto(x, y.T)),
-        ("two parts picked", lambda: xp.take_all(x, some), lambda: [x[rows[:, None], cols] for rows, cols in some]),
+        ("two parts picked", lambda: xp.take_all(x, places), lambda: [x[rows[:, None], cols] for rows, cols in places]),
         ("event", xp.mark, lambda: cupy.cuda.Event(disable_timing=True).record()),
     ):
         row = {"what": what, "dtype": "float64", "seconds": time_call(xp.finish, ours)}
@@ -210,9 +210,9 @@ def time_message(xp, sizes):
         x, out = xp.asarray(np.ones(nbytes, np.uint8)), xp.asarray(np.zeros(nbytes, np.uint8))
 
         def once(x=x, out=out):
-            coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
-            coming.wait()
-            going.wait()
+            receive, send = comm.recv(out, comm.rank), comm.send(x, comm.rank)
+            receive.wait()
+            send.wait()
 
         row = {"bytes": nbytes}
         for name, staging.PIECE in (("pieces", least), ("whole", nbytes + 1)):
@@ -272,42 +272,42 @@ def time_factors_of(xp, comm, dtype, n):
 
 def time_layer(xp, torch, hidden, heads, sequence, batch):
     """Rows of figures, one for each dtype."""
-    return [time_layer_of(kind, xp, torch, hidden, heads, sequence, batch) for kind in ("float32", "tf32", "bfloat16")]
+    return [time_layer_of(precision, xp, torch, hidden, heads, sequence, batch) for precision in ("float32", "tf32", "bfloat16")]
 
 
-def time_layer_of(kind, xp, torch, hidden, heads, sequence, batch):
+def time_layer_of(precision, xp, torch, hidden, heads, sequence, batch):
     """Seconds of a pass forward and backward, pdla's on a world of one rank."""
-    dtype = "float32" if kind == "tf32" else kind
+    dtype = "float32" if precision == "tf32" else precision
 
     def ours(comm):
         scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
-        made = nn.TransformerLayer(scheme, hidden, heads, sequence=sequence, dtype=find_dtype(dtype))
+        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=sequence, dtype=find_dtype(dtype))
         x = scheme.shard(np.ones((batch * sequence, hidden), find_dtype(dtype)), sequence=sequence)
 
         def step():
-            for parameter in made.all_parameters():
+            for parameter in layer.all_parameters():
                 parameter.gradient = None
-            made.backward(made.forward(x))
+            layer.backward(layer.forward(x))
 
         return time_call(xp.finish, step)
 
-    with config.override(tf32=kind == "tf32"):
-        taken = pdla.run(1, ours)[0]
-    figures = {"dtype": kind, "hidden": hidden, "heads": heads, "sequence": sequence, "batch": batch, "seconds": taken}
+    with config.override(tf32=precision == "tf32"):
+        seconds = pdla.run(1, ours)[0]
+    figures = {"dtype": precision, "hidden": hidden, "heads": heads, "sequence": sequence, "batch": batch, "seconds": seconds}
     if torch is None:
         return figures
-    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     block = torch.nn.TransformerEncoderLayer(
         hidden, heads, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, device="cuda",
         dtype=getattr(torch, dtype),
     )
     mask = torch.nn.Transformer.generate_square_subsequent_mask(sequence, device="cuda", dtype=getattr(torch, dtype))
     x = torch.ones((batch, sequence, hidden), device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
-    for name, of in (("eager", block), ("compiled", torch.compile(block))):
+    for name, network in (("eager", block), ("compiled", torch.compile(block))):
 
-        def step(of=of):
+        def step(network=network):
             block.zero_grad()
-            of(x, src_mask=mask, is_causal=True).sum().backward()
+            network(x, src_mask=mask, is_causal=True).sum().backward()
 
         try:
             figures[f"torch_{name}_seconds"] = time_call(torch.cuda.synchronize, step)
@@ -332,20 +332,20 @@ def list_sections(xp, torch, small):
 
 
 def main():
-    told = make_parser(__doc__)
-    told.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
-    told.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
-    told.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
-    arguments = told.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
+    parser.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
+    arguments = parser.parse_args()
     if arguments.small:
         TIMING.update(runs=1, long=0.0)
     figures, failed = {}, []
     with config.override(array="cupy"):
-        for name, measured in list_sections(choose(), find_torch(), arguments.small).items():
+        for name, measure in list_sections(choose(), find_torch(), arguments.small).items():
             if arguments.only and name not in arguments.only.split(","):
                 continue
             try:
-                figures[name] = measured()
+                figures[name] = measure()
             except Exception:  # the other sections are still measured
                 failed.append(name)
                 figures[name] = {"failed": traceback.format_exc()}

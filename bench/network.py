@@ -50,26 +50,26 @@ WIDTH = 170  # columns, where the output is no terminal
 
 
 def read_arguments() -> argparse.Namespace:
-    told = make_parser(__doc__)
-    told.add_argument("--hosts", type=int, default=16, help="default 16")
-    told.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
-    told.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
-    told.add_argument("--shapes", type=read_shapes, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
-    told.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
-    told.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
-    told.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
-    told.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
-    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
-    return told.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--hosts", type=int, default=16, help="default 16")
+    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
+    parser.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
+    parser.add_argument("--shapes", type=read_shapes, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    parser.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
+    parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
+    parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
+    return parser.parse_args()
 
 
 def check(given: argparse.Namespace) -> None:
     """Raise Refused before the measurements if sides or clusters cannot run."""
-    if odd := [name for name in given.sides.split(",") if name not in JOBS]:
-        raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
+    if unknown := [name for name in given.sides.split(",") if name not in JOBS]:
+        raise cluster.Refused(f"--sides {','.join(unknown)}: give some of {','.join(JOBS)}")
     for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
-        asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
-        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "bench.sides.job"]))
+        options = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
+        cluster.check(argparse.Namespace(**options, command=["python", "-m", "bench.sides.job"]))
 
 
 # ---------------------------------------------------------------------------------------------- jobs
@@ -82,15 +82,16 @@ def run_jobs(given: argparse.Namespace, ranks: int, rate: str, results: Path) ->
     cluster.build(given.hosts, rate)
     work = [[*shape, "float64"] for shape in given.shapes]
     for name in given.sides.split(","):
-        found = cluster.FOLDER / "results"
-        found.write_text("")
+        lines_file = cluster.FOLDER / "results"
+        lines_file.write_text("")
         spec = {"check": not given.unchecked, "turns": given.turns, "turn": TURN}
         spec["work"] = [{"sizes": sizes, "sides": JOBS[name]} for sizes in work]
         start = run_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         if name == "pdla":
             os.environ["PDLA_MACHINE"] = write_machine(given.core, given.hosts, ranks, rate)
-        status = start(given.hosts, ranks, [sys.executable, "-m", "bench.sides.job", json.dumps(spec | {"results": str(found)})])
-        lines = [json.loads(line) for line in found.read_text().splitlines()]
+        words = json.dumps(spec | {"results": str(lines_file)})
+        status = start(given.hosts, ranks, [sys.executable, "-m", "bench.sides.job", words])
+        lines = [json.loads(line) for line in lines_file.read_text().splitlines()]
         with results.open("a") as file:
             for line in lines:
                 json.dump(line | {"hosts": given.hosts, "ranks": given.hosts * ranks, "rate": rate}, file)
@@ -100,14 +101,14 @@ def run_jobs(given: argparse.Namespace, ranks: int, rate: str, results: Path) ->
     return 0
 
 
-def write_machine(one: Machine, hosts: int, ranks: int, rate: str) -> str:
+def write_machine(core_machine: Machine, hosts: int, ranks: int, rate: str) -> str:
     """Write the machine that describes the cluster; return the file."""
     file = cluster.FOLDER / "machine.toml"
     link = cluster.parse_rate(rate)
-    mine = core.share_core(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
+    rank_machine = core.share_core(replace(core_machine, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
     name = f"{hosts} emulated hosts of {ranks} ranks, links of {rate}"
     links = {"network": link / ranks, "injection": link, "far_latency": FAR}
-    file.write_text(replace(mine, **links, node=ranks, name=name, source="bench/network.py").text())
+    file.write_text(replace(rank_machine, **links, node=ranks, name=name, source="bench/network.py").text())
     return str(file)
 
 
@@ -115,11 +116,11 @@ def run_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
     """Run a command on `ranks` ranks a host under Debian's Open MPI, which its ScaLAPACK needs."""
     machines = cluster.FOLDER / "slots"
     machines.write_text("".join(f"{cluster.address(i)} slots={ranks}\n" for i in range(1, hosts + 1)))
-    wanted = {
+    parameters = {
         "plm_rsh_agent": cluster.write_launcher(), "plm_rsh_no_tree_spawn": 1, "btl": "tcp,vader,self", "pml": "ob1",
         "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": 1,
     }
-    options = [word for name, value in wanted.items() for word in ("--mca", name, value)]
+    options = [word for name, value in parameters.items() for word in ("--mca", name, value)]
     environment = OPEN_MPI | find_core_type()
     for name in (*environment, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         options += ["-x", name]
@@ -138,16 +139,16 @@ class Row:
         self.first = lines[0]
 
     def best(self, side: str, variant: str = "") -> dict | None:
-        found = [line for (name, how), line in self.sides.items() if name == side and variant in ("", how)]
-        return min(found, key=lambda line: median(line["seconds"]), default=None)
+        lines = [line for (name, line_variant), line in self.sides.items() if name == side and variant in ("", line_variant)]
+        return min(lines, key=lambda line: median(line["seconds"]), default=None)
 
     def over_pdla(self, side: str) -> float | None:
-        """A peer's median time over pdla's in its native layouts."""
+        """Compute a peer's median time over pdla's in its native layouts."""
         ours, theirs = self.best("ours", "native"), self.best(side)
         return median(theirs["seconds"]) / median(ours["seconds"]) if ours and theirs else None
 
     def over_floor(self) -> float | None:
-        """pdla's median time over the floor: its volume over the link's rate, plus computing."""
+        """Compute pdla's median time over the floor: its volume over the link's rate, plus computing."""
         ours, alone = self.best("ours", "native"), self.best("ceiling")
         if ours is None or alone is None:
             return None
@@ -167,43 +168,44 @@ class Row:
 
 
 def group_rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
-    """For each rate and number of ranks, a row for each product."""
+    """Group lines by rate and number of ranks, with a row for each product."""
     groups: dict[tuple, list[dict]] = {}
     for line in lines:
         groups.setdefault((line["rate"], line["ranks"], line["m"], line["n"], line["k"]), []).append(line)
-    found: dict[tuple[str, int], list[Row]] = {}
-    for (rate, ranks, *_), some in groups.items():
-        found.setdefault((rate, ranks), []).append(Row(some))
-    return found
+    rows: dict[tuple[str, int], list[Row]] = {}
+    for (rate, ranks, *_), lines_of_product in groups.items():
+        rows.setdefault((rate, ranks), []).append(Row(lines_of_product))
+    return rows
 
 
-def make_table(rate: str, ranks: int, hosts: int, some: list[Row]) -> Table:
+def make_table(rate: str, ranks: int, hosts: int, rows: list[Row]) -> Table:
     title = f"{ranks} ranks on {hosts} hosts, links of {rate}: seconds, and MB on the busiest link"
     times = "pdla, own layouts", "pdla, 2-D blocks", "by hand", "ScaLAPACK", "computing"
-    made = start_table(title, "m x n x k", *times, "over floor", "by hand / pdla", "ScaLAPACK / pdla")
-    for row in some:
-        made.add_row(*row.cells())
-    return made
+    table = start_table(title, "m x n x k", *times, "over floor", "by hand / pdla", "ScaLAPACK / pdla")
+    for row in rows:
+        table.add_row(*row.cells())
+    return table
 
 
 def summarize(found: dict[tuple[str, int], list[Row]]) -> list[str]:
-    every = [row for some in found.values() for row in some]
-    ratios = {side: [ratio for row in every if (ratio := row.over_pdla(side))] for side in PEERS}
-    floors = [floor for row in every if (floor := row.over_floor())]
+    rows = [row for rows_of_cluster in found.values() for row in rows_of_cluster]
+    ratios = {side: [ratio for row in rows if (ratio := row.over_pdla(side))] for side in PEERS}
+    floors = [floor for row in rows if (floor := row.over_floor())]
     lines = [
-        f"pdla against {side}: faster in {sum(r > 1 for r in of)} of {len(of)} rows, {exp(mean(map(log, of))):.2f} times on average"
-        for side, of in ratios.items()
-        if of
+        f"pdla against {side}: faster in {sum(r > 1 for r in values)} of {len(values)} rows, "
+        f"{exp(mean(map(log, values))):.2f} times on average"
+        for side, values in ratios.items()
+        if values
     ]
-    exact = [line["exact"] for row in every for line in row.sides.values() if line["exact"] is not None]
+    exact = [line["exact"] for row in rows for line in row.sides.values() if line["exact"] is not None]
     if floors:
         lines.append(f"pdla over its volume / rate + computing: median {median(floors):.2f}, largest {max(floors):.2f}")
     return [*lines, f"exact on integers, twice: {sum(exact)} of {len(exact)} products of a side"]
 
 
 def measure_all(given: argparse.Namespace, folder: Path, out: Console) -> list[dict]:
-    """The lines of all sides on all clusters. Each cluster has a process of its own, with which it ends."""
-    found: list[dict] = []
+    """Measure all sides on all clusters; return their lines. Each cluster has a process of its own, and ends with it."""
+    all_lines: list[dict] = []
     for rate in given.rates.split(","):
         for ranks in given.ranks_per_host:
             results = folder / f"{rate}-{ranks}"
@@ -213,10 +215,10 @@ def measure_all(given: argparse.Namespace, folder: Path, out: Console) -> list[d
             job.start()
             job.join()
             lines = [json.loads(line) for line in results.read_text().splitlines()]
-            found += lines
-            for (_, every), some in group_rows(lines).items():
-                out.print(make_table(rate, every, given.hosts, some))
-    return found
+            all_lines += lines
+            for (_, total), rows in group_rows(lines).items():
+                out.print(make_table(rate, total, given.hosts, rows))
+    return all_lines
 
 
 def main() -> int:

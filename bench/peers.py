@@ -54,24 +54,24 @@ WIDTH = 240  # columns, where the output is no terminal
 
 
 def read_arguments() -> argparse.Namespace:
-    told = make_parser(__doc__)
-    told.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
-    told.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
-    told.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
-    told.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
-    told.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
-    told.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
-    told.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
-    told.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
-    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
-    return told.parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
+    parser.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
+    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
+    parser.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
+    parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
+    return parser.parse_args()
 
 
 def read_products(shapes: list[str], dtypes: list[str]) -> list[Product]:
-    if odd := [shape for shape in shapes if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", shape)]:
-        raise SystemExit(f"peers.py: --shapes {','.join(odd)}: give n, or m x n x k, such as 4096x4096x128")
-    if odd := [dtype for dtype in dtypes if dtype not in DTYPES]:
-        raise SystemExit(f"peers.py: --dtypes {','.join(odd)}: give some of {','.join(DTYPES)}")
+    if unknown := [shape for shape in shapes if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", shape)]:
+        raise SystemExit(f"peers.py: --shapes {','.join(unknown)}: give n, or m x n x k, such as 4096x4096x128")
+    if unknown := [dtype for dtype in dtypes if dtype not in DTYPES]:
+        raise SystemExit(f"peers.py: --dtypes {','.join(unknown)}: give some of {','.join(DTYPES)}")
     sizes = [tuple(map(int, shape.split("x"))) for shape in shapes]
     mnk = [size if len(size) == 3 else size * 3 for size in sizes]
     return [Product(*size, dtype) for size, dtype in cross(mnk, dtypes)]
@@ -82,10 +82,10 @@ def list_products(given: argparse.Namespace) -> dict[int, list[Product]]:
     dtypes = given.dtypes.split(",")
     ranks = given.ranks or ([2, 4] if given.quick else [*RANKS])
     shapes = given.shapes.split(",") if given.shapes else ["256", "512"] if given.quick else [*SHAPES]
-    found = {r: read_products(shapes, dtypes) for r in ranks}
+    products = {r: read_products(shapes, dtypes) for r in ranks}
     if not (given.ranks or given.shapes or given.quick):
-        found[MANY] = read_products([SQUARE], dtypes)
-    return found
+        products[MANY] = read_products([SQUARE], dtypes)
+    return products
 
 
 # ---------------------------------------------------------------------------------------------- a run
@@ -103,9 +103,9 @@ def run_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
     work = []
     for row in rows:
         p = row.product
-        fits = {side: explain_unfit(side, p, row.ranks) for side in job.sides}
-        row.left_out |= {" ".join(side): why for side, why in fits.items() if why}
-        if sides := [side for side, why in fits.items() if not why]:
+        reasons = {side: explain_unfit(side, p, row.ranks) for side in job.sides}
+        row.left_out |= {" ".join(side): why for side, why in reasons.items() if why}
+        if sides := [side for side, why in reasons.items() if not why]:
             work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
     if not work:
         return ""
@@ -116,7 +116,7 @@ def run_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
     return fault
 
 
-def run_rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
+def run_rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], console: Console) -> None:
     """Run all rounds of some products; a job that has failed is left out of later ones."""
     for number in range(1 if given.quick else given.repeats):
         for job in run:
@@ -125,8 +125,8 @@ def run_rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absen
                 continue
             start = time.perf_counter()
             fault = run_job(job, rows, number == 0, given.limit)
-            named = rows[0].title + " and others" * (len(rows) > 1)
-            say.print(f"{job.name}, {named}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
+            title = rows[0].title + " and others" * (len(rows) > 1)
+            console.print(f"{job.name}, {title}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
             if fault:
                 absent[name] = fault
 
@@ -141,33 +141,33 @@ def main() -> int:
     given = read_arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, which ends the job under way, too
     out = make_console(WIDTH)
-    say = Console(stderr=True, highlight=False)
-    known = {job.name: job for job in list_jobs(given.torch_python)}
-    asked = given.sides.split(",") if given.sides else [*known]
-    if odd := [name for name in asked if name not in known]:
-        raise SystemExit(f"peers.py: --sides {','.join(odd)}: give some of {','.join(known)}")
-    wanted = [job for name, job in known.items() if name in asked]
-    absent = {job.name: why for job in wanted if (why := job.find_missing())}
-    run = [job for job in wanted if job.name not in absent]
-    wished, before, done = list_products(given), describe_machine(), []
+    console = Console(stderr=True, highlight=False)
+    jobs = {job.name: job for job in list_jobs(given.torch_python)}
+    names = given.sides.split(",") if given.sides else [*jobs]
+    if unknown := [name for name in names if name not in jobs]:
+        raise SystemExit(f"peers.py: --sides {','.join(unknown)}: give some of {','.join(jobs)}")
+    chosen = [job for name, job in jobs.items() if name in names]
+    absent = {job.name: why for job in chosen if (why := job.find_missing())}
+    runnable = [job for job in chosen if job.name not in absent]
+    products, before, finished = list_products(given), describe_machine(), []
     out.print(f"{before['cpu']}, {CORES} cores, load {before['load']}; NumPy on {CORES} threads; ms, and NumPy's time over it")
-    for ranks, asked_for in wished.items():
-        rows = [Row(ranks, product) for product in asked_for]
-        done += rows
-        for some in group_rows(rows):
-            run_rounds(given, run, some, absent, say)
+    for ranks, of_ranks in products.items():
+        rows = [Row(ranks, product) for product in of_ranks]
+        finished += rows
+        for group in group_rows(rows):
+            run_rounds(given, runnable, group, absent, console)
             if given.json:
-                found = {"before": before, "after": describe_machine(), "command": sys.argv, "absent": absent}
-                found["rows"] = to_json(done)
-                write_json(given.json, found)
+                output = {"before": before, "after": describe_machine(), "command": sys.argv, "absent": absent}
+                output["rows"] = to_json(finished)
+                write_json(given.json, output)
         out.print(make_table(ranks, rows))
     for name, why in absent.items():
         out.print(f"absent: {name}: {why}")
-    for line in list_left_out(done):
+    for line in list_left_out(finished):
         out.print(line)
-    for line in summarize(done):
+    for line in summarize(finished):
         out.print(line)
-    return 1 if any(row.wrong for row in done) else 0
+    return 1 if any(row.wrong for row in finished) else 0
 
 
 if __name__ == "__main__":

@@ -41,15 +41,15 @@ def add_up(comm, nbytes):
     comm.reduce_scatter(parts, parts[comm.rank]).wait()
 
 
-def without_steps():
+def leave_out_steps():
     return [patch.object(circulant, "MANY", float("inf"))]
 
 
 EXCHANGES = (  # the part left out, the exchange, the bytes of a piece, and the patches
     ("all-gather around the nodes", gather, LONG, lambda: [patch.object(ring, "LONG", float("inf"))]),
     ("sum from node to node", add_up, LONG, lambda: [patch.object(group, "pays", lambda *_: False)]),
-    ("all-gather in steps", gather, SHORT, without_steps),
-    ("sum in steps", add_up, SHORT, without_steps),
+    ("all-gather in steps", gather, SHORT, leave_out_steps),
+    ("sum in steps", add_up, SHORT, leave_out_steps),
 )
 
 PLAN = {  # the patches that leave out each part of a plan's choice
@@ -80,8 +80,8 @@ PRODUCTS = (  # the part left out, m x n x k, 2-D blocks or native layouts, rank
 )
 
 
-def multiply(comm, mnk, lying):
-    grid, *layouts = pdla.native_layouts(*mnk, comm=comm) if lying == "native" else (make_grid(comm), *BLOCKS)
+def multiply(comm, mnk, layout_name):
+    grid, *layouts = pdla.native_layouts(*mnk, comm=comm) if layout_name == "native" else (make_grid(comm), *BLOCKS)
     A, B, C = make_operands(Product(*mnk, "float64"), grid, layouts)
     pdla.matmul(A, B, out=C)
 
@@ -95,12 +95,12 @@ def ablation():
     The table has bytes over a node's link, and messages of a rank. Products are m x n x k, from and
     to 2-D blocks or in native layouts.
     """
-    for what, work, nbytes, left_out in EXCHANGES:
+    for part, work, nbytes, left_out in EXCHANGES:
         for ranks in (64, 1024):
-            yield what, f"pieces of {nbytes}", None, ranks, NODE, *count_both(left_out, ranks, work, (nbytes,))
-    for what, mnk, lying, ranks, node in PRODUCTS:
-        found = count_both(PLAN[what], ranks, multiply, (mnk, lying), node)
-        yield what, " x ".join(map(str, mnk)), lying, ranks, node, *found
+            yield part, f"pieces of {nbytes}", None, ranks, NODE, *count_both(left_out, ranks, work, (nbytes,))
+    for part, mnk, layout_name, ranks, node in PRODUCTS:
+        counts = count_both(PLAN[part], ranks, multiply, (mnk, layout_name), node)
+        yield part, " x ".join(map(str, mnk)), layout_name, ranks, node, *counts
 
 
 def count(ranks, work, what, node=NODE):
@@ -120,16 +120,16 @@ def count(ranks, work, what, node=NODE):
     return max(links), most
 
 
-def count_both(left_out, *asked):
+def count_both(left_out, *arguments):
     """Count with a part, and without it."""
-    found = []
+    counts = []
     for patches in ([], left_out()):
         forget()
         with ExitStack() as stack:
-            for each in patches:
-                stack.enter_context(each)
-            found.append(count(*asked))
-    return [figure for both in zip(*found, strict=True) for figure in both]
+            for patched in patches:
+                stack.enter_context(patched)
+            counts.append(count(*arguments))
+    return [figure for both in zip(*counts, strict=True) for figure in both]
 
 
 # ---------------------------------------------------------------------------------------------- by time, on one node
@@ -151,25 +151,25 @@ def make_factorization(function, n, comm):
     return partial(function, A)
 
 
-def without_sharing(comm):
+def leave_out_sharing(comm):
     return patch.object(comm, "shared_limit", 0)
 
 
-def without_conversion(_):
+def leave_out_conversion(_):
     return patch.object(redistribute, "SHOWN", float("inf"))
 
 
-def without_slots(comm):
+def leave_out_slots(comm):
     return patch.object(type(comm), "publishes", False)  # the communicators of a row and a column, too
 
 
 SHARING = (  # the part left out, the work, consecutive calls, and the patch of a communicator
-    ("products in shared memory, n = 256", partial(make_product, 256), 20, without_sharing),
-    ("products in shared memory, n = 1024", partial(make_product, 1024), 2, without_sharing),
-    ("products in shared memory, n = 4096", partial(make_product, 4096), 1, without_sharing),
-    ("conversions in shared memory, n = 2048", partial(make_conversion, 2048), 2, without_conversion),
-    ("Cholesky's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.cholesky, 2048), 1, without_slots),
-    ("LU's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.lu_factor, 2048), 1, without_slots),
+    ("products in shared memory, n = 256", partial(make_product, 256), 20, leave_out_sharing),
+    ("products in shared memory, n = 1024", partial(make_product, 1024), 2, leave_out_sharing),
+    ("products in shared memory, n = 4096", partial(make_product, 4096), 1, leave_out_sharing),
+    ("conversions in shared memory, n = 2048", partial(make_conversion, 2048), 2, leave_out_conversion),
+    ("Cholesky's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.cholesky, 2048), 1, leave_out_slots),
+    ("LU's panels in shared slots, n = 2048", partial(make_factorization, pdla.linalg.lu_factor, 2048), 1, leave_out_slots),
 )
 
 
@@ -193,7 +193,7 @@ def ablation_node(comm, turns: positive = 7):
     """
     meeting = Meeting(comm.mpi)
     yield f"{comm.size} ranks, {turns} turns"
-    for what, make, count, left_out in SHARING:
+    for part, make, count, left_out in SHARING:
         works = {"with": make(comm), "without": leave_out(comm, make, left_out)}
         shared, sent = time_medians(meeting, turns, works, count)
-        yield what, shared, sent, sent / shared
+        yield part, shared, sent, sent / shared

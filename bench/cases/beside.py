@@ -79,23 +79,23 @@ def hpl(n: positive = 4096, repeats: positive = 3):
 def run_pdla(ranks, n):
     command = [find_mpirun(), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
     command += ["--repeats", str(len(BLOCKS))]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout
-    return max(map(float, RATE.findall(said)))
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout
+    return max(map(float, RATE.findall(output)))
 
 
 def run_hpcc(ranks, n):
     """The best of all grids and blocks."""
-    found = []
+    rates = []
     for p, q in GRIDS[ranks]:
         with tempfile.TemporaryDirectory() as folder:
-            told = INPUT.format(n=n, count=len(BLOCKS), blocks=" ".join(map(str, BLOCKS)), p=p, q=q)
-            Path(folder, "hpccinf.txt").write_text(told)
+            input_text = INPUT.format(n=n, count=len(BLOCKS), blocks=" ".join(map(str, BLOCKS)), p=p, q=q)
+            Path(folder, "hpccinf.txt").write_text(input_text)
             command = ["mpirun.openmpi", "--oversubscribe", "-n", str(ranks), "hpcc"]
             environment = _environment() | AS_ROOT | make_thread_limits(1)
             subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
-            said = Path(folder, "hpccoutf.txt").read_text()
-            found += map(float, RATE.findall(said))
-    return max(found)
+            output = Path(folder, "hpccoutf.txt").read_text()
+            rates += map(float, RATE.findall(output))
+    return max(rates)
 
 
 def _environment():
@@ -120,25 +120,26 @@ def factor_network(n: positive = 4096, rates: str = "200mbit,1gbit"):
     if why := find_scalapack_fault():
         sys.exit(f"factor_network: {why}")
     os.environ |= make_thread_limits(1) | {"PYTHONPATH": str(ROOT)}
-    one = core.calibrate_core()
+    core_machine = core.calibrate_core()
     for rate in rates.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            work = partial(run_on_cluster, n, rate, one, Path(folder))
+            work = partial(run_on_cluster, n, rate, core_machine, Path(folder))
             job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.run_contained(work, LIMIT)))
             job.start()
             job.join()
-            mine, others = (json.loads(Path(folder, side).read_text()) for side in SIDES)
-        for name, (took, came, blocking) in mine.items():
-            other, brought = others[name]
-            yield rate, name, took / 1e3, came / 1e6, other / 1e3, brought / 1e6, other / took, came / brought, blocking
+            own, peer = (json.loads(Path(folder, side).read_text()) for side in SIDES)
+        for name, (own_ms, own_bytes, blocking) in own.items():
+            peer_ms, peer_bytes = peer[name]
+            figures = own_ms / 1e3, own_bytes / 1e6, peer_ms / 1e3, peer_bytes / 1e6
+            yield rate, name, *figures, peer_ms / own_ms, own_bytes / peer_bytes, blocking
 
 
-def run_on_cluster(n, rate, one, folder):
+def run_on_cluster(n, rate, core_machine, folder):
     """Run both sides on a cluster, which ends with this process."""
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
     cluster.build(HOSTS, rate)
-    os.environ["PDLA_MACHINE"] = write_machine(one, HOSTS, 1, rate)
+    os.environ["PDLA_MACHINE"] = write_machine(core_machine, HOSTS, 1, rate)
     for side, (module, start) in SIDES.items():
         start(HOSTS, 1, [sys.executable, "-m", f"bench.sides.{module}", str(n), str(n), NAMES, str(folder / side)])
     return 0

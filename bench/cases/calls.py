@@ -114,10 +114,10 @@ def read_world(word: str) -> int:
 def calls(dry: read_world = None):
     """Python calls of a first and of a later product, solution and factorization, and of passes.
 
-    Products also have the first call of a new shape, on a grid that has multiplied; a linear's
-    second pass has the calls forward and backward. Calls are frames of functions and generators of
-    pdla/, on rank 0. Solutions and factorizations also count their files. Waits, and
-    the calls inside them, are left out: their number depends on the other ranks.
+    Products also have the first call of a new shape, on a grid that has multiplied. A linear's second
+    pass has the calls forward and backward. Calls are frames of functions and generators of pdla/, on
+    rank 0. Solutions and factorizations also count their files. Waits, and the calls inside them, are
+    left out: their number depends on the other ranks.
 
     python -m bench calls 1024        run dry, as rank 0 of so many
     python -m bench calls threads     on 4 ranks that are threads
@@ -125,10 +125,10 @@ def calls(dry: read_world = None):
     """
     comm = pdla.world() if dry is None else None
 
-    def run(program: Callable[..., list[int]], *what: Any) -> list[int]:
+    def run(program: Callable[..., list[int]], *arguments: Any) -> list[int]:
         if comm is not None:
-            return program(comm, *what)
-        return pdla.dry_run(dry, program, *what)[0] if dry else pdla.run(4, program, *what)[0]
+            return program(comm, *arguments)
+        return pdla.dry_run(dry, program, *arguments)[0] if dry else pdla.run(4, program, *arguments)[0]
 
     rows = [["700 x 500 by 500 x 900", *run(count_oblong), None, None]]  # first in this process
     rows += [[f"400 x 400, {name}", *run(count_products, layout), None] for name, layout in LAYOUTS.items()]

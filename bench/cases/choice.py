@@ -41,26 +41,26 @@ def boxes(comm, product: sizes, others: str = "", *, dtype: str = "float64", blo
     mpirun -n 16 python -m bench boxes 4096x4096x4096 5x3x1:summa,4x4x1:summa,4x4x1:shared
     mpirun -n 16 python -m bench boxes 65536x256x256 16x1x1:shared,gather --blocks
 
-    pdla's choice comes first. Each box has matrices in its own layouts. With --blocks, A, B and C
-    are 2-D blocks on the near-square grid for all of them, and a schedule without a box runs on
-    whatever grid is cheapest. Each product is checked on integers; then they take turns of a tenth
-    of a second. Prints workspace a rank in bytes, and figures of 7 turns.
+    pdla's choice comes first. Each box has matrices in its own layouts. With --blocks all have A, B
+    and C in 2-D blocks on the near-square grid. A schedule without a box then runs on the cheapest
+    grid. Each product is checked on integers; then they take turns of a tenth of a second. Prints
+    workspace a rank in bytes, and figures of 7 turns.
     """
-    meeting, asked = Meeting(comm.mpi), Product(*product, dtype)
+    meeting, problem = Meeting(comm.mpi), Product(*product, dtype)
     try:
-        sides = [make(comm.mpi, asked, "blocks" if blocks else "native")]
-        sides += [of_box(comm, asked, spec, blocks) for spec in others.split(",") if spec]
+        sides = [make(comm.mpi, problem, "blocks" if blocks else "native")]
+        sides += [make_box_side(comm, problem, spec, blocks) for spec in others.split(",") if spec]
     except (argparse.ArgumentTypeError, PdlaError, TypeError, ValueError) as error:  # every rank's alike
         sys.exit(f"boxes {others}: {error}" if comm.rank == 0 else 1)
-    check_sides(meeting, asked, {one.about: one for one in sides})
-    calls = [max(1, round(TURN / meeting.seconds(one.multiply))) for one in sides]
+    check_sides(meeting, problem, {side.about: side for side in sides})
+    calls = [max(1, round(TURN / meeting.seconds(side.multiply))) for side in sides]
     times = take_turns(TURNS, {i: partial(meeting.seconds, sides[i].multiply, count) for i, count in enumerate(calls)})
-    for i, taken in times.items():
-        yield comm.size, sides[i].about, sides[i].workspace, 1e3 * median(taken), 1e3 * min(taken)
+    for i, seconds in times.items():
+        yield comm.size, sides[i].about, sides[i].workspace, 1e3 * median(seconds), 1e3 * min(seconds)
 
 
-def of_box(comm, product, spec, blocks):
-    """Collective: the side of a box and a schedule, as 4x4x1:shared; from blocks, of either."""
+def make_box_side(comm, product, spec, blocks):
+    """Collective: make the side of a box and a schedule, such as 4x4x1:shared; from 2-D blocks either may be left out."""
     sides, _, schedule = spec.rpartition(":")
     shape = tuple(map(int, sides.split("x"))) if sides else None
     way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
@@ -91,10 +91,10 @@ def planning(ranks: rank_count = 10**6):
         try:
             plan = pdla.predict_matmul(*mnk, ranks, memory_limit=limit)
             over = plan.bytes_received / max(plan.lower_bound, 1)
-            words = f"{plan.algorithm} by {plan.schedule} on {' x '.join(map(str, plan.grid))}, {over:.2f} of the bound"
+            description = f"{plan.algorithm} by {plan.schedule} on {' x '.join(map(str, plan.grid))}, {over:.2f} of the bound"
         except PlanError as error:
-            words = str(error).partition(";")[0]
-        yield time.perf_counter() - start, " x ".join(map(str, mnk)), limit, words
+            description = str(error).partition(";")[0]
+        yield time.perf_counter() - start, " x ".join(map(str, mnk)), limit, description
 
 
 # ---------------------------------------------------------------------------------------------- other constants
@@ -145,36 +145,36 @@ def constants(names: str = ",".join(CONSTANTS)):
 
 
 def compare(module, name, value, layouts):
-    """The numbers of products, and of changed ones; their seconds and words over the default's."""
+    """Count the products, and those whose choice changes; also return their seconds and words over the default's."""
     products, counts = PROBLEMS[layouts]
-    asked, others = [(mnk, ranks) for mnk in products for ranks in counts], {}
+    problems, others = [(mnk, ranks) for mnk in products for ranks in counts], {}
     forget()
-    default = [choose(*each, layouts) for each in asked]
+    default = [choose(*each, layouts) for each in problems]
     forget()
     with patch.object(module, name, value):
-        for i, each in enumerate(asked):
-            what, costs = choose(*each, layouts)
-            if what != default[i][0]:
+        for i, each in enumerate(problems):
+            choice, costs = choose(*each, layouts)
+            if choice != default[i][0]:
                 others[i] = costs()
     forget()
     pairs = [pair for i, costs in others.items() for pair in zip(default[i][1](), costs, strict=True)]
     seconds = [now.seconds / then.seconds for then, now in pairs]
     words = [now.bytes_received / max(then.bytes_received, 1) for then, now in pairs]
-    return len(asked), len(others), *(f"{min(each):.3f} to {max(each):.3f}" if each else "" for each in (seconds, words))
+    return len(problems), len(others), *(f"{min(each):.3f} to {max(each):.3f}" if each else "" for each in (seconds, words))
 
 
 def choose(mnk, ranks, layouts):
-    """The choice, and a function of its costs on MACHINES; from blocks, on PDLA_MACHINE's."""
+    """Choose; return the choice, and a function that predicts its costs on MACHINES, or from blocks on PDLA_MACHINE's."""
     if layouts == "blocks":
         A, B, C = make_operands(Product(*mnk, "float64"), make_grid(DryComm(0, ranks)), BLOCKS)
         plan = pdla.plan_matmul(A, B, out=C)
         return str(plan), lambda: [plan.predicted]
-    taken = of_boxes.find_cheapest(*mnk, ranks, Machine())[0]
-    cuts = [each.even_faces(*mnk) for each in BOX.list_tables(tuple(taken))]
-    return (taken, cuts), lambda: [predict(mnk, ranks, taken, machine) for machine in MACHINES]
+    chosen_box = of_boxes.find_cheapest(*mnk, ranks, Machine())[0]
+    cuts = [candidate.even_faces(*mnk) for candidate in BOX.list_tables(tuple(chosen_box))]
+    return (chosen_box, cuts), lambda: [predict(mnk, ranks, chosen_box, machine) for machine in MACHINES]
 
 
 def forget():
     """Forget choices that another value has made."""
-    for known in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.count_messages, predict):
-        known.cache_clear()
+    for cached in (candidates._list_ways, candidates._find_cheapest, of_boxes.split, of_boxes.count_messages, predict):
+        cached.cache_clear()

@@ -35,7 +35,7 @@ OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # prefi
 
 
 def read_shapes(text):
-    """Numbers of rows and columns: n for n x n, or m x n, m > n; separated by commas."""
+    """Read numbers of rows and columns: n for n x n, or m x n, m > n; separated by commas."""
     what = "n, or m x n, such as 65536x64"
     found = [(positive(word),) * 2 if word.isdecimal() else tuple(numbers(word, 2, what)) for word in text.split(",")]
     for m, n in found:
@@ -67,8 +67,8 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
     All matrices are float64, and LAPACK's ratios check them first. SciPy works in place, in Fortran
     order, on rank 0 while the others sleep; its QR is the economic one, its least squares gelsd.
     ScaLAPACK (apt-get install libscalapack-openmpi2.2) has a job of its own, with as many ranks of
-    one thread, in the best of its blocks and grids (sides/pdfactor.py). All alternate. Prints median
-    milliseconds of 7 turns, and ratios of our times to theirs.
+    one thread. The job uses the best of its blocks and grids (sides/pdfactor.py). All alternate.
+    Prints median milliseconds of 7 turns, and ratios of our times to theirs.
     """
     meeting = Meeting(comm.mpi)
     yield f"float64, {comm.size} ranks, median ms of {TURNS} turns"
@@ -87,7 +87,7 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
         if job:
             job.end()
         size = f"{n}" if m == n else by_x((m, n))
-        yield from ((size, name, *to_figures(name, times)) for name in ours if comm.rank == 0)  # rank 0 alone has timed theirs
+        yield from ((size, name, *compute_figures(name, times)) for name in ours if comm.rank == 0)  # rank 0 alone has timed theirs
 
 
 def time_alone(work):
@@ -95,18 +95,18 @@ def time_alone(work):
     with threadpool_limits(2):
         start = time.perf_counter()
         work()
-        taken = time.perf_counter() - start
+        seconds = time.perf_counter() - start
     time.sleep(0.2)  # OpenBLAS's second thread polls until then
-    return taken
+    return seconds
 
 
-def run_quietly(meeting, figure):
-    """Collective: figure() on rank 0, while the others sleep rather than poll."""
-    taken = figure() if meeting.comm.rank == 0 else 0.0
+def run_quietly(meeting, work):
+    """Collective: run work() on rank 0, while the others sleep instead of polling; return its figure."""
+    seconds = work() if meeting.comm.rank == 0 else 0.0
     request = meeting.comm.Ibarrier()
     while not request.Test():
         time.sleep(0.002)
-    return taken
+    return seconds
 
 
 def time_fresh(seconds, words, make, call):
@@ -115,9 +115,9 @@ def time_fresh(seconds, words, make, call):
     A virtual machine may return memory to its host after two idle seconds; new memory takes 25 times
     as long.
     """
-    made = make()
+    operand = make()
     np.ones(words)
-    return seconds(partial(call, made))
+    return seconds(partial(call, operand))
 
 
 class Job:
@@ -126,9 +126,9 @@ class Job:
     known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq", "eigh", "eigvalsh"))
 
     def __init__(self, m, n, ranks, names):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
         start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
-        environment = kept | make_thread_limits(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | find_core_type()
+        environment = variables | make_thread_limits(1) | {"PYTHONPATH": str(ROOT)} | OPEN_MPI | AS_ROOT | find_core_type()
         command = [*start, sys.executable, "-m", "bench.sides.pdfactor", str(m), str(n), ";".join(names)]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -143,7 +143,7 @@ class Job:
 
 
 def choose_grids(comm, n):
-    """pdla's grids and layouts for Cholesky, triangular systems, LU and QR."""
+    """Choose pdla's grids and layouts for Cholesky, triangular systems, LU and QR."""
     tasks = [Task(each, n, n, np.dtype(float), Machine.choose()) for each in (CHOLESKY, TRIANGULAR, LU, QR)]
     blockings = [sort_by_price(task, comm.size)[0] for task in tasks]
     layouts = [cut_in_blocks(*each) for each in blockings]
@@ -166,25 +166,25 @@ def list_square(n, comm):
     G, H, F = draw(n, *columns, False), draw(n, plain, BLOCKS, False), draw(n, *panels, False)
     L, B = cholesky(P).redistribute(*triangle[::-1]), draw(n, triangle[0], down, False)
     whole = pdla.random((n, 1), columns[0], pdla.Layout(), seed=3)
-    unchecked = {"overwrite_a": True, "check_finite": False}
+    options = {"overwrite_a": True, "check_finite": False}
     ours = {
-        "Cholesky, own": (P.copy, lambda X: cho_factor(X, **unchecked)),
+        "Cholesky, own": (P.copy, lambda X: cho_factor(X, **options)),
         "Cholesky, blocks": (Q.copy, lambda X: cholesky(X, check_finite=False)),
-        "LU, own": (G.copy, lambda X: lu_factor(X, **unchecked)),
+        "LU, own": (G.copy, lambda X: lu_factor(X, **options)),
         "LU, blocks": (H.copy, lambda X: lu_factor(X, check_finite=False)[0].redistribute(BLOCKS, plain)),
-        "QR, own": (F.copy, lambda X: qr(X, mode="raw", **unchecked)),
+        "QR, own": (F.copy, lambda X: qr(X, mode="raw", **options)),
         "QR, blocks": (H.copy, lambda X: qr(X, mode="r", check_finite=False)),
         "triangular, own": (B.copy, lambda X: solve_triangular(L, X, lower=True, overwrite_b=True, check_finite=False)),
-        "inverse, own": (G.copy, lambda X: inv(X, **unchecked)),
+        "inverse, own": (G.copy, lambda X: inv(X, **options)),
         "inverse, blocks": (H.copy, lambda X: inv(X, check_finite=False)),
-        "inverse, pos, own": (P.copy, lambda X: inv(X, assume_a="pos", **unchecked)),
-        "solve, own": (G.copy, lambda X: solve(X, whole, **unchecked)),
+        "inverse, pos, own": (P.copy, lambda X: inv(X, assume_a="pos", **options)),
+        "solve, own": (G.copy, lambda X: solve(X, whole, **options)),
         "refined, own": (G.copy, lambda X: solve(X, whole, refine="float32", check_finite=False)),
     }
-    some, chol = (0, max(0, n // 10 - 1)), cho_factor(Q, check_finite=False)
+    tenth, chol = (0, max(0, n // 10 - 1)), cho_factor(Q, check_finite=False)
     ours |= {
         "eigh, all": (Q.copy, lambda X: eigh(X, check_finite=False)),
-        "eigh, a tenth": (Q.copy, lambda X: eigh(X, subset_by_index=some, check_finite=False)),
+        "eigh, a tenth": (Q.copy, lambda X: eigh(X, subset_by_index=tenth, check_finite=False)),
         "eigh, factor of B": (Q.copy, lambda X: eigh(X, chol, check_finite=False)),
         "eigvalsh, blocks": (Q.copy, lambda X: eigvalsh(X, check_finite=False)),
     }
@@ -206,7 +206,7 @@ def list_square(n, comm):
         "eigvalsh": (p, lambda x: linalg.eigvalsh(x, driver="evd", overwrite_a=True, check_finite=False)),
     }
     check(n, P, L, B, solve_triangular(L, B, lower=True))
-    return ours, with_copies(theirs)
+    return ours, add_copies(theirs)
 
 
 def draw_conditioned(n, condition, grid):
@@ -217,27 +217,27 @@ def draw_conditioned(n, condition, grid):
 
 
 def list_tall(m, n, comm):
-    """The same for m x n matrices, m > n, and one right side."""
+    """List such calls for m x n matrices, m > n, and one right side."""
     grid, layout = pdla.ProcessGrid((comm.size,)), pdla.Layout("row")
     A, b = (pdla.random((m, columns), grid, layout, seed=2, distribution="normal") for columns in (n, 1))
-    unchecked = {"overwrite_a": True, "check_finite": False}
+    options = {"overwrite_a": True, "check_finite": False}
     ours = {
-        "QR with Q, own": (A.copy, lambda X: qr(X, **unchecked)),
+        "QR with Q, own": (A.copy, lambda X: qr(X, **options)),
         "lstsq, own": (A.copy, lambda X: lstsq(X, b, check_finite=False)),
     }
     a, y = A.gather(0), b.gather(0)
     theirs = {
-        "QR with Q": (a, lambda x: linalg.qr(x, mode="economic", **unchecked)),
-        "lstsq": (a, lambda x: linalg.lstsq(x, y, lapack_driver="gelsd", **unchecked)),
+        "QR with Q": (a, lambda x: linalg.qr(x, mode="economic", **options)),
+        "lstsq": (a, lambda x: linalg.lstsq(x, y, lapack_driver="gelsd", **options)),
     }
     Q, R = qr(A)
     error = max(float((Q @ R - A).norm() / A.norm()), float((Q.T @ Q - pdla.eye(n, Q.grid)).norm()) / n**0.5)
     if error > 30 * np.finfo(float).eps:
         raise SystemExit(f"{by_x((m, n))}: wrong by {error:.2g}")
-    return ours, with_copies(theirs)
+    return ours, add_copies(theirs)
 
 
-def with_copies(theirs):
+def add_copies(theirs):
     """Copy each matrix in Fortran order before its call; None stays None."""
     return {name: (lambda x=x: x if x is None else x.copy("F"), call) for name, (x, call) in theirs.items()}
 
@@ -254,12 +254,13 @@ def check(n, P, L, B, X):
 
 
 def find_kind(name):
-    """The name of SciPy's and ScaLAPACK's counterpart of our row."""
+    """Find the name of SciPy's and ScaLAPACK's counterpart of our row."""
     return "solve" if name == "refined, own" else name.rpartition(",")[0]
 
 
-def to_figures(name, times):
-    """Our milliseconds, SciPy's, ScaLAPACK's or None, and the ratios of ours to theirs."""
-    mine, scipys = (1e3 * median(times[each]) for each in (name, find_kind(name)))
-    other = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {find_kind(name)}")
-    return mine, scipys, mine / scipys, *((1e3 * median(other), mine / (1e3 * median(other))) if other else (None, None))
+def compute_figures(name, times):
+    """Compute our milliseconds, SciPy's and its ratio, ScaLAPACK's and its ratio or None; ratios are ours over theirs."""
+    own_ms, scipy_ms = (1e3 * median(times[each]) for each in (name, find_kind(name)))
+    scalapack_seconds = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {find_kind(name)}")
+    scalapack_ms = 1e3 * median(scalapack_seconds) if scalapack_seconds else None
+    return own_ms, scipy_ms, own_ms / scipy_ms, scalapack_ms, own_ms / scalapack_ms if scalapack_ms else None

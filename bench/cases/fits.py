@@ -37,8 +37,8 @@ def ridge(comm, rows: positive = 200_000, columns: positive = 512, alpha: float 
     peer, seconds = run_alone(comm, lambda: Ridge(alpha=alpha, fit_intercept=False, solver="cholesky").fit(whole, y).coef_)
     yield "scikit-learn", seconds, 0.0
     for name, way in (("Cholesky", by_cholesky), ("QR", by_qr)):
-        found, seconds = time_median(comm, way)
-        yield name, seconds, float(abs(found - peer).max() / abs(peer).max())
+        coefficients, seconds = time_median(comm, way)
+        yield name, seconds, float(abs(coefficients - peer).max() / abs(peer).max())
 
 
 # ---------------------------------------------------------------------------------------------- principal components
@@ -50,9 +50,9 @@ def pca(comm, rows: positive = 200_000, columns: positive = 512, leading: positi
 
     mpirun -n 2 python -m bench pca
 
-    The made data are `leading` waves of falling size, mixed at random, and noise. The last columns are
-    the largest differences from scikit-learn's of explained variances, over the largest one, and of
-    components up to their signs, over the largest element.
+    The made data are `leading` waves of falling size, mixed at random, and noise. The last columns
+    are the largest differences from scikit-learn's results. Those of explained variances are over the
+    largest variance, those of components, up to their signs, over the largest element.
     """
     from sklearn.datasets import load_digits
     from sklearn.decomposition import PCA
@@ -66,8 +66,8 @@ def pca(comm, rows: positive = 200_000, columns: positive = 512, leading: positi
         (variances, components), seconds = time_median(comm, lambda: find_components(A, leading))  # noqa: B023
         components *= np.sign((components * peer.components_).sum(axis=1, keepdims=True))
         yield data, "pdla", seconds, *(
-            float(abs(found - wanted).max() / abs(wanted).max())
-            for found, wanted in ((variances, peer.explained_variance_), (components, peer.components_))
+            float(abs(found - expected).max() / abs(expected).max())
+            for found, expected in ((variances, peer.explained_variance_), (components, peer.components_))
         )
 
 

@@ -28,8 +28,8 @@ def layer_memory():
     """
     yield f"{SEQUENCES} sequences of {SEQUENCE}, {HIDDEN} features, {HEADS} heads; MiB a rank"
     for name, (ranks, make) in SHOWN.items():
-        whole, again = (np.array(pdla.run(ranks, measure_memory, make, recompute)[0]) / MIB for recompute in (False, True))
-        yield name, *whole, *again[3:]
+        whole, recomputed = (np.array(pdla.run(ranks, measure_memory, make, recompute)[0]) / MIB for recompute in (False, True))
+        yield name, *whole, *recomputed[3:]
 
 
 def measure_memory(comm, make, recompute):
@@ -65,13 +65,13 @@ def million(layers: positive = 96):
     start = time.perf_counter()
     _, ledger = pdla.dry_run(10**6, run_large, layers, machine=Machine.load("a100x4"))
     yield f"{layers} layers of 12288 on 1,000,000 ranks, dry: {time.perf_counter() - start:.1f} s"
-    told = f"{ledger.bytes_received:,} bytes in {ledger.messages:,} messages"
-    yield f"a rank would receive {told} and take {ledger.seconds:.2f} s"
+    received = f"{ledger.bytes_received:,} bytes in {ledger.messages:,} messages"
+    yield f"a rank would receive {received} and take {ledger.seconds:.2f} s"
 
 
 def run_large(comm, layers, hidden=12288, sequence=2048, batch=25000):
     scheme = nn.Tensor3D(pdla.ProcessGrid((1000, 8, 5, 25), ("data", "row", "col", "depth"), comm))
-    one = {"sequence": sequence, "dtype": "float32"}
-    net = nn.Sequential(scheme, [nn.TransformerLayer(scheme, hidden, 96, name=f"layer{i}", **one) for i in range(layers)])
+    options = {"sequence": sequence, "dtype": "float32"}
+    net = nn.Sequential(scheme, [nn.TransformerLayer(scheme, hidden, 96, name=f"layer{i}", **options) for i in range(layers)])
     x = pdla.zeros((batch * sequence, hidden), scheme.grid, scheme.residual(sequence), dtype="float32")
     net.backward(net.forward(x))

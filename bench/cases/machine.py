@@ -85,14 +85,14 @@ def predicted(comm, rounds: positive = 5):
     figures = {name: [] for name in CASES}
     for _ in range(rounds):
         machine = comm.share(calibration.measure_machine(comm, Screen(first=False)))[0]
-        for name, of in CASES.items():
-            figures[name].append((predict(of, comm.size, machine), *min(measure(comm, runs[name]) for _ in range(3))))
+        for name, measured_case in CASES.items():
+            figures[name].append((predict(measured_case, comm.size, machine), *min(measure(comm, runs[name]) for _ in range(3))))
     errors = []
     yield f"{comm.size} ranks"
-    for name, of_rounds in figures.items():
-        told, found, pages = map(median, zip(*of_rounds, strict=True))
-        errors.append(abs(told / found - 1))
-        yield name, 1e3 * told, 1e3 * found, told / found, pages
+    for name, of_round in figures.items():
+        forecast, measured, pages = map(median, zip(*of_round, strict=True))
+        errors.append(abs(forecast / measured - 1))
+        yield name, 1e3 * forecast, 1e3 * measured, forecast / measured, pages
     yield f"median error {median(errors):.0%}, largest {np.max(errors):.0%}"
 
 
@@ -115,8 +115,8 @@ def measure(comm, run):
     comm.barrier()
     start, before = time.perf_counter(), getrusage(RUSAGE_SELF).ru_minflt
     run()
-    told = comm.share((time.perf_counter() - start, getrusage(RUSAGE_SELF).ru_minflt - before))
-    return max(seconds for seconds, _ in told), told[0][1]
+    by_rank = comm.share((time.perf_counter() - start, getrusage(RUSAGE_SELF).ru_minflt - before))
+    return max(seconds for seconds, _ in by_rank), by_rank[0][1]
 
 
 # ---------------------------------------------------------------------------------------------- rates
@@ -143,20 +143,20 @@ def rates(seed: natural = 0):
 
     Shapes are thin, tall and random. Rates are those of stacks of products that no cache holds, as
     `pdla.bench calibrate` measures them. For each candidate, such as the least side, the time of a
-    shape is predicted as a Machine does. It is the work at the rate of the square product of that
-    size, or the time to read and write the matrices if that is longer. Prints the median error of
-    the prediction, and its 90% quantile over shapes. Run it with OMP_NUM_THREADS=1.
+    shape is predicted as a Machine does: the work at the rate of the square product of that size. If
+    reading and writing the matrices takes longer, that time counts instead. Prints the median error
+    of the prediction, and its 90% quantile over shapes. Run it with OMP_NUM_THREADS=1.
     """
     blas.set_threads(1)
     draws = 2 ** np.random.default_rng(seed).uniform(3, 10, (25, 3))
     m, n, k = shapes = np.array(THIN + draws.astype(int).tolist(), float).T
     x, y = np.ones(2 * STACK), np.ones(2 * STACK)
     moved = (m * k + k * n + 2 * m * n) / (3 * x.size) * time_best(lambda: np.add(x, y, out=x))
-    known = [2 * size**3 / time_product(size, size, size) for size in SQUARES]
-    found = np.array([time_product(*map(int, shape)) for shape in shapes.T])
+    square_rates = [2 * size**3 / time_product(size, size, size) for size in SQUARES]
+    seconds = np.array([time_product(*map(int, shape)) for shape in shapes.T])
     for name, size in SIZES.items():
-        told = np.exp(np.interp(np.log(size(*shapes)), np.log(SQUARES), np.log(known)))
-        errors = np.abs(np.maximum(2 * m * n * k / told, moved) / found - 1)
+        rate = np.exp(np.interp(np.log(size(*shapes)), np.log(SQUARES), np.log(square_rates)))
+        errors = np.abs(np.maximum(2 * m * n * k / rate, moved) / seconds - 1)
         yield name, np.median(errors), np.quantile(errors, 0.9)
 
 

@@ -48,8 +48,8 @@ def broadcasts(comm, repeats: positive = 5):
 @contextmanager
 def broadcast_by(way):
     """Send broadcasts by `way`; auto: pdla's choice."""
-    best = broadcast.choose if way == "auto" else lambda *_: way.partition(" ")[0]
-    with patch.object(broadcast, "choose", best), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
+    choose = broadcast.choose if way == "auto" else lambda *_: way.partition(" ")[0]
+    with patch.object(broadcast, "choose", choose), patch.object(broadcast, "CHUNK", WAYS[way] or broadcast.CHUNK):
         yield
 
 
@@ -69,10 +69,10 @@ def shares(comm, megabits: above_zero):
     rate, mpi = megabits * 1e6 / 8, comm.mpi
     for size in (p for p in (2, 4, 16) if comm.size % p == 0):
         first = comm.rank // size * size
-        some, own = comm.split(range(first, first + size), "group"), mpi.Split(first, comm.rank)
+        ranks_group, own = comm.split(range(first, first + size), "group"), mpi.Split(first, comm.rank)
         x = np.ones(BYTES // 8 // (size - 1))
         outs = [np.empty_like(x) for _ in range(size)]
-        works = (lambda: gather_in_messages(own, x, outs)), (lambda: gather(some, x, outs, inf))  # noqa: B023
+        works = (lambda: gather_in_messages(own, x, outs)), (lambda: gather(ranks_group, x, outs, inf))  # noqa: B023
         yield f"all-gather of {size}", *(x.nbytes * (size - 1) / rate / time_median(comm, work) for work in works)
     x, out = np.ones(BYTES // 8), np.empty(BYTES // 8)
     ahead, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -101,20 +101,20 @@ def time_median(comm, work):
 
 
 def gather_in_messages(mpi, x, outs):
-    """An all-gather of one message to and from each other rank."""
+    """All-gather by one message to and from each other rank."""
     others = [r for r in range(mpi.size) if r != mpi.rank]
     for request in [mpi.Irecv(outs[r], r) for r in others] + [mpi.Isend(x, r) for r in others]:
         request.Wait()
 
 
 def gather(comm, x, outs, long, many=inf):
-    """An all-gather by pdla: in steps from `many` ranks on; else by nodes from `long` bytes on."""
+    """All-gather by pdla: in steps from `many` ranks on; else by nodes from `long` bytes on."""
     ring.LONG, circulant.MANY, circulant.SHORT = long, many, inf
     comm.allgather(x, outs).wait()
 
 
 def list_gathers(comm, words):
-    """All-gathers of pieces of so many words: directly, in steps, ring, MPI's."""
+    """List all-gathers of pieces of so many words: directly, in steps, by a ring, and MPI's."""
     x, whole = np.ones(words), np.empty((comm.size, words))
     return (
         lambda: gather(comm, x, [*whole], inf),
@@ -125,14 +125,14 @@ def list_gathers(comm, words):
 
 
 def add_up(comm, parts, out, relayed, many=inf):
-    """A reduce-scatter by pdla: in steps from `many` ranks on; else relayed by nodes or not."""
+    """Reduce-scatter by pdla: in steps from `many` ranks on; else relayed by nodes or not."""
     circulant.MANY, circulant.SHORT, ring.LONG = many, inf, 0 if relayed else inf
     group.pays = lambda nbytes, nodes, ranks, growth: relayed
     comm.reduce_scatter(parts, out).wait()
 
 
 def list_sums(comm, words):
-    """Reduce-scatters of pieces of so many words: directly, in steps, relayed, MPI's."""
+    """List reduce-scatters of pieces of so many words: directly, in steps, relayed, and MPI's."""
     whole, out = np.ones((comm.size, words)), np.empty(words)
     return (
         lambda: add_up(comm, [*whole], out, False),

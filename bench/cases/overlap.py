@@ -31,10 +31,10 @@ def time_parts(run, silent, idle, busy, turns=1):
     """
     least = [np.inf] * 3
     for _ in range(turns):
-        for i, replaced in enumerate(((silent, busy), (idle,), (busy,))):
+        for i, patches in enumerate(((silent, busy), (idle,), (busy,))):
             with ExitStack() as stack:
-                for each in replaced:
-                    stack.enter_context(each)
+                for patched in patches:
+                    stack.enter_context(patched)
                 least[i] = np.minimum(least[i], run())
     products, communication, both = least
     return np.transpose([*least, (products + communication - both) / communication])
@@ -85,8 +85,8 @@ def time_product(comm, algorithm, n, panel):
     layout = pdla.Layout("row", "col")
     with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
         A, B, C = (pdla.random((n, n), grid, layout, seed=seed) for seed in range(3))
-        asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
-        plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
+        options = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
+        plan = pdla.plan_matmul(A, B, out=C, panel=panel, **options)
         plan(A, B, out=C)
         return time_once(comm, lambda: plan(A, B, out=C))
 
@@ -149,12 +149,12 @@ def layer_overlap(ratio: above_zero = 2.0):
 
     `ratio` is the time of a linear's product, which is a sleep, over that of its messages. The
     bandwidth decides how long an array travels. The table has 1, 2 and 4 shards, forward and
-    backward: seconds of the products alone (verbs return at once), of the communication alone
-    (products take no time), and of both. Hidden is (products + communication - both) /
+    backward. Columns are seconds of the products alone (verbs return at once), of the communication
+    alone (products take no time), and of both. Hidden is (products + communication - both) /
     communication.
     """
     yield f"{dict(zip(AXES, GRID, strict=True))}, {BANDWIDTH / 1e6:.1f} MB a second"
-    nothing = patch.multiple(
+    instant_verbs = patch.multiple(
         ThreadComm, allgather=lambda comm, x, outs, verb="", gather_buffer=None: to_pending(outs),
         reduce_scatter=lambda comm, parts, out, verb="", op="": to_pending(out),
     )
@@ -164,8 +164,8 @@ def layer_overlap(ratio: above_zero = 2.0):
             return pdla.run(int(np.prod(GRID)), time_passes, shards, bandwidth=BANDWIDTH)[0]
 
         with np.errstate(all="ignore"):
-            found = time_parts(run, nothing, sleep_by_work(0), sleep_by_work(ratio * 2 * MESSAGE))
-        yield from ((shards, name, *figures) for name, figures in zip(("forward", "backward"), found, strict=True))
+            passes = time_parts(run, instant_verbs, sleep_by_work(0), sleep_by_work(ratio * 2 * MESSAGE))
+        yield from ((shards, name, *figures) for name, figures in zip(("forward", "backward"), passes, strict=True))
 
 
 def time_passes(comm, shards):

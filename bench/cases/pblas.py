@@ -40,19 +40,19 @@ def pblas(
     if missing := find_scalapack_fault() or no_compiler:
         sys.exit(f"pblas: {missing}")
     yield f"n x n x n, float64, {ranks} ranks; medians"
-    found = {(n, block): [True, [], [], []] for n in sizes for block in blocks}
+    figures = {(n, block): [True, [], [], []] for n in sizes for block in blocks}
     with tempfile.TemporaryDirectory() as scratch:
         program = build(Path(scratch))
         for _ in range(rounds):
             for n in sizes:
                 own = run_native(ranks, n)
                 for block in blocks:
-                    said, row = run_c(program, ranks, n, block, turns), found[n, block]
-                    row[0] &= said["equal"]
-                    for taken, more in zip(row[1:], (said["scalapack"], said["pdla"], own), strict=True):
-                        taken += more
-    for (n, block), (equal, *taken) in found.items():
-        alone, through, own = (1e3 * median(each) for each in taken)
+                    result, row = run_c(program, ranks, n, block, turns), figures[n, block]
+                    row[0] &= result["equal"]
+                    for times, further in zip(row[1:], (result["scalapack"], result["pdla"], own), strict=True):
+                        times += further
+    for (n, block), (equal, *times) in figures.items():
+        alone, through, own = (1e3 * median(each) for each in times)
         yield n, block, alone, through, own, alone / through, through / own, "yes" if equal else "NO"
 
 
@@ -69,15 +69,15 @@ def build(folder: Path) -> Path:
 def run_c(program, ranks, n, block, turns):
     command = [*START, str(ranks), program, str(n), str(block), str(turns)]
     environment = os.environ | make_thread_limits(1) | AS_ROOT | find_core_type() | {"PDLA_PBLAS_FLOPS": "0"}
-    said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
-    return json.loads(said[said.index("{") :])
+    output = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
+    return json.loads(output[output.index("{") :])
 
 
 def run_native(ranks, n):
     start, environment = (lambda count: [*START, str(count), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | find_core_type())
     job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
-    lines, failed = job.run(ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)
-    if failed:
-        sys.exit(f"native pdla: {failed}")
+    lines, fault = job.run(ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)
+    if fault:
+        sys.exit(f"native pdla: {fault}")
     return lines[0]["seconds"]

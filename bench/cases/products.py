@@ -35,8 +35,8 @@ def level3(comm, repeats: positive = 9):
 
     C = A A^T in 2-D blocks on the near-square grid, float64, by matmul, by syrk, and by syrk of an A
     in shared memory. Then S B of a symmetric S, by matmul, and by symm, which mirrors a triangle
-    first. Prints median milliseconds, and the ratios of the second and third to the first, and of
-    the last to the fourth.
+    first. Prints median milliseconds. Then come the ratios of the second and third to the first, and
+    of the last to the fourth.
     """
     meeting, grid = Meeting(comm.mpi), make_grid(comm)
     yield f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers; ms"
@@ -74,19 +74,19 @@ def conversion(comm, n: positive = 4096, repeats: positive = 9, width: positive 
     """
     meeting, product = Meeting(comm.mpi), Product(n, n, n, "float64")
     cyclic = (pdla.Layout(pdla.Cyclic("row", width), pdla.Cyclic("col", width)),) * 3
-    own, *best = pdla.native_layouts(n, n, n, comm=comm)
-    where = {
-        "native": (own, best),
+    own, *layouts_of_plan = pdla.native_layouts(n, n, n, comm=comm)
+    placements = {
+        "native": (own, layouts_of_plan),
         f"block-cyclic {width}": (make_grid(comm), cyclic),
         "2-D blocks": (make_grid(comm), BLOCKS),
     }
-    sides = {name: make_side(*make_operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
+    sides = {name: make_side(*make_operands(product, grid, layouts)) for name, (grid, layouts) in placements.items()}
     check_sides(meeting, product, sides)
-    times = time_turns(meeting, repeats, {name: one.multiply for name, one in sides.items()})
+    times = time_turns(meeting, repeats, {name: side.multiply for name, side in sides.items()})
     yield f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers"
-    for name, taken in times.items():
-        ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
-        yield name, median(taken), min(taken), ratio, space, sides[name].about
+    for name, seconds in times.items():
+        ratio, space = median(seconds) / median(times["native"]), sides[name].workspace / 2**20
+        yield name, median(seconds), min(seconds), ratio, space, sides[name].about
 
 
 @case()
@@ -95,9 +95,9 @@ def call_cost(comm, n: positive = 64, turns: positive = 200):
 
     The 2-D blocks are so small that calls take all the time. The sides alternate in turns of 20
     calls. By hand, A's blocks are gathered along grid rows and B's along grid columns, into existing
-    buffers, and numpy.matmul writes C. Prints the slowest rank's median and least microseconds a
-    call, and the ratio of the medians. Then `A @ B` follows in turns of its own. It also finds its
-    plan, checks the agreement of ranks, and allocates a matrix.
+    buffers. Then numpy.matmul writes C. Prints the slowest rank's median and least microseconds a
+    call, and the ratio of the medians. Then `A @ B` follows in turns of its own. This call also finds
+    its plan, checks the agreement of ranks, and allocates a matrix.
     """
     meeting, product = Meeting(comm.mpi), Product(n, n, n, "float64")
     A, B, C = make_operands(product, make_grid(comm), BLOCKS)
@@ -107,8 +107,8 @@ def call_cost(comm, n: positive = 64, turns: positive = 200):
     yield planned.about
     for name, multiply in (("pdla", planned.multiply), ("A @ B", lambda: A @ B)):
         times = time_turns(meeting, turns, {"by hand": hand.multiply, name: multiply}, CALLS)
-        for each, taken in times.items():
-            yield f"{each:8} median {1e6 * median(taken):8.1f} us a call, least {1e6 * min(taken):8.1f}"
+        for label, seconds in times.items():
+            yield f"{label:8} median {1e6 * median(seconds):8.1f} us a call, least {1e6 * min(seconds):8.1f}"
         yield f"{name} over by hand: {median(times[name]) / median(times['by hand']):.2f}"
 
 
@@ -146,8 +146,8 @@ def blas(comm, products: read_shapes = "2048x4096x128"):
     library = config.settings.blas or find_library("openblas")
     if not library:
         raise SystemExit("blas: there is no OpenBLAS of the system's here: PDLA_BLAS= names another library")
-    libraries.named(library)
-    libraries.hold(1)
+    libraries.load_library(library)
+    libraries.set_threads(1)
     for (m, n, k), dtype in cross(products, ("float64", "float32")):
         a, b, c = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype), np.zeros((m, n), dtype)
         with config.override(blas=library):
@@ -156,9 +156,9 @@ def blas(comm, products: read_shapes = "2048x4096x128"):
                 raise SystemExit(f"{m}x{n}x{k} {dtype}: the product by {library} is wrong")
             sides = {"NumPy's": partial(np.matmul, a, b, out=c), library: partial(gemm, a, b, c)}
             yield f"{m}x{n}x{k}", dtype, *time_medians(meeting, 21, sides, 2)
-    for one in threadpool_info():
-        if one["user_api"] == "blas":
-            yield f"{one['internal_api']} {one['version']}: {one['filepath']}"
+    for library_info in threadpool_info():
+        if library_info["user_api"] == "blas":
+            yield f"{library_info['internal_api']} {library_info['version']}: {library_info['filepath']}"
 
 
 @case("routine:<10 | s:9.3f | checked, s:11.3f | ratio:7.3f | words / n:11.1f | messages:10.0f")
@@ -179,9 +179,9 @@ def verify(comm, n: positive = 2048, turns: positive = 7):
     }
     for name, routine in routines.items():
         sides, received = [partial(routine, verify=check) for check in (False, True)], []
-        for one in sides:
+        for side in sides:
             with pdla.record() as ledger:
-                one()
+                side()
             received.append(np.array([ledger.bytes_received / 8 / n, ledger.messages]))
-        plain, twice = (1e-3 * taken for taken in time_medians(meeting, turns, dict(enumerate(sides))))
+        plain, twice = (1e-3 * milliseconds for milliseconds in time_medians(meeting, turns, dict(enumerate(sides))))
         yield name, plain, twice, twice / plain, *(received[1] - received[0])

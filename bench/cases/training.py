@@ -22,9 +22,9 @@ def compare_losses(train, steps, dtype, scheme):
     The last column is the largest relative distance of the losses from Serial's at any step.
     """
     if scheme:
-        made = make_scheme(scheme, pdla.world())
-        losses, figure = train(made, steps, dtype)
-        yield from [(repr(made), losses[0], losses[-1], figure, None)] * (pdla.world().rank == 0)
+        instance = make_scheme(scheme, pdla.world())
+        losses, figure = train(instance, steps, dtype)
+        yield from [(repr(instance), losses[0], losses[-1], figure, None)] * (pdla.world().rank == 0)
         return
     serial = None
     for name, (ranks, make) in SHOWN.items():
@@ -149,13 +149,13 @@ def learn_digits(scheme: nn.Scheme, steps: int, dtype: str) -> tuple[list[float]
     """Collective: the losses step by step, and the share of held-out digits read correctly."""
     images, classes = load_digit_images()
     held_out = np.arange(len(images)) % 5 == 4
-    mine = np.flatnonzero(~held_out)
+    training = np.flatnonzero(~held_out)
 
-    def activation(which: np.ndarray):
-        return scheme.shard(images[which].reshape(-1, PIXELS).astype(dtype), sequence=PATCHES)
+    def activation(digits: np.ndarray):
+        return scheme.shard(images[digits].reshape(-1, PIXELS).astype(dtype), sequence=PATCHES)
 
     net = make_vision(scheme, dtype)
-    draws = (np.random.default_rng(step).choice(mine, BATCH, replace=False) for step in range(steps))
+    draws = (np.random.default_rng(step).choice(training, BATCH, replace=False) for step in range(steps))
     losses = learn(net, 2e-3, ((activation(chosen), classes[chosen]) for chosen in draws))
-    told = net.forward(activation(np.flatnonzero(held_out)), training=False).gather().argmax(axis=1)
-    return losses, float((told == classes[held_out]).mean())
+    classified = net.forward(activation(np.flatnonzero(held_out)), training=False).gather().argmax(axis=1)
+    return losses, float((classified == classes[held_out]).mean())

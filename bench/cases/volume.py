@@ -40,8 +40,8 @@ def volume(
 ):
     """Words that a rank receives, over the lower bound, for every number P of ranks.
 
-    Figures are for pdla's boxes, and for the best box of exactly P ranks. They follow the plans'
-    formulas, which tests compare with counted bytes.
+    Figures are for pdla's boxes, and for the best box of exactly P ranks. The figures follow the
+    plans' formulas, which tests compare with counted bytes.
 
     | option | adds |
     |---|---|
@@ -50,56 +50,56 @@ def volume(
     | --least N | for every N-th P the fewest words of any box and any order of ranks, for these blocks |
     | --plot FILE | the picture of docs/choosing.md |
     """
-    found = [(mnk, *study(mnk, to, every, convert, least)) for mnk in products]
+    studies = [(mnk, *study(mnk, to, every, convert, least)) for mnk in products]
     for span, counts in (("P < 32", range(32)), ("P >= 32", range(32, to + 1))):
-        for mnk, by_way, shares in found:
+        for mnk, by_way, shares in studies:
             for name, words in by_way.items():
-                if some := [value for ranks, value in words.items() if ranks in counts]:
+                if ratios := [value for ranks, value in words.items() if ranks in counts]:
                     share = min(value for ranks, value in shares.items() if ranks in counts) if name == OURS else None
-                    figures = np.median(some), np.percentile(some, 95), max(some)
+                    figures = np.median(ratios), np.percentile(ratios, 95), max(ratios)
                     yield span, "x".join(map(str, mnk)), name, *figures, share
     if plot:
-        draw(found, plot)
+        draw(studies, plot)
 
 
-def study(mnk, to, every, convert, beneath):
-    """Words over the bound by way (WAYS) and ranks; and the shares of ranks that pdla's boxes use."""
-    taken = {ranks: count_ours(mnk, ranks) for ranks in range(2, to + 1, every)}
-    moving = {ranks: count_converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
-    floor = {ranks: find_least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
-    over = {ranks: moving[ranks] / floor[ranks] for ranks in floor if ranks in moving}
-    words, shares = ({ranks: each[i] for ranks, each in taken.items()} for i in range(2))
-    divide = {ranks: count_by_divisors(mnk, ranks) for ranks in taken}
-    return dict(zip(WAYS, (words, divide, moving, floor, over), strict=True)), shares
+def study(mnk, to, every, convert, least):
+    """Compute the words over the bound, by WAYS and ranks, and the shares of ranks that pdla's boxes use."""
+    chosen = {ranks: count_ours(mnk, ranks) for ranks in range(2, to + 1, every)}
+    converted = {ranks: count_converted(mnk, ranks)[0] for ranks in range(2, to + 1, convert)} if convert else {}
+    floor = {ranks: find_least(mnk, ranks) for ranks in range(2, to + 1, least)} if least else {}
+    ratios = {ranks: converted[ranks] / floor[ranks] for ranks in floor if ranks in converted}
+    words, shares = ({ranks: each[i] for ranks, each in chosen.items()} for i in range(2))
+    divide = {ranks: count_by_divisors(mnk, ranks) for ranks in chosen}
+    return dict(zip(WAYS, (words, divide, converted, floor, ratios), strict=True)), shares
 
 
 def count_ours(mnk, ranks):
-    """Words over the bound in the box's own layouts, and the share of ranks with work."""
+    """Count the words over the bound in the box's own layouts, and the share of ranks with work."""
     box = boxes.find_cheapest(*mnk, ranks, Machine())[0]
     return boxes.count_words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
 
 
 def count_by_divisors(mnk, ranks):
-    """Words over the bound of the best box whose sides multiply to P, as in COSMA."""
+    """Count the words over the bound of the best box whose sides multiply to P, as in COSMA."""
     sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
     found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
     return min(boxes.count_words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
 
 
 def count_converted(mnk, ranks):
-    """Words over the bound from and to near-square 2-D blocks, and the conversions' part."""
+    """Count the words over the bound from and to near-square 2-D blocks, and the conversions' part."""
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
     A, B, C = (PlacedOperand(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
-    asked = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
-    way = list_ways(asked, "auto", None, None)[0]
+    problem = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
+    way = list_ways(problem, "auto", None, None)[0]
     bound = received_lower_bound(*mnk, ranks)
     return (way.words + way.moved) / bound, way.moved / bound
 
 
 def find_least(mnk, ranks):
-    """Words over the bound that some rank must receive from and to 2-D blocks, by any box.
+    """Bound from below the words over the bound that some rank must receive from and to 2-D blocks, by any box.
 
     The box leaves at most 11% of ranks idle. At a place of its grid a rank needs:
 
@@ -118,9 +118,9 @@ def find_least(mnk, ranks):
             break
         needed = np.zeros((ranks, box.ranks))
         for size, face in zip(((m, k), (k, n), (m, n)), faces, strict=True):
-            there, here = Side(size, face, ("m", "n", "k"), box), Side(size, blocks, ("row", "col"), shape)
-            wanted = box.k * here.elements[:, None] if face is faces[2] else there.elements
-            needed += wanted - Holding(here, there, order, ranks).elements
+            needed_side, held_side = Side(size, face, ("m", "n", "k"), box), Side(size, blocks, ("row", "col"), shape)
+            own_need = box.k * held_side.elements[:, None] if face is faces[2] else needed_side.elements
+            needed += own_need - Holding(held_side, needed_side, order, ranks).elements
         best = min(best, np.sort(needed.min(axis=1))[: box.ranks].mean() / bound)
     return best
 
@@ -146,14 +146,14 @@ def far_out():
 
 
 def compare_fewest(mnk, ranks):
-    """The chosen box, its words over the bound, and its messages; its seconds over the fewest words' box.
+    """Return the chosen box, its words over the bound, its messages, and its seconds over those of the box of fewest words.
 
     The seconds are on each of MACHINES.
     """
-    taken, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], find_fewest(mnk, ranks)
-    ratios = [predict(mnk, ranks, taken, one).seconds / predict(mnk, ranks, fewest, one).seconds for one in MACHINES]
-    cost = predict(mnk, ranks, taken, MACHINES[0])
-    return taken, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
+    chosen, fewest = boxes.find_cheapest(*mnk, ranks, Machine(), rows_first=True)[0], find_fewest(mnk, ranks)
+    ratios = [predict(mnk, ranks, chosen, machine).seconds / predict(mnk, ranks, fewest, machine).seconds for machine in MACHINES]
+    cost = predict(mnk, ranks, chosen, MACHINES[0])
+    return chosen, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
 
 
 def find_fewest(mnk, ranks):
@@ -167,26 +167,26 @@ def find_fewest(mnk, ranks):
 
 @lru_cache(maxsize=64)
 def predict(mnk, ranks, box, machine):
-    """The predicted cost of a product by a box, by its best schedule, in its own layouts."""
+    """Predict the cost of a product by a box, by its best schedule, in its own layouts."""
     (m, n, k), machine = mnk, Machine.load(machine)
-    asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.list_tables(tuple(box))]
-    suits = asked.choose_schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
-    table = next(table for table in tables if table.schedule == suits).even_faces(m, n, k)
+    problem, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.list_tables(tuple(box))]
+    schedule = problem.choose_schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
+    table = next(table for table in tables if table.schedule == schedule).even_faces(m, n, k)
     grid = pdla.ProcessGrid.trust(table.shape, DryComm(0, ranks), None, table.axes)
     A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
     options = Options(table.algorithm, table.box_option, table.schedule)
     return planner.make(PlanBuilder(A, B, C, np.dtype(float), options, machine)).predicted
 
 
-def draw(found, path):
+def draw(studies, path):
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.hashsalt": "pdla", "font.size": 9})
-    rows = -(-len(found) // 2)
-    figure, every = plt.subplots(rows, 2, figsize=(9, 3 * rows), sharex=True, squeeze=False, constrained_layout=True)
+    rows = -(-len(studies) // 2)
+    figure, plots = plt.subplots(rows, 2, figsize=(9, 3 * rows), sharex=True, squeeze=False, constrained_layout=True)
     dots = {"marker": ".", "linestyle": "", "markersize": 3, "rasterized": True}
     drawn = (  # later ones cover the others
         (DIVIDE, "sides that divide P", dots | {"color": "#cccccc"}),
@@ -194,13 +194,13 @@ def draw(found, path):
         (LEAST, "these blocks, least of any box", {"color": "k", "marker": "_", "linestyle": "", "markersize": 5}),
         (OURS, "pdla, own layouts", dots | {"color": "#2f6fed"}),
     )
-    for axes, (mnk, by_way, _) in zip(every.flat, found, strict=False):
-        for name, label, how in drawn:
+    for axes, (mnk, by_way, _) in zip(plots.flat, studies, strict=False):
+        for name, label, style in drawn:
             if by_way[name]:
-                axes.plot(list(by_way[name]), list(by_way[name].values()), label=label, **how)
+                axes.plot(list(by_way[name]), list(by_way[name].values()), label=label, **style)
         axes.set(title="m n k = " + " ".join(map(str, mnk)), xscale="log", yscale="log", ylim=(0.9, 40))
         axes.set_yticks([1, 2, 5, 10, 30], ["1", "2", "5", "10", "30"])
-    every[0, 0].legend(markerscale=3)
+    plots[0, 0].legend(markerscale=3)
     figure.supxlabel("ranks")
     figure.supylabel("words received over the lower bound")
     figure.savefig(path, dpi=200, metadata={"Date": None})

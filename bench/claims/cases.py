@@ -145,7 +145,7 @@ WEAK_BEST = Way("Tensor3D", (4, 1, 16), CUBE)
 STRONG, WEAK = Transformer(3072, 512, 16), Transformer(8192, 512, 384)
 OWN_1D, OWN_TESSERACT = Transformer(8192, 512, 30), Transformer(4096, 512, 768)
 STRONG_BY, WEAK_BY = 8, 64
-# These channels give the paper's 28 billion parameters.
+# With these channels the CNN has the paper's 28 billion parameters.
 CNN, CNN_SMALL = UNet(2944, 3, 128, 2048), UNet(64, 1, 16, 8)
 ALL_RANKS, GROUP = 256, 32  # of the CNN: ranks, and those that share one copy of its weights
 MPI_TREES = {"MPIR_CVAR_IBCAST_INTRA_ALGORITHM": "sched_binomial"}
@@ -162,13 +162,13 @@ def weak(name: str, way: Way, problem: Transformer = WEAK, **more: Any) -> Case:
 
 
 def by_trees(name: str, way: Way) -> Case:
-    """The forward pass alone, by SUMMA whose panels are the ranks' blocks, broadcast by MPI's binomial trees."""
+    """Make a case of the forward pass alone, by SUMMA with the ranks' blocks as panels, broadcast by MPI's binomial trees."""
     options = (("panel", STRONG.tokens), ("keep", False))
     return strong(name, replace(way, options=options), trees=True, backward=False, undry=OF_MPI)
 
 
 def cnn(name: str, scheme: str, grid: tuple[int, ...], shards: int = 1, unmeasured: str = "") -> Case:
-    """On 256 ranks, and on 64 with a smaller data axis and as many ranks to a copy of the weights."""
+    """Make a case on 256 ranks, and on 64 with a smaller data axis and as many ranks to a copy of the weights."""
     axes = ("data", "row", "col")[: 1 + len(grid)]
     full, small = (Way(scheme, (ranks // GROUP, *grid), axes, (("shards", shards),)) for ranks in (ALL_RANKS, 64))
     return Case(f"CNN {name}", Run(full, CNN), Run(small, CNN_SMALL), unmeasured=unmeasured)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.claims.cases import CASES
 
-Told = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by case, by pass: figures
+CaseFigures = Mapping[str, Mapping[str, Mapping[str, Any]]]  # figures by case and pass
 TESSERACT, CUBE, TENSOR3D = "Tesseract, 2105.14500", "3-D, 2105.14450", "Tensor3D, 2305.13525v1"
 ALL = ("forward", "backward", "both")
 CLOSE, EQUAL = 1.2, 1.05  # a ratio within a fifth is "as claimed"; within a twentieth two ways are equally fast
@@ -17,8 +17,9 @@ CLOSE, EQUAL = 1.2, 1.05  # a ratio within a fifth is "as claimed"; within a twe
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim that `faster` does `value` times as many sequences (images) a second as `slower`; None: no paper claims a figure.
+    """The claim that `faster` does `value` times as many sequences (images) a second as `slower`.
 
+    value    None: no paper claims a figure
     of       the passes of the claim; all three if the abstract names none
     machine  pdla's machine that is nearest to the paper's
     """
@@ -32,7 +33,7 @@ class Claim:
     machine: str = "a100x4"
 
     def sequences(self) -> float:
-        """The batch of the faster over that of the slower."""
+        """Compute the batch of the faster over the batch of the slower."""
         return CASES[self.faster].full.problem.batch / CASES[self.slower].full.problem.batch
 
 
@@ -43,23 +44,23 @@ OWN, SAME = "own problems", "the same problem"
 FORWARD, BOTH = ("forward",), ("both",)
 
 
-def _weak() -> list[Claim]:
+def _list_weak_claims() -> list[Claim]:
     values = {("forward", "1-D"): 4.0, ("forward", "2-D"): 1.7, ("both", "1-D"): 3.4, ("both", "2-D"): 1.7}
     names = {"forward": "inference", "both": "throughput"}
     slower = {("1-D", OWN): WEAK_1D_OWN, ("2-D", OWN): WEAK_2D, ("1-D", SAME): WEAK_1D, ("2-D", SAME): WEAK_2D}
     return [
         Claim(
-            TESSERACT, f"weak, {names[which]}, over {other}, {size}",
-            WEAK_TESSERACT_OWN if size == OWN else WEAK_TESSERACT, slower[other, size], value, (which,),
+            TESSERACT, f"weak, {names[pass_name]}, over {other}, {size}",
+            WEAK_TESSERACT_OWN if size == OWN else WEAK_TESSERACT, slower[other, size], value, (pass_name,),
         )
-        for size in (OWN, SAME) for (which, other), value in values.items()
+        for size in (OWN, SAME) for (pass_name, other), value in values.items()
     ]
 
 
 CLAIMS = (
     Claim(TESSERACT, "strong, over 1-D", STRONG_TESSERACT, STRONG_1D, 1.38),
     Claim(TESSERACT, "strong, over 2-D", STRONG_TESSERACT, STRONG_2D, 1.53),
-    *_weak(),
+    *_list_weak_claims(),
     Claim(CUBE, "over 1-D", "strong 3-D 4x4x4", STRONG_1D, 2.32, machine="v100x4"),
     Claim(CUBE, "over 2-D", "strong 3-D 4x4x4", STRONG_2D, 1.57, machine="v100x4"),
     Claim(TENSOR3D, "CNN, over Megatron-LM", "CNN Tensor3D", "CNN Megatron-LM", 1.6),
@@ -84,21 +85,21 @@ BESIDE = (
 # ---------------------------------------------------------------------------------------------- ratios
 
 
-def seconds(told: Told, case: str, which: str) -> list[float]:
-    """Seconds of a pass, or of "both", in each repeat; of a dry run a single figure."""
-    passes = ("forward", "backward") if which == "both" else (which,)
-    each = [told[case][name]["seconds"] for name in passes]
-    return [sum(turn) for turn in zip(*([one] if isinstance(one, float) else one for one in each), strict=True)]
+def seconds(figures: CaseFigures, case: str, pass_name: str) -> list[float]:
+    """List the seconds of a pass, or of "both", in each repeat; of a dry run a single figure."""
+    passes = ("forward", "backward") if pass_name == "both" else (pass_name,)
+    by_pass = [figures[case][name]["seconds"] for name in passes]
+    return [sum(turn) for turn in zip(*([repeats] if isinstance(repeats, float) else repeats for repeats in by_pass), strict=True)]
 
 
-def ratio(claim: Claim, told: Told, which: str) -> float:
-    """The faster's sequences a second over the slower's, by medians."""
-    return claim.sequences() * median(seconds(told, claim.slower, which)) / median(seconds(told, claim.faster, which))
+def ratio(claim: Claim, figures: CaseFigures, pass_name: str) -> float:
+    """Compute the faster's sequences a second over the slower's, by medians."""
+    return claim.sequences() * median(seconds(figures, claim.slower, pass_name)) / median(seconds(figures, claim.faster, pass_name))
 
 
-def spread(claim: Claim, told: Told, which: str) -> tuple[float, float]:
-    """The least and the greatest ratio with each time at a quartile of its repeats."""
-    slow, fast = (quartiles(seconds(told, case, which)) for case in (claim.slower, claim.faster))
+def spread(claim: Claim, figures: CaseFigures, pass_name: str) -> tuple[float, float]:
+    """Compute the least and the greatest ratio with each time at its lower or upper quartile."""
+    slow, fast = (quartiles(seconds(figures, case, pass_name)) for case in (claim.slower, claim.faster))
     return claim.sequences() * slow[0] / fast[1], claim.sequences() * slow[1] / fast[0]
 
 
@@ -109,11 +110,11 @@ def quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def verdict(claim: Claim, found: float) -> str:
+def verdict(claim: Claim, value: float) -> str:
     """Compare a ratio with the claimed one, in words."""
     assert claim.value is not None
-    if 1 / CLOSE <= found / claim.value <= CLOSE:
+    if 1 / CLOSE <= value / claim.value <= CLOSE:
         return "as claimed"
-    if found > claim.value:
+    if value > claim.value:
         return "more"
-    return "less" if found > EQUAL else "as fast" if found >= 1 / EQUAL else "slower"
+    return "less" if value > EQUAL else "as fast" if value >= 1 / EQUAL else "slower"

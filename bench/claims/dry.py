@@ -18,18 +18,18 @@ STEPS = ("bandwidth", "latency", "placement", "computing")  # costs added to a m
 
 
 def run_dry(run: Run, machine: Machine) -> Figures:
-    """The first rank's figures; all ranks have equal figures, as the grid divides all sizes."""
+    """Run the first rank dry; return its figures, which all ranks have, as the grid divides all sizes."""
 
     def program(comm: Any) -> Figures:
         layer, x = run.layer(comm)
         start = comm.clock.time
         with pdla.record() as forward:
             y = layer.forward(x)
-        turned = comm.clock.time
+        middle = comm.clock.time
         with pdla.record() as backward:
             layer.backward(y)
-        ended, grid = comm.clock.time, layer.scheme.grid
-        return {"forward": _to_figures(forward, grid, turned - start), "backward": _to_figures(backward, grid, ended - turned)}
+        end, grid = comm.clock.time, layer.scheme.grid
+        return {"forward": _to_figures(forward, grid, middle - start), "backward": _to_figures(backward, grid, end - middle)}
 
     return pdla.dry_run(run.way.ranks, program, machine=machine)[0]
 
@@ -43,7 +43,7 @@ def _to_figures(ledger: Ledger, grid: pdla.ProcessGrid, seconds: float) -> dict[
 
 
 def _compute_ring_share(grid: pdla.ProcessGrid, axis: str) -> float:
-    """The share of a collective's bytes from other nodes if it is a ring that enters each node once."""
+    """Compute the share of a collective's bytes from other nodes, for a ring that enters each node once."""
     comm = grid[tuple(axis.split(","))]
     assert comm is not None
     if comm.nodes == 1:
@@ -51,9 +51,9 @@ def _compute_ring_share(grid: pdla.ProcessGrid, axis: str) -> float:
     return 1 / sum(home == comm.homes[comm.rank] for home in comm.homes)
 
 
-def sum_passes(figures: Figures, what: str, which: str) -> float:
-    """One figure of a pass, or of "both"."""
-    return sum(figures[one][what] for one in PASSES if which in (one, "both") and one in figures)
+def sum_passes(figures: Figures, figure: str, pass_name: str) -> float:
+    """Sum a figure over a pass, or over "both"."""
+    return sum(figures[one][figure] for one in PASSES if pass_name in (one, "both") and one in figures)
 
 
 def count_parameters(run: Run) -> int:
@@ -69,19 +69,19 @@ def count_parameters(run: Run) -> int:
 
 
 def build_machines(machine: Machine) -> dict[str, Machine]:
-    """Machines by step: equal bandwidth between all ranks alone; with latency; with nodes; with computing."""
+    """Build a machine for each step: only equal bandwidth between all ranks; also latency; also nodes; also computing."""
     idle = replace(machine, flops=1e300, memory=1e300, erf=0.0, call=0.0, reached=())
-    alike = replace(idle, node=0, bandwidth=machine.rate(True), latency=machine.far_latency)
-    return dict(zip(STEPS, (replace(alike, latency=0.0, gap=0.0), alike, idle, machine), strict=True))
+    uniform = replace(idle, node=0, bandwidth=machine.rate(True), latency=machine.far_latency)
+    return dict(zip(STEPS, (replace(uniform, latency=0.0, gap=0.0), uniform, idle, machine), strict=True))
 
 
 def run_steps(run: Run, machine: Machine) -> dict[str, Figures]:
-    """The figures of a run on each machine of `build_machines`."""
+    """Run dry on each machine of `build_machines`; return the figures."""
     return {name: run_dry(run, part) for name, part in build_machines(machine).items()}
 
 
-def count_by_trees(run: Run, figures: Figures, which: str) -> float:
-    """Bytes on the critical path of a pass of linears, with binomial trees for SUMMA's broadcasts and sums.
+def count_by_trees(run: Run, figures: Figures, pass_name: str) -> float:
+    """Count the bytes on the critical path of a pass of linears, with binomial trees for SUMMA's broadcasts and sums.
 
     A tree among q sends a panel log2(q) times in succession; optimal collectives receive (q - 1) / q of it. Words on [q, q, d]:
     forward q log2(q) (7mh/P + 12h^2/q^2), backward twice that and the all-reduce of weights' gradients over depth. Schemes
@@ -89,21 +89,21 @@ def count_by_trees(run: Run, figures: Figures, which: str) -> float:
     """
     way, problem = run.way, run.problem
     if way.scheme not in ("Summa2D", "Tesseract") or not isinstance(problem, Transformer):
-        return sum_passes(figures, "linears", which)
+        return sum_passes(figures, "linears", pass_name)
     q, d = way.sizes["row"], way.sizes.get("depth", 1)
     weights = 12 * problem.hidden**2 / q**2
     once = q * log2(q) * (7 * problem.tokens * problem.hidden / way.ranks + weights)
     backward = 2 * once + 2 * (d - 1) / d * weights
-    return 4 * {"forward": once, "backward": backward, "both": once + backward}[which]
+    return 4 * {"forward": once, "backward": backward, "both": once + backward}[pass_name]
 
 
 def run_placements(case: Case, machine: Machine) -> dict[str, Figures]:
-    """Figures of the full-size run with each box of axes inside a node of the machine, by box."""
-    found = {}
+    """Run the full size dry with each box of axes inside a node of the machine; return the figures by box."""
+    by_box = {}
     for tile in _list_tiles(case.full.way.shape, machine.node):
         name = " x ".join(f"{n} {axis}" for axis, n in zip(case.full.way.axes, tile, strict=True) if n > 1)
-        found[name] = run_dry(replace(case.full, way=replace(case.full.way, tile=tile)), machine)
-    return found
+        by_box[name] = run_dry(replace(case.full, way=replace(case.full.way, tile=tile)), machine)
+    return by_box
 
 
 def _list_tiles(shape: tuple[int, ...], node: int) -> list[tuple[int, ...]]:

@@ -29,8 +29,8 @@ TRIES, FEW, AT_ONCE = 20, 3, 16
 MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; PIECE is about the size of 1-D's pieces
 
 
-def homes(comm: Any) -> list[int]:
-    """For each rank, the first rank on its host."""
+def find_homes(comm: Any) -> list[int]:
+    """Find, for each rank, the first rank on its host."""
     return list(comm.homes) or [0] * comm.size
 
 
@@ -45,9 +45,9 @@ def time_work(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]
     end = time.perf_counter()
     comm.barrier()
     counts = ledger.bytes_received, ledger.bytes_from_far, ledger.messages, meeting.count_received() - before
-    told = comm.share((start, end, *counts))
-    starts, ends, received, far, messages, links = zip(*told, strict=True)
-    kernel = sum(links[rank] for rank in set(homes(comm)))
+    by_rank = comm.share((start, end, *counts))
+    starts, ends, received, far, messages, links = zip(*by_rank, strict=True)
+    kernel = sum(links[rank] for rank in set(find_homes(comm)))
     counted = {"bytes": max(received), "far": sum(far), "messages": max(messages), "kernel": kernel}
     return result, {"seconds": max(ends) - min(starts)} | counted
 
@@ -62,7 +62,7 @@ def measure_case(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any
         if case.backward:
             turns["backward"].append(time_work(comm, lambda y=y: layer.backward(y))[1])
     layer.scheme.grid.close()
-    return {name: _summarize(some[1:]) for name, some in turns.items() if some}
+    return {name: _summarize(figures_of_pass[1:]) for name, figures_of_pass in turns.items() if figures_of_pass}
 
 
 def _summarize(turns: list[dict[str, float]]) -> dict[str, Any]:
@@ -79,18 +79,18 @@ def measure_network(comm: Any) -> dict[str, float]:
     one_to_one   bytes a second to a host: a megabyte a rank from the host before
     all_to_all   bytes a second to a host: a piece from every rank
     """
-    home = homes(comm)
-    here = comm.split([rank for rank in range(comm.size) if home[rank] == home[comm.rank]], "host")
+    host_of = find_homes(comm)
+    host_comm = comm.split([rank for rank in range(comm.size) if host_of[rank] == host_of[comm.rank]], "host")
     word, box, piece = (np.zeros(size, np.uint8) for size in (8, MEGABYTE, PIECE))
-    one, many = (_time_slowest(comm, lambda: comm.shift(word, box[:8], here.size), TRIES, at_once) for at_once in (1, AT_ONCE))
+    one, many = (_time_slowest(comm, lambda: comm.shift(word, box[:8], host_comm.size), TRIES, at_once) for at_once in (1, AT_ONCE))
     boxes = {rank: np.empty(PIECE, np.uint8) for rank in range(comm.size) if rank != comm.rank}
-    elsewhere = here.size * (comm.size - here.size) * PIECE
+    bytes_to_others = host_comm.size * (comm.size - host_comm.size) * PIECE
     return {
         "far_latency": one,
         "gap": max(0.0, (many - one) / (AT_ONCE - 1)),
-        "latency": _time_slowest(comm, lambda: here.shift(word, box[:8]), TRIES),
-        "one_to_one": here.size * MEGABYTE / _time_slowest(comm, lambda: comm.shift(box, box.copy(), here.size), FEW),
-        "all_to_all": elsewhere / _time_slowest(comm, lambda: comm.alltoall(dict.fromkeys(boxes, piece), boxes), FEW),
+        "latency": _time_slowest(comm, lambda: host_comm.shift(word, box[:8]), TRIES),
+        "one_to_one": host_comm.size * MEGABYTE / _time_slowest(comm, lambda: comm.shift(box, box.copy(), host_comm.size), FEW),
+        "all_to_all": bytes_to_others / _time_slowest(comm, lambda: comm.alltoall(dict.fromkeys(boxes, piece), boxes), FEW),
     }
 
 
@@ -111,10 +111,10 @@ def main(spec: str) -> None:
         start = time.perf_counter()
         trees = name in CASES and CASES[name].trees
         with patch.object(broadcast, "choose", lambda *_: "mpi") if trees else nullcontext():
-            told = measure_network(comm) if name == PROBES else measure_case(comm, CASES[name], asked["repeats"])
+            figures = measure_network(comm) if name == PROBES else measure_case(comm, CASES[name], asked["repeats"])
         if comm.rank == 0:
             with open(asked["results"], "a") as file:
-                file.write(json.dumps({name: told}) + "\n")
+                file.write(json.dumps({name: figures}) + "\n")
             print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 

@@ -22,7 +22,7 @@ MARKS = {  # of the picture: marker, colour, size
 
 
 def format_json(results: Results) -> str:
-    """JSON with numbers of five digits, a line for each case."""
+    """Format results as JSON with numbers of five digits, a line for each case."""
 
     def round_values(value: Any) -> Any:
         if isinstance(value, dict):
@@ -37,37 +37,37 @@ def format_json(results: Results) -> str:
 # ---------------------------------------------------------------------------------------------- in words
 
 
-def summary(results: Results) -> str:
+def summarize(results: Results) -> str:
     """Count the claims of each verdict."""
-    which = {"predicted at full size": lambda claim: tables.predict_ratio(claim, results, claim.machine, claim.of[-1])}
-    which["measured"] = lambda claim: tables.find_measured(claim, results, claim.of[-1])
-    said = []
-    for name, cell in which.items():
+    columns = {"predicted at full size": lambda claim: tables.predict_ratio(claim, results, claim.machine, claim.of[-1])}
+    columns["measured"] = lambda claim: tables.find_measured(claim, results, claim.of[-1])
+    parts = []
+    for name, cell in columns.items():
         counts = Counter(verdict(claim, value) if (value := cell(claim)[0]) else "unknown" for claim in CLAIMS)
-        said.append(f"{name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
-    return f"Of {len(CLAIMS)} ratios claimed, {'; '.join(said)}."
+        parts.append(f"{name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
+    return f"Of {len(CLAIMS)} ratios claimed, {'; '.join(parts)}."
 
 
 # ---------------------------------------------------------------------------------------------- the page
 
-MADE = {
-    "claims": tables.claims_table, "beside": tables.beside_table, "summary": summary,
-    "errors": tables.describe_errors, "why": tables.why_table, "placement": tables.placement_table, "best": tables.best_table,
-    "measured": tables.measured_table,
+SECTIONS = {  # of the page, each with the function that makes it
+    "claims": tables.make_claims_table, "beside": tables.make_comparison_table, "summary": summarize,
+    "errors": tables.describe_errors, "why": tables.make_explanation_table, "placement": tables.make_placement_table,
+    "best": tables.make_best_table, "measured": tables.make_measured_table,
 }
 
 
 def render(results: Results, machines: Mapping[str, Any]) -> str:
     """Render the page. machines: the described machines by name, and "emulated" if the cluster ran."""
-    filled = {name: made(results) for name, made in MADE.items()} | _set_up(results) | _problems()
+    texts = {name: make(results) for name, make in SECTIONS.items()} | _describe_set_up(results) | _describe_problems()
     if cluster := machines.get("emulated"):
         papers = {name: machines[name] for name in NODES}
-        filled["cluster"] = tables.cluster_table(results, cluster, papers, (STRONG_BY, WEAK_BY))
-    return re.sub(r"\{\{(\w+)\}\}", lambda name: filled[name[1]], TEMPLATE.read_text())
+        texts["cluster"] = tables.make_cluster_table(results, cluster, papers, (STRONG_BY, WEAK_BY))
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: texts[name[1]], TEMPLATE.read_text())
 
 
-def _set_up(results: Results) -> dict[str, str]:
-    """The set-up of the runs, in words."""
+def _describe_set_up(results: Results) -> dict[str, str]:
+    """Describe the set-up of the runs."""
     about = results["about"]
     return {
         "about": f"{about['cores']} cores of {about['cpu']}, {about['date']}", "load": f"{about['load']:.1f}", "undry": OF_MPI,
@@ -79,21 +79,21 @@ def _set_up(results: Results) -> dict[str, str]:
     }
 
 
-def _problems() -> dict[str, str]:
-    shown = {
+def _describe_problems() -> dict[str, str]:
+    cases = {
         "strong": STRONG_1D,
         "weak": WEAK_1D,
         "weak_1d": WEAK_1D_OWN,
         "weak_tesseract": WEAK_TESSERACT_OWN,
         "cnn": "CNN Tensor3D",
     }
-    full = {name: str(CASES[case].full.problem) for name, case in shown.items()}
-    small = {f"{name}_small": str(CASES[case].small.problem) for name, case in shown.items()}
-    ranks = {
+    full = {name: str(CASES[case].full.problem) for name, case in cases.items()}
+    small = {f"{name}_small": str(CASES[case].small.problem) for name, case in cases.items()}
+    rank_counts = {
         f"cnn_ranks{end}": str(run.way.ranks)
-        for end, run in (("", CASES[shown["cnn"]].full), ("_small", CASES[shown["cnn"]].small))
+        for end, run in (("", CASES[cases["cnn"]].full), ("_small", CASES[cases["cnn"]].small))
     }
-    return full | small | ranks
+    return full | small | rank_counts
 
 
 def draw(results: Results, path: Path) -> None:
@@ -113,7 +113,7 @@ def draw(results: Results, path: Path) -> None:
         if tables.find_measured(claim, results, claim.of[-1])[0] is not None:
             ends = spread(claim, results["measured"], claim.of[-1])
             axes.plot(ends, (i, i), color=MARKS["measured, scaled down"][1], linewidth=1.5)
-    axes.set_yticks(range(len(CLAIMS)), [f"{tables.title(claim)} ({claim.of[-1]})" for claim in CLAIMS])
+    axes.set_yticks(range(len(CLAIMS)), [f"{tables.format_title(claim)} ({claim.of[-1]})" for claim in CLAIMS])
     axes.set(xscale="log", xlabel="times as fast", ylim=(len(CLAIMS) - 0.5, -0.5))
     axes.set_xticks([0.5, 1, 2, 4, 8, 16, 32, 64], ["0.5", "1", "2", "4", "8", "16", "32", "64"])
     axes.minorticks_off()
@@ -122,11 +122,11 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _list_marks(claim: Claim, results: Results) -> tuple[float | None, ...]:
-    which = claim.of[-1]
+    pass_name = claim.of[-1]
     cells = (
-        tables.predict_ratio(claim, results, claim.machine, which),
-        tables.find_measured(claim, results, which),
-        tables.predict_small_ratio(claim, results, which),
+        tables.predict_ratio(claim, results, claim.machine, pass_name),
+        tables.find_measured(claim, results, pass_name),
+        tables.predict_small_ratio(claim, results, pass_name),
     )
     return (claim.value, *(value for value, _ in cells))
 

@@ -19,13 +19,13 @@ Work = Callable[..., Iterable[Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of heads and forms, with widths: "10.3f" for numbers, "<20" for text."""
+    """A table's columns, each with its heading and format: "10.3f" for numbers, "<20" for text."""
 
     columns: tuple[tuple[str, str], ...]
 
     @staticmethod
     def of(text: str) -> Table:
-        """The table whose columns are written as "head:form | head:form"."""
+        """Parse a table whose columns are written as "head:form | head:form"."""
         return Table(tuple((head.strip(), form) for head, _, form in (each.strip().rpartition(":") for each in text.split("|"))))
 
     def line(self, row: Iterable[Any]) -> str:
@@ -51,34 +51,37 @@ class Case:
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters from the command line."""
-        return [each for each in signature(self.work, eval_str=True).parameters.values() if each.name != "comm"]
+        return [parameter for parameter in signature(self.work, eval_str=True).parameters.values() if parameter.name != "comm"]
 
     def add_words(self, parser: ArgumentParser) -> None:
         """Add the words to a parser. An annotation reads a word, or lists its choices."""
-        for each in self.parameters:
-            kind, default = each.annotation, each.default
-            option = each.kind is Parameter.KEYWORD_ONLY
-            how: dict[str, Any] = {"type": kind, "metavar": each.name.upper()} if callable(kind) else {"choices": kind}
-            if kind is bool:
-                how = {"action": "store_true"}
+        for parameter in self.parameters:
+            annotation, default = parameter.annotation, parameter.default
+            is_option = parameter.kind is Parameter.KEYWORD_ONLY
+            options: dict[str, Any] = {"choices": annotation}
+            if callable(annotation):
+                options = {"type": annotation, "metavar": parameter.name.upper()}
+            if annotation is bool:
+                options = {"action": "store_true"}
             elif default is not Parameter.empty:
-                how |= {"default": default, "help": f"default {default}" if default else ""} | ({} if option else {"nargs": "?"})
-            parser.add_argument(f"--{each.name}" if option else each.name, **how)
+                options |= {"default": default, "help": f"default {default}" if default else ""}
+                options |= {} if is_option else {"nargs": "?"}
+            parser.add_argument(f"--{parameter.name}" if is_option else parameter.name, **options)
 
     def run(self, given: Namespace) -> None:
         """Run the case and print its lines and rows as they come; a job's first rank prints."""
-        words, tell = {each.name: getattr(given, each.name) for each in self.parameters}, print
+        words, show = {parameter.name: getattr(given, parameter.name) for parameter in self.parameters}, print
         if "comm" in signature(self.work).parameters:
             pdla.abort_on_exception()
             words["comm"] = pdla.world()
-            tell = choose_print(words["comm"])
+            show = choose_print(words["comm"])
         rows = []
         for row in self.work(**words):
             if not isinstance(row, str) and not rows:
-                tell(self.table.head())
-            tell(row if isinstance(row, str) else self.table.line(row), flush=True)
+                show(self.table.head())
+            show(row if isinstance(row, str) else self.table.line(row), flush=True)
             rows += [] if isinstance(row, str) else [row]
-        if given.json and rows and tell is print:
+        if given.json and rows and show is print:
             write_json(given.json, {"columns": [head for head, _ in self.table.columns], "rows": rows})
 
 
@@ -100,12 +103,12 @@ def case(columns: str = "") -> Callable[[Work], Work]:
 
 
 def make_parser() -> ArgumentParser:
-    """The parser of all cases."""
-    whole = ArgumentParser("python -m bench", description="Run a case and print its figures; NAME --help explains one.")
-    whole.add_argument("--json", type=to_write, metavar="FILE", help="write the rows to FILE")
-    names = whole.add_subparsers(dest="name", metavar="NAME", required=True)
-    for name, each in sorted(CASES.items()):
-        about = cleandoc(each.work.__doc__ or "")
-        how = {"description": about, "formatter_class": RawDescriptionHelpFormatter}
-        each.add_words(names.add_parser(name, help=about.partition("\n")[0].replace("%", "%%"), **how))
-    return whole
+    """Make the parser of all cases."""
+    parser = ArgumentParser("python -m bench", description="Run a case and print its figures; NAME --help explains one.")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the rows to FILE")
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, registered in sorted(CASES.items()):
+        about = cleandoc(registered.work.__doc__ or "")
+        options = {"description": about, "formatter_class": RawDescriptionHelpFormatter}
+        registered.add_words(names.add_parser(name, help=about.partition("\n")[0].replace("%", "%%"), **options))
+    return parser

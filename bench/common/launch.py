@@ -24,8 +24,8 @@ def make_thread_limits(count: int) -> dict[str, str]:
 
 def find_mpirun() -> str:
     """The mpirun beside this Python, which its mpi4py finds first, or the one on PATH."""
-    beside = shutil.which("mpirun", path=Path(sys.executable).parent)
-    return beside or "mpirun"
+    own = shutil.which("mpirun", path=Path(sys.executable).parent)
+    return own or "mpirun"
 
 
 def find_scalapack_fault() -> str:
@@ -37,10 +37,10 @@ def find_scalapack_fault() -> str:
 
 @cache
 def find_core_type() -> dict[str, str]:
-    """The variable for vector instructions of a processor that the system's OpenBLAS does not know; else {}."""
-    asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
-    says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout
-    if "Prescott" not in says or "OPENBLAS_CORETYPE" in os.environ:
+    """Find the environment variable that selects OpenBLAS's kernels for a processor that it does not know; else {}."""
+    code = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    if "Prescott" not in output or "OPENBLAS_CORETYPE" in os.environ:
         return {}
     vectors = Path("/proc/cpuinfo").read_text()
     types = {"avx512bw": "SkylakeX", "avx2": "Haswell"}

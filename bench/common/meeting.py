@@ -49,9 +49,9 @@ class Meeting:
 
     def largest(self, values: list[float], nap: float = NAP) -> list[float]:
         """Collective: the maximum of each value over ranks. nap: the longest sleep between polls, in seconds."""
-        mine, most = np.array(values), np.empty(len(values))
-        self.wait(self.comm.Iallreduce(mine, most, self.most), nap)
-        return most.tolist()
+        own, maxima = np.array(values), np.empty(len(values))
+        self.wait(self.comm.Iallreduce(own, maxima, self.most), nap)
+        return maxima.tolist()
 
     def start(self) -> None:
         """Collective: wait for an agreed moment, as sleeping ranks would leave a barrier one by one."""

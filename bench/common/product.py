@@ -50,13 +50,13 @@ class Side:
 
 
 def choose_grid(ranks: int) -> tuple[int, int]:
-    """The most nearly square grid of all ranks."""
+    """Choose the most nearly square grid of all ranks."""
     rows = next(p for p in range(isqrt(ranks), 0, -1) if ranks % p == 0)
     return rows, ranks // rows
 
 
 def cut_evenly(n: int, parts: int, i: int) -> np.ndarray:
-    """The indices of part i of n cut evenly."""
+    """List the indices of part i of n indices cut evenly."""
     return np.arange(n * i // parts, n * (i + 1) // parts)
 
 
@@ -73,39 +73,39 @@ def _cut_chunks(rows: int, cols: int) -> Iterator[slice]:
 
 
 def make_integers(rows: np.ndarray, cols: np.ndarray, salt: int) -> np.ndarray:
-    """Integers from -4 to 4, functions of row and column; sums of 10^6 of their products are exact in float32."""
+    """Make integers from -4 to 4, functions of row and column; sums of 10^6 of their products are exact in float32."""
     return (((rows[:, None] * 73856093) ^ (cols[None, :] * 19349663) ^ (salt * 83492791)) >> 5) % 9 - 4
 
 
 def fill_with_integers(side: Side) -> None:
     for part, salt in ((side.a, A), (side.b, B)):
-        for some in _cut_chunks(*part.array.shape):
-            part.array[some] = make_integers(part.rows[some], part.cols, salt)
+        for rows in _cut_chunks(*part.array.shape):
+            part.array[rows] = make_integers(part.rows[rows], part.cols, salt)
 
 
 def fill_at_random(side: Side, seed: int) -> None:
     generator = np.random.default_rng(seed)
     for part in (side.a, side.b):
-        for some in _cut_chunks(*part.array.shape):
-            part.array[some] = generator.random(part.array[some].shape, np.float32)
-            part.array[some] -= 0.5
+        for rows in _cut_chunks(*part.array.shape):
+            part.array[rows] = generator.random(part.array[rows].shape, np.float32)
+            part.array[rows] -= 0.5
 
 
 def is_right(side: Side, product: Product) -> bool:
     """Whether this rank's block of C is exactly A B, for integers: C x = A (B x) for a vector x of integers."""
-    got = side.multiply()
+    block = side.multiply()
     rows, cols = side.c
-    if got.shape != (len(rows), len(cols)):
+    if block.shape != (len(rows), len(cols)):
         return False
     x = np.random.default_rng(3).integers(1, 98, len(cols)).astype(float)
     inner = np.arange(product.k)
     bx = _multiply(inner, cols, B, x)
     return all(
-        np.array_equal(got[some].astype(float) @ x, _multiply(rows[some], inner, A, bx)) for some in _cut_chunks(*got.shape)
+        np.array_equal(block[chunk].astype(float) @ x, _multiply(rows[chunk], inner, A, bx)) for chunk in _cut_chunks(*block.shape)
     )
 
 
 def _multiply(rows: np.ndarray, cols: np.ndarray, salt: int, x: np.ndarray) -> np.ndarray:
     """The block of integers, rows x cols, times x, in chunks."""
-    parts = [make_integers(rows[some], cols, salt) @ x for some in _cut_chunks(len(rows), len(cols))]
+    parts = [make_integers(rows[chunk], cols, salt) @ x for chunk in _cut_chunks(len(rows), len(cols))]
     return np.concatenate(parts) if parts else np.empty(0)

@@ -16,7 +16,7 @@ def make_console(width: int) -> Console:
 
 def start_table(title: str, first: str, *heads: str) -> Table:
     """A table without rows: names in the first column, figures in the others."""
-    made = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in heads:
-        made.add_column(head, justify="right", no_wrap=True)
-    return made
+        table.add_column(head, justify="right", no_wrap=True)
+    return table

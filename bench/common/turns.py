@@ -13,11 +13,11 @@ from bench.common.product import Product, Side, fill_at_random, fill_with_intege
 
 def take_turns(turns: int, sides: Mapping[Any, Callable[[], float]], first: int = 0) -> dict[Any, list[float]]:
     """Each side's figure in every turn, after `first` turns that do not count."""
-    taken: dict[Any, list[float]] = {name: [] for name in sides}
+    figures: dict[Any, list[float]] = {name: [] for name in sides}
     for turn in range(first + turns):
         for name, figure in sides.items():
-            taken[name] += [figure()] * (turn >= first)
-    return taken
+            figures[name] += [figure()] * (turn >= first)
+    return figures
 
 
 def time_turns(meeting: Meeting, turns: int, works: Mapping[Any, Callable[[], Any]], count: int = 1) -> dict[Any, list[float]]:

@@ -43,22 +43,22 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     whole = np.arange
     by_rows, in_blocks = [Shard(0)], [Shard(0), Shard(1)]
     if variant == "blocks":
-        held = [(cut_evenly(r, pr, i), cut_evenly(c, pc, j)) for r, c in ((m, k), (k, n), (m, n))]
-        cuts, over = (in_blocks, in_blocks, in_blocks), make_mesh(pr, pc)
+        index_sets = [(cut_evenly(r, pr, i), cut_evenly(c, pc, j)) for r, c in ((m, k), (k, n), (m, n))]
+        cuts, mesh = (in_blocks, in_blocks, in_blocks), make_mesh(pr, pc)
     elif variant == "depth":
-        held = [(whole(m), cut_evenly(k, pr, i)), (cut_evenly(k, pr, i), whole(n)), (cut_evenly(m, pr, i), whole(n))]
-        cuts, over = ([Shard(1)], by_rows, by_rows), make_mesh(pr)
+        index_sets = [(whole(m), cut_evenly(k, pr, i)), (cut_evenly(k, pr, i), whole(n)), (cut_evenly(m, pr, i), whole(n))]
+        cuts, mesh = ([Shard(1)], by_rows, by_rows), make_mesh(pr)
     else:
-        held = [(cut_evenly(rows, pr, i), whole(cols)) for rows, cols in ((m, k), (k, n), (m, n))]
-        cuts, over = (by_rows, by_rows, by_rows), make_mesh(pr)
-    a, b = (make_block(*where, product.dtype) for where in held[:2])
+        index_sets = [(cut_evenly(rows, pr, i), whole(cols)) for rows, cols in ((m, k), (k, n), (m, n))]
+        cuts, mesh = (by_rows, by_rows, by_rows), make_mesh(pr)
+    a, b = (make_block(*indices, product.dtype) for indices in index_sets[:2])
     left, right = (
-        DTensor.from_local(torch.from_numpy(x.array), over, how, run_check=False)
+        DTensor.from_local(torch.from_numpy(x.array), mesh, how, run_check=False)
         for x, how in zip((a, b), cuts, strict=False)
     )
 
     def multiply() -> np.ndarray:
-        made = torch.matmul(left, right).redistribute(over, cuts[2])
-        return made.to_local().numpy()
+        C = torch.matmul(left, right).redistribute(mesh, cuts[2])
+        return C.to_local().numpy()
 
-    return Side(a, b, held[2], multiply, about=f"PyTorch {torch.__version__}")
+    return Side(a, b, index_sets[2], multiply, about=f"PyTorch {torch.__version__}")

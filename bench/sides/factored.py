@@ -28,20 +28,20 @@ ROUTINES = {
 
 
 def main(n, names, file):
-    comm, meeting, found = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
+    comm, meeting, figures = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD), {}
     for name in names.split(";"):
         routine, factor = ROUTINES[name]
         shape, block = sort_by_price(Task(routine, n, n, np.dtype(float), Machine.choose()), comm.size)[0]
         A, turns = draw(n, pdla.ProcessGrid(shape), cut_in_blocks(shape, block), routine in (CHOLESKY, TRIDIAGONAL)), []
         for _ in range(TURNS):
-            X, came = A.copy(), count_received()
+            X, before = A.copy(), count_received()
             seconds = meeting.seconds(partial(factor, X, overwrite_a=True, check_finite=False))
-            turns.append((1e3 * seconds, comm.allreduce(count_received() - came) / comm.size))
+            turns.append((1e3 * seconds, comm.allreduce(count_received() - before) / comm.size))
         if routine is TRIDIAGONAL:  # redistributes A
             shape, block = plan_eigh(A, overwrite_a=True, check_finite=False).blocking
-        found[name] = (*min(turns), f"{shape[0]} x {shape[1]}, {block}")
+        figures[name] = (*min(turns), f"{shape[0]} x {shape[1]}, {block}")
     if comm.rank == 0:
-        Path(file).write_text(json.dumps(found))
+        Path(file).write_text(json.dumps(figures))
     meeting.barrier()
 
 

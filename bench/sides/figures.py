@@ -36,7 +36,10 @@ PEERS = ("by hand", "ScaLAPACK", "DTensor")
 class Measured:
     """A side's figures for one product.
 
-    workspace  bytes;  holders: ranks with a part of C;  exact: on integers;  seconds: of every turn
+    workspace  bytes
+    holders    the number of ranks with a part of C
+    exact      whether the product of integers is exact
+    seconds    of every turn
     """
 
     variant: str
@@ -52,7 +55,7 @@ class Measured:
 
     def over(self, other: Measured) -> float:
         """The median ratio of this side's time to the other's, turn by turn; a failed job has fewer turns."""
-        return median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=False))
+        return median(own / peer for own, peer in zip(self.seconds, other.seconds, strict=False))
 
 
 @dataclass
@@ -66,19 +69,19 @@ class Row:
 
     def add(self, line: dict[str, Any]) -> None:
         key = (line["side"], line["variant"])
-        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"], line["holders"]))
-        kept.seconds += line["seconds"]
-        kept.exact = line["exact"] if kept.exact is None else kept.exact
+        measured = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"], line["holders"]))
+        measured.seconds += line["seconds"]
+        measured.exact = line["exact"] if measured.exact is None else measured.exact
 
     def best(self, label: str) -> Measured | None:
-        module, wanted, _ = LABELS[label]
-        found = [side for (name, variant), side in self.sides.items() if name == module and wanted in (None, variant)]
-        return min(found, key=lambda side: side.median, default=None)
+        module, shown, _ = LABELS[label]
+        sides = [side for (name, variant), side in self.sides.items() if name == module and shown in (None, variant)]
+        return min(sides, key=lambda side: side.median, default=None)
 
     def over_numpy(self, label: str) -> float | None:
         """NumPy's time over the side's, the median over turns; None unless both ran."""
         numpy, side = self.best("NumPy"), self.best(label)
-        return numpy.view_memory(side) if numpy and side else None
+        return numpy.over(side) if numpy and side else None
 
     @property
     def wrong(self) -> list[str]:
@@ -97,15 +100,15 @@ def format_sizes(product: Product) -> str:
 
 
 def make_table(ranks: int, rows: Iterable[Row]) -> Table:
-    """Milliseconds of each side, and NumPy's time over them; for pdla's sides the workspace a rank.
+    """Make the table of each side's milliseconds, with NumPy's time over them and, for pdla's sides, the workspace a rank.
 
     The last column has the faster of pdla's sides on all ranks over the ceilings without and with barriers.
     """
     sides = (name for label, (_, _, space) in LABELS.items() for name in (f"{label}, ms", *["workspace"] * space))
-    made = start_table(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
+    table = start_table(f"{ranks} ranks", "m x n x k", *sides, "over ceilings")
     for row in rows:
-        made.add_row(*_make_cells(row), style="bold red" if row.wrong else None)
-    return made
+        table.add_row(*_make_cells(row), style="bold red" if row.wrong else None)
+    return table
 
 
 def _make_cells(row: Row) -> list[str]:
@@ -135,7 +138,7 @@ def _format_time(row: Row, label: str, side: Measured) -> str:
 
 
 def _format_holders(row: Row, label: str, side: Measured) -> str:
-    """The number of ranks with a part of C, if large blocks leave some without, and their cores to the others."""
+    """Format the number of ranks with a part of C, if large blocks leave some ranks without, and their cores to the others."""
     return f", C on {side.holders} of {row.ranks}" if label in PEERS and side.holders < row.ranks else ""
 
 
@@ -145,13 +148,13 @@ def summarize(rows: list[Row]) -> list[str]:
     pdla's figure is the best of OURS: on all ranks, or on as many as there are cores.
     """
     compared = [row for row in rows if row.best("pdla native") and any(map(row.best, PEERS))]
-    slower = {row.title: said for row in compared if (said := _find_faster(row))}
+    slower = {row.title: faster for row in compared if (faster := _find_faster(row))}
     wrong = [f"WRONG on integers: {row.title}: {', '.join(row.wrong)}" for row in rows if row.wrong]
     checked = sum(side.exact is True for row in rows for side in row.sides.values())
     ahead = f"{len(compared) - len(slower)} of {len(compared)} rows"
     return [
         f"pdla in its native layouts, best of {len(OURS)}, is faster than every peer measured in {ahead}",
-        *(f"  not in {title}: {said}" for title, said in slower.items()),
+        *(f"  not in {title}: {faster}" for title, faster in slower.items()),
         f"exact on integers, twice: {checked} of {sum(len(row.sides) for row in rows)} products of a side",
         *wrong,
     ]
@@ -168,21 +171,21 @@ def _find_faster(row: Row) -> str:
 
 
 def list_left_out(rows: Iterable[Row]) -> list[str]:
-    """The sides and products left out, by reason."""
-    told: dict[tuple[str, str], list[str]] = {}
+    """List the sides and products left out, by reason."""
+    titles_by_reason: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, why in row.left_out.items():
-            told.setdefault((name, why), []).append(row.title)
-    return [f"left out: {name}: {why}: {'; '.join(titles)}" for (name, why), titles in told.items()]
+            titles_by_reason.setdefault((name, why), []).append(row.title)
+    return [f"left out: {name}: {why}: {'; '.join(titles)}" for (name, why), titles in titles_by_reason.items()]
 
 
 def to_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """An entry for each row and side, with the time of every turn."""
+    """Convert rows to an entry for each row and side, with the time of every turn."""
     return [
         {
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
             "side": module, "variant": variant, "seconds_median": side.median,
-            "numpy_over_side": numpy.view_memory(side) if (numpy := row.best("NumPy")) else None,
+            "numpy_over_side": numpy.over(side) if (numpy := row.best("NumPy")) else None,
             "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "holders": side.holders,
             "seconds": side.seconds,
         }

@@ -28,7 +28,8 @@ def time_sides(meeting: Meeting, sides: list[Side], rounds: int, turn: float) ->
     """Collective: each side's turns of products back to back, of about `turn` seconds by a first product.
 
     A turn has the seconds of a product, and the bytes on the link of the host that received most. If several sides alternate, a
-    turn of several products has one more, uncounted, at its start, as caches hold another side's data, and idle links start slowly.
+    turn of several products starts with one more. This one does not count, as caches hold another side's data, and idle links
+    start slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
 
@@ -56,11 +57,11 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
     return [
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
-            "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about,
-            "holders": held_by, "volume": side.volume,
-            "seconds": [seconds for seconds, _ in taken], "link_bytes": [size for _, size in taken],
+            "exact": is_exact, "workspace": None if side.workspace is None else int(space), "about": side.about,
+            "holders": holder_count, "volume": side.volume,
+            "seconds": [seconds for seconds, _ in turns_of_side], "link_bytes": [size for _, size in turns_of_side],
         }
-        for (name, variant), side, same, space, held_by, taken in lines
+        for (name, variant), side, is_exact, space, holder_count, turns_of_side in lines
     ]
 
 

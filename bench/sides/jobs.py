@@ -55,9 +55,9 @@ class Job:
 
     def _run_to_end(self, ranks: int, spec: str, limit: float) -> str:
         """Run the job; an exception here, as by a signal, ends it."""
-        mine = os.environ | make_thread_limits(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
+        environment = os.environ | make_thread_limits(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
         command = [*self.start(ranks), "-m", "bench.sides.job", spec]
-        with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
             try:
                 _, errors = job.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
@@ -70,21 +70,21 @@ class Job:
 def _explain(errors: str, status: int) -> str:
     """The exit status, with the last line that names an error, or else the last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    named = [line for line in lines if line.split(":")[0].split(".")[-1].endswith("Error")]
-    return f"exit status {status}: {[*lines[-1:], *named][-1] if lines else 'no message'}"
+    error_lines = [line for line in lines if line.split(":")[0].split(".")[-1].endswith("Error")]
+    return f"exit status {status}: {[*lines[-1:], *error_lines][-1] if lines else 'no message'}"
 
 
 def list_jobs(torch: Path) -> list[Job]:
     def ranks_of(launcher: str, python: str, *options: str) -> Callable[[int], list[str]]:
         return lambda ranks: [launcher, *options, "-n", str(ranks), python]
 
-    here = ranks_of(find_mpirun(), sys.executable)
-    openly = ranks_of("mpirun.openmpi", sys.executable, "--oversubscribe", "--bind-to", "none")
+    mpich = ranks_of(find_mpirun(), sys.executable)
+    open_mpi = ranks_of("mpirun.openmpi", sys.executable, "--oversubscribe", "--bind-to", "none")
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
-        Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
-        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS), ("by_hand", "")), here),
-        Job("ScaLAPACK", widths, openly, find_scalapack_fault, lambda: OPEN_MPI | AS_ROOT | find_core_type()),
+        Job("NumPy", (("numpy_alone", ""),), lambda ranks: mpich(1), threads=CORES),
+        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS), ("by_hand", "")), mpich),
+        Job("ScaLAPACK", widths, open_mpi, find_scalapack_fault, lambda: OPEN_MPI | AS_ROOT | find_core_type()),
         Job(
             "DTensor",
             (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
@@ -111,7 +111,7 @@ def explain_unfit(side: Variant, product: Product, ranks: int) -> str:
     if side[0] == "dtensor" and (m % ranks or n % ranks or k % ranks):
         return f"{ranks} ranks do not divide all sizes"
     copies = {("by_hand", ""): k * n, ("dtensor", "rows"): 2 * k * n, ("dtensor", "depth"): 3 * m * n}.get(side, 0)
-    beside = (SETS + 2 * isqrt(ranks)) * (m * k + k * n) if side[0] == "by_hand" else 0
-    size = (ranks * copies + beside) * (8 if product.dtype == "float64" else 4)
+    gathered = (SETS + 2 * isqrt(ranks)) * (m * k + k * n) if side[0] == "by_hand" else 0
+    size = (ranks * copies + gathered) * (8 if product.dtype == "float64" else 4)
     size += ranks * TORCH_BYTES if side[0] == "dtensor" else 0
     return f"would take {size / 2**30:.0f} GiB on a machine of {MEMORY / 2**30:.0f}" if size > MEMORY * 3 / 4 else ""

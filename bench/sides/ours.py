@@ -41,8 +41,8 @@ def make_operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pd
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     if variant == "few":
-        some = comm.Split(comm.rank < CORES)
-        return make_fewer(some, product) if comm.rank < CORES else make_idle(product)
+        few = comm.Split(comm.rank < CORES)
+        return make_fewer(few, product) if comm.rank < CORES else make_idle(product)
     if variant in ("native", "shared"):
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = make_operands(product, grid, layouts)
@@ -56,20 +56,20 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     return make_side(*make_operands(product, make_grid(comm), BLOCKS))
 
 
-def make_fewer(some: MPI.Comm, product: Product) -> Side:
-    """Collective over `some` of the ranks: the faster of "native" and "shared" on them."""
-    return choose_faster(Meeting(some), *(make(some, product, variant) for variant in ("native", "shared")))
+def make_fewer(few: MPI.Comm, product: Product) -> Side:
+    """Collective over a few of the ranks: make the faster side of "native" and "shared" on them."""
+    return choose_faster(Meeting(few), *(make(few, product, variant) for variant in ("native", "shared")))
 
 
 def choose_faster(meeting: Meeting, *sides: Side) -> Side:
     """Collective: choose the side with the fastest product."""
-    times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
-    least = [min(taken) for taken in zip(*times, strict=True)]
+    times = [[meeting.seconds(side.multiply) for side in sides] for _ in range(TRIES)]
+    least = [min(seconds) for seconds in zip(*times, strict=True)]
     return sides[least.index(min(least))]
 
 
 def make_idle(product: Product) -> Side:
-    """The side of a rank without a part in the product."""
+    """Make the side of a rank without a part in the product."""
     none = np.arange(0)
     nothing = make_block(none, none, product.dtype)
     return Side(nothing, nothing, (none, none), lambda: nothing.array)
@@ -86,13 +86,13 @@ def make_side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **opti
 
     with pdla.record() as ledger:
         multiply()
-    how = plan.algorithm if plan.schedule == plan.algorithm else f"{plan.algorithm} by {plan.schedule}"
-    about = f"pdla {pdla.__version__}: {how} on {dict(plan.grid.sizes)}"
+    method = plan.algorithm if plan.schedule == plan.algorithm else f"{plan.algorithm} by {plan.schedule}"
+    about = f"pdla {pdla.__version__}: {method} on {dict(plan.grid.sizes)}"
     return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about, count_busiest(A.grid.comm, ledger))
 
 
 def count_busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
-    """Collective: bytes that one host's ranks received from other hosts, by the ledger; the most of any host."""
+    """Collective: count the bytes that a host's ranks received from other hosts, by the ledger; the most of any host."""
     sums: Counter[str] = Counter()
     for host, size in comm.share((platform.node(), ledger.bytes_from_far)):
         sums[host] += size

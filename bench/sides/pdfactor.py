@@ -52,54 +52,54 @@ def call(name, *arguments):
         raise SystemExit(f"{name}: info {info.value}")
 
 
-def list_routines(m, n, *where):
-    """By name: the preparation, and the timed call. where: block, and rows and columns of the grid."""
-    return list_square(n, *where) if m == n else list_tall(m, n, *where)
+def list_routines(m, n, *placing):
+    """List, by name, the preparation and the timed call. placing: the block, and rows and columns of the grid."""
+    return list_square(n, *placing) if m == n else list_tall(m, n, *placing)
 
 
-def list_square(n, *where):
-    P, G, B = (Matrix(n, n, *where, shift) for shift in (2 * n**0.5, 0, 0))
+def list_square(n, *placing):
+    P, G, B = (Matrix(n, n, *placing, shift) for shift in (2 * n**0.5, 0, 0))
     size, one, flags = byref(c_int(n)), byref(c_double(1)), map(c_char_p, (b"L", b"L", b"N", b"N"))
-    flags, pivots = [*flags], np.empty(G.rows + where[0], np.int32)
-    (rooms, tau), pdtrsm = make_workspaces(n, n, where[0]), load_library().pdtrsm_
-    at = pivots.ctypes.data_as(c_void_p)
+    flags, pivots = [*flags], np.empty(G.rows + placing[0], np.int32)
+    (workspaces, tau), pdtrsm = make_workspaces(n, n, placing[0]), load_library().pdtrsm_
+    pivots_pointer = pivots.ctypes.data_as(c_void_p)
     potrf = lambda: call("pdpotrf_", LOWER, size, *P.arguments)  # noqa: E731
-    getrf = lambda: call("pdgetrf_", size, size, *G.arguments, at)  # noqa: E731
-    S, V, w = Matrix(n, n, *where), Matrix(n, n, *where), np.empty(n)
-    more = np.empty(8 * n + 2 * S.x.size + 3 * where[0] * (n + 1)), np.empty(7 * n + 8 * where[2] + 2, np.int32)
-    spectrum = with_lengths(more)
+    getrf = lambda: call("pdgetrf_", size, size, *G.arguments, pivots_pointer)  # noqa: E731
+    S, V, w = Matrix(n, n, *placing), Matrix(n, n, *placing), np.empty(n)
+    work_arrays = np.empty(8 * n + 2 * S.x.size + 3 * placing[0] * (n + 1)), np.empty(7 * n + 8 * placing[2] + 2, np.int32)
+    spectrum = with_lengths(work_arrays)
     symmetric = *S.arguments, w.ctypes.data_as(c_void_p), *V.arguments
     return {
         "eigh": (S.fill, lambda: call("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
         "eigvalsh": (S.fill, lambda: call("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
-        "QR": (G.fill, lambda: call("pdgeqrf_", size, size, *G.arguments, tau, *rooms[:2])),
+        "QR": (G.fill, lambda: call("pdgeqrf_", size, size, *G.arguments, tau, *workspaces[:2])),
         "triangular": (lambda: (P.fill(), B.fill()), lambda: pdtrsm(*flags, size, size, one, *P.arguments, *B.arguments)),
-        "inverse": (G.fill, lambda: (getrf(), call("pdgetri_", size, *G.arguments, at, *rooms))),
+        "inverse": (G.fill, lambda: (getrf(), call("pdgetri_", size, *G.arguments, pivots_pointer, *workspaces))),
         "inverse, pos": (P.fill, lambda: (potrf(), call("pdpotri_", LOWER, size, *P.arguments))),
     }
 
 
-def list_tall(m, n, *where):
-    A, B = Matrix(m, n, *where), Matrix(m, 1, *where)
-    (rows, cols, one), (rooms, tau) = (byref(c_int(size)) for size in (m, n, 1)), make_workspaces(m, n, where[0])
-    geqrf = lambda: call("pdgeqrf_", rows, cols, *A.arguments, tau, *rooms[:2])  # noqa: E731
-    gels = lambda: call("pdgels_", c_char_p(b"N"), rows, cols, one, *A.arguments, *B.arguments, *rooms[:2])  # noqa: E731
+def list_tall(m, n, *placing):
+    A, B = Matrix(m, n, *placing), Matrix(m, 1, *placing)
+    (rows, cols, one), (workspaces, tau) = (byref(c_int(size)) for size in (m, n, 1)), make_workspaces(m, n, placing[0])
+    geqrf = lambda: call("pdgeqrf_", rows, cols, *A.arguments, tau, *workspaces[:2])  # noqa: E731
+    gels = lambda: call("pdgels_", c_char_p(b"N"), rows, cols, one, *A.arguments, *B.arguments, *workspaces[:2])  # noqa: E731
     return {
-        "QR with Q": (A.fill, lambda: (geqrf(), call("pdorgqr_", rows, cols, cols, *A.arguments, tau, *rooms[:2]))),
+        "QR with Q": (A.fill, lambda: (geqrf(), call("pdorgqr_", rows, cols, cols, *A.arguments, tau, *workspaces[:2]))),
         "lstsq": (lambda: (A.fill(), B.fill()), gels),
     }
 
 
 def make_workspaces(m, n, block):
-    """Arguments of workspaces of numbers and integers with their lengths; and one for tau."""
+    """Make arguments of workspaces of numbers and integers with their lengths, and one for tau."""
     arrays = np.empty((m + n + block) * block * 2), np.empty(4 * (n + block) * 2, np.int32)
     return with_lengths(arrays), np.empty(m + n).ctypes.data_as(c_void_p)
 
 
 def with_lengths(arrays):
-    """Arrays as arguments, each with its length."""
+    """Convert arrays to arguments, each followed by its length."""
     return [x for array in arrays for x in (array.ctypes.data_as(c_void_p), byref(c_int(array.size)))]
 
 
@@ -113,24 +113,24 @@ def time_turn(before, call):
     """Collective: milliseconds, and the mean bytes that a host's link received."""
     comm = MPI.COMM_WORLD
     before()
-    came = count_received()
+    received = count_received()
     comm.Barrier()
     start = time.perf_counter()
     call()
     comm.Barrier()
-    return 1e3 * (time.perf_counter() - start), comm.allreduce(count_received() - came) / comm.size
+    return 1e3 * (time.perf_counter() - start), comm.allreduce(count_received() - received) / comm.size
 
 
 def search(m, n, names, few):
-    """Collective: by name the least milliseconds, the bytes, and their block and grid."""
+    """Collective: find, by name, the least milliseconds, the bytes, and their block and grid."""
     ranks, best = MPI.COMM_WORLD.size, {}
     for pr in list_grids(ranks, few):
         for block in BLOCKS:
-            ways = list_routines(m, n, block, pr, ranks // pr)
+            routines = list_routines(m, n, block, pr, ranks // pr)
             for name in names:
                 for _ in range(TURNS):
-                    took = MPI.COMM_WORLD.bcast(time_turn(*ways[name]))
-                    best[name] = min(best.get(name, ((1e9, 0),)), (took, block, pr))
+                    turn = MPI.COMM_WORLD.bcast(time_turn(*routines[name]))
+                    best[name] = min(best.get(name, ((1e9, 0),)), (turn, block, pr))
     return best
 
 
@@ -147,11 +147,11 @@ def read_name():
 def serve(m, n, best):
     """Collective: answer names until the input ends."""
     ranks, places = MPI.COMM_WORLD.size, {place[1:] for place in best.values()}
-    where = {(block, pr): list_routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
+    routines = {(block, pr): list_routines(m, n, block, pr, ranks // pr) for block, pr in sorted(places)}
     while name := read_name():
-        took, _ = time_turn(*where[best[name][1:]][name])
+        milliseconds, _ = time_turn(*routines[best[name][1:]][name])
         if MPI.COMM_WORLD.rank == 0:
-            print(took, flush=True)
+            print(milliseconds, flush=True)
 
 
 def main(m, n, names, file=None):
@@ -159,7 +159,7 @@ def main(m, n, names, file=None):
     if not file:
         serve(m, n, best)
     elif MPI.COMM_WORLD.rank == 0:
-        Path(file).write_text(json.dumps({name: took for name, (took, *_) in best.items()}))
+        Path(file).write_text(json.dumps({name: turn for name, (turn, *_) in best.items()}))
 
 
 if __name__ == "__main__":

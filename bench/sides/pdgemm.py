@@ -27,10 +27,10 @@ def load_library() -> CDLL:
 @cache
 def make_context(pr: int, pc: int) -> int:
     """Collective: make a BLACS context over all ranks, in row order."""
-    made = c_int()
-    load_library().Cblacs_get(-1, 0, byref(made))
-    load_library().Cblacs_gridinit(byref(made), c_char_p(b"R"), pr, pc)
-    return made.value
+    context = c_int()
+    load_library().Cblacs_get(-1, 0, byref(context))
+    load_library().Cblacs_gridinit(byref(context), c_char_p(b"R"), pr, pc)
+    return context.value
 
 
 def make_descriptor(rows: int, cols: int, width: int, grid: int, part: Block):

@@ -370,7 +370,7 @@ class Group(ABC):
         return None
 
     @cached_property
-    def near(self) -> Self:
+    def node_comm(self) -> Self:
         """The communicator of the ranks of this node; collective at its first use."""
         comm = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
         assert comm is not None
@@ -398,7 +398,7 @@ class Group(ABC):
         most = max(map(len, self._circle.ranks))
         if size * most > self.shared_limit:
             return None
-        return GatherBuffer(self.near.shared_buffer(), self.near.size, size)  # type: ignore[arg-type]
+        return GatherBuffer(self.node_comm.shared_buffer(), self.node_comm.size, size)  # type: ignore[arg-type]
 
     def sample(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Iterate over steps of equal cost, or of cost that falls evenly from each to the next.

@@ -8,7 +8,7 @@ from bench.cases import volume
 
 def test_the_study_of_volumes_plans_conversions_too():
     for mnk in volume.SHAPES:
-        ways, shares = volume.study(mnk, 38, every=12, convert=9, beneath=0)
+        ways, shares = volume.study(mnk, 38, every=12, convert=9, least=0)
         assert list(ways[volume.CONVERTED]) == [2, 11, 20, 29, 38] and list(shares) == list(ways[volume.OURS]) == [2, 14, 26, 38]
         assert not ways[volume.LEAST] and min(ways[volume.CONVERTED].values()) > 0.99
         assert all(words >= moved >= 0 for words, moved in (volume.count_converted(mnk, ranks) for ranks in ways[volume.CONVERTED]))

@@ -48,7 +48,7 @@ def measure_machine(comm: Communicator, screen: Screen) -> Machine:
     screen.show_progress("products")
     flops, reached = _measure_rates(comm)
     screen.show_progress("links")
-    near = comm.near if comm.nodes > 1 else comm
+    near = comm.node_comm if comm.nodes > 1 else comm
     gap, latency, bandwidth = _find_slowest(comm, _measure_link(near, 1) if near.size > 1 else None)
     far = _far_distance(comm)
     far_gap, far_latency, shared = _measure_link(comm, far) if far else (gap, Machine.far_latency, 0.0)

@@ -129,7 +129,7 @@ def end_when_interrupted() -> None:
 
 
 def abort_on_exception() -> None:
-    """End the whole job, from here on, by an uncaught exception on one rank, in any thread; see pdla.abort_on_exception."""
+    """End the whole job, from here on, if a rank does not catch an exception, in any thread; see pdla.abort_on_exception."""
 
     def end_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit:

@@ -65,7 +65,8 @@ class MPIComm(Communicator):
         # 8 ranks on 2 cores take 8 times as long.
         self.tree: bool = self.nodes > 1 or not node.is_crowded
         self._shared_buffer: WindowBuffer | None = None
-        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # rounds to which MPI may still write, and their waiters
+        # Rounds to which MPI may still write, each with a reference to the iterator that waits for it.
+        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}
         self._waits: dict[int, Any] = {}  # requests of `_wait`, and their memory
 
     @property
@@ -371,8 +372,8 @@ class MPIComm(Communicator):
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
             super().close()
-            if "near" in vars(self):
-                self.near.close()
+            if "node_comm" in vars(self):
+                self.node_comm.close()
             if self._shared_buffer is not None:
                 with watch(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
                     self._shared_buffer.free()

@@ -151,8 +151,7 @@ def _divide(xp: Any, x: Any, L: Any, inverse: Any, condition: float) -> Any:
 def _factor_tree(xp: Any, x: Any, comm: Communicator | None) -> tuple[Any, Any]:
     """Collective: Q and R of all ranks' rows x, by a tree of Householder factorizations."""
     n, Q = x.shape[1], xp.empty(x.shape, x.dtype)
-    one_rank = Dimension(len(x), max(1, len(x)))
-    rows = one_rank if comm is None else Dimension(len(x), max(1, len(x)), comm.size, comm.rank, comm)
+    rows = Dimension(len(x), 1) if comm is None else Dimension(len(x), 1, comm.size, comm.rank, comm)
     heights = [len(x)] if comm is None else comm.share(len(x))
     q, r = factor_tree(xp, rows, 0, x, heights)
     xp.copy(Q, q)

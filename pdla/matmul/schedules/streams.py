@@ -193,8 +193,9 @@ def list_blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[in
 class Sink:
     """A local block of C to which local products are added.
 
-    Each part of the block is multiplied by beta when its first product comes. `alike`, for blocks
-    of which other ranks have copies, goes to gemm.
+    Each part of the block is multiplied by beta when its first product comes.
+
+    alike  whether other ranks have copies of the block, which gemm must compute with equal bits
     """
 
     xp: Any
@@ -230,7 +231,7 @@ class Sink:
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
-    """Compute `c = alpha a b + beta c`, recorded in the ledger; its buffers are workspace. `alike` goes to gemm."""
+    """Compute `c = alpha a b + beta c`, recorded in the ledger; its buffers are workspace. alike: see `Sink`."""
     allocate = partial(buffer, xp)
     if current() is None:
         xp.gemm(a, b, c, alpha, beta, allocate, alike)

@@ -11,6 +11,7 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError, PlanError
 from pdla.linalg import expm, inverse_root, newton_schulz, plan_polar, polar, predict_polar, signm, sqrtm
+from pdla.linalg.functions.exponential import DEGREES
 from pdla.linalg.functions.polar import _draw_unitary
 
 WAYS = [((1, 1), BLOCKS, 0), ((3, 1), Layout("row"), 0), ((2, 2), BLOCKS, 1), ((2, 2), cyclic(3), 0)]
@@ -188,6 +189,18 @@ def test_singular_values_after_newton_schulz(coefficients, steps, least, most, s
         assert least < s.min() and s.max() < most and U.layout == A.layout
 
     everywhere(program, WAYS[1:3])
+
+
+def test_exponentials_at_the_limit_of_each_degree():
+    """Of matrices whose 1-norm is an eigenvalue, at a limit and where one halving more is needed."""
+    sizes = [share * limit for limit, _ in DEGREES.values() for share in (1, 1.99)]
+
+    def program(on):
+        for x in sizes:
+            expected = np.exp([x, x / 2, 0])
+            assert np.allclose(expm(on(np.diag([x, x / 2, 0]))).gather(), np.diag(expected), rtol=1e-13, atol=1e-13 * expected[0])
+
+    everywhere(program, WAYS[2:3])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])

@@ -74,6 +74,18 @@ def test_qr_and_q_are_priced_near_a_dry_run(shape, mode, machine, least):
     assert least < sum(price.predict_seconds(task, shape, block) for task in tasks) / ran < 1.15
 
 
+@pytest.mark.parametrize("shape", [(4, 1), (2, 2)])
+def test_sums_of_qr_are_priced_near_a_dry_run(shape):
+    """Of a wide matrix on a slow network, where sums along the grid columns take most of the time."""
+    m, n, block, machine = 512, 4096, 64, replace(MACHINE, bandwidth=MACHINE.bandwidth / 100)
+
+    def program(comm):
+        qr(pdla.zeros((m, n), pdla.ProcessGrid(shape, comm=comm), cyclic(block)), mode="raw", overwrite_a=True, check_finite=False)
+
+    ran = pdla.dry_run_all(4, program, machine=machine).seconds
+    assert 0.87 < price.predict_seconds(Task(QR, m, n, np.dtype(float), machine), shape, block) / ran < 1.15
+
+
 @pytest.mark.parametrize(("ranks", "m", "n"), [(2, 65536, 256), (4, 65536, 256), (8, 4096, 64), (16, 65536, 512)])
 def test_tall_qr_is_priced_near_a_dry_run(ranks, m, n):
     def program(comm):

@@ -93,7 +93,7 @@ def test_the_communicator_of_a_node_is_closed_with_the_one_that_it_was_made_from
 
     own = comm.split(range(comm.size), "own")
     own.homes = [r // 2 for r in range(comm.size)]
-    near = own.near
+    near = own.node_comm
     assert near.share(comm.rank) == [r for r in range(comm.size) if r // 2 == comm.rank // 2]
     own.close()
     assert near.mpi == MPI.COMM_NULL
