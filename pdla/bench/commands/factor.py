@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import gcd
 from statistics import median
@@ -110,7 +110,7 @@ class System:
     def seconds(self, ranks: int, on: Machine) -> float:
         """Predicted seconds on a machine."""
         plan = self.call.imagine((self.n, self.n), self.m, self.dtype, self.blocking, ranks, on)
-        return replace(plan, shape=self.blocking.shape, block=self.blocking.block).seconds
+        return plan.with_blocking(self.blocking).seconds
 
     @property
     def flops(self) -> float:

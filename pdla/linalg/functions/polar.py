@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import near_one
-from pdla.checks import SIDES, communicator, describe_call, one_of
+from pdla.checks import SIDES, communicator, describe_call, one_of, sizes
 from pdla.comm.agreement import agreed
 from pdla.comm.ledger import held
 from pdla.errors import LinAlgError, PlanError, ShapeError, list_choices, suggest
@@ -34,6 +34,7 @@ from pdla.linalg.triangular import solve_triangular
 from pdla.matmul import matmul
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye, from_function
+from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 MOST = 30  # draws of a mixture, and steps, which are 2 to 7 inversions, 2 or 3 Cholesky factorizations, and products
@@ -196,7 +197,8 @@ def predict_polar(
     """
     kind = np.dtype(dtype)
     eps = float(np.finfo(kind if kind.kind in "fc" else float).eps)
-    first, *then = _list_routines(1 / eps, eps)
+    (n,) = exact(n)
+    first, *then = _list_routines(_find_condition(Options(), max(1, n) if sizes(n) else 1, eps), eps)
     return predict(POLAR, first, n, n, P, dtype, machine, then)
 
 

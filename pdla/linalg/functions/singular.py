@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from pdla.array import composed
-from pdla.checks import communicator, describe_call, matrix
-from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.eigen.eigh import eigh, eigvalsh
-from pdla.linalg.functions.operand import prepare
+from pdla.linalg.functions.operand import prepare_operand, scale_columns
 from pdla.linalg.functions.polar import polar
 from pdla.linalg.orthogonal.factors import compute_svd, replicate
 from pdla.linalg.orthogonal.qr import FACTOR, check_rcond, find_rank_limit
@@ -74,11 +72,8 @@ def svd(A: DistMatrix, *, layout: Layout | None = None) -> tuple[DistMatrix, np.
     (array([3., 2.]), array([[1., 0.],
            [0., 1.]]))
     """
-    wide, dtype = _check("svd", A, None, layout, lambda m, n: (m, min(m, n)))
-    (m, n), k = A.shape, min(A.shape)
-    U, s, V = _decompose(prepare(A.H if wide else A, dtype))
-    if wide:
-        U, V = V, U
+    U, s, V = _decompose(_prepare("svd", A, lambda m, n: (m, min(m, n)), layout=layout))
+    (m, n), k = A.shape, len(s)
     return to_layout(U, layout or cut_layout(A, (m, k)), A.grid), s, to_layout(V.H, cut_layout(A, (k, n)), A.grid)
 
 
@@ -114,8 +109,7 @@ def svdvals(A: DistMatrix) -> np.ndarray:
     >>> pdla.run(2, program)[0]
     array([3., 2.])
     """
-    wide, dtype = _check("svdvals", A)
-    return _find_values(prepare(A.H if wide else A, dtype))
+    return _find_values(_prepare("svdvals", A))
 
 
 def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -154,14 +148,12 @@ def pinv(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = N
     array([[0.125, 0.125, 0.125, 0.125],
            [0.125, 0.125, 0.125, 0.125]])
     """
-    wide, dtype = _check("pinv", A, rcond, layout, lambda m, n: (n, m))
-    U, s, V = _decompose(prepare(A.H if wide else A, dtype))
-    kept = slice(0, int((s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)).sum()))
+    X = _prepare("pinv", A, lambda m, n: (n, m), rcond=rcond, layout=layout)
+    U, s, V = _decompose(X)
+    rank = _count_rank(X, s, rcond)
     # V S^-1 U^H
-    V = V[:, kept]
-    inverse = V.xp.asarray((1 / s[kept])[V.indices[1].indices()])
-    X = matmul(DistMatrix(V.stored * inverse, V.shape, V.grid, V.layout), U[:, kept].H)
-    return to_layout(X.H if wide else X, layout or cut_layout(A.T, A.shape[::-1]), A.grid)
+    inverse = matmul(scale_columns(V[:, :rank], 1 / s[:rank]), U[:, :rank].H)
+    return to_layout(inverse, layout or cut_layout(A.T, A.shape[::-1]), A.grid)
 
 
 def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None = None) -> int:
@@ -195,9 +187,9 @@ def matrix_rank(A: DistMatrix, *, tol: float | None = None, rtol: float | None =
     >>> pdla.run(2, program)[0]
     1
     """
-    wide, dtype = _check("matrix_rank", A, rtol, tol=tol)
-    s = _find_values(prepare(A.H if wide else A, dtype))
-    return int((s > (find_rank_limit(A, rtol, dtype) * s.max(initial=0) if tol is None else tol)).sum())
+    X = _prepare("matrix_rank", A, rcond=rtol, tol=tol)
+    s = _find_values(X)
+    return _count_rank(X, s, rtol) if tol is None else int((s > tol).sum())
 
 
 def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | None = None) -> DistMatrix:
@@ -232,32 +224,32 @@ def null_space(A: DistMatrix, *, rcond: float | None = None, layout: Layout | No
     array([[0.7071],
            [0.7071]])
     """
-    _, dtype = _check("null_space", A, rcond, layout, lambda m, n: (n, n))
-    R = FACTOR(prepare(A, dtype), check_finite=False).R
+    X = _prepare("null_space", A, lambda m, n: (n, n), rcond=rcond, layout=layout)
+    R = FACTOR(X, check_finite=False).R
     _, s, vh = compute_svd(R, full=True)
-    rank = int((s > find_rank_limit(A, rcond, dtype) * s.max(initial=0)).sum())
-    basis = replicate(vh[rank:].conj().T, R)
+    basis = replicate(vh[_count_rank(X, s, rcond) :].conj().T, R)
     return to_layout(basis, layout or Layout.trust(A.T.layout.summed.rows, ()), A.grid)
 
 
 # ---------------------------------------------------------------------------------------------- the work
 
 
-def _check(
-    name: str, A: DistMatrix, rcond: Any = None, layout: Any = None, result: Any = None, tol: Any = None
-) -> tuple[bool, np.dtype]:
-    """Collective: check the arguments; return whether A has fewer rows than columns, and the dtype to work in.
+def _prepare(
+    name: str, A: DistMatrix, result: Any = None, rcond: Any = None, layout: Any = None, tol: Any = None
+) -> DistMatrix:
+    """Collective: A, finite, in the dtype to work in. result: the result's shape, as a function of m and n."""
 
-    result  the result's shape, as a function of m and n
-    """
-    with agreed(communicator((A,)), describe_call(name, A, rcond=rcond, tol=tol, layout=layout)):
-        matrix(A)
+    def check(dtype: np.dtype) -> None:
         check_rcond(name, rcond)
-        dtype = checks.find_working_dtype(name, A.dtype)
         if result is not None:
             checks.check_result(A, result(*A.shape), dtype, None, layout)
-        checks.check_finite(A)
-    return A.shape[0] < A.shape[1], dtype
+
+    return prepare_operand(name, A, check, rcond=rcond, tol=tol, layout=layout)
+
+
+def _count_rank(A: DistMatrix, s: np.ndarray, rcond: float | None) -> int:
+    """Count the singular values above the limit."""
+    return int((s > find_rank_limit(A, rcond, A.dtype) * s.max(initial=0)).sum())
 
 
 def _is_for_one_rank(A: DistMatrix) -> bool:
@@ -265,13 +257,16 @@ def _is_for_one_rank(A: DistMatrix) -> bool:
 
 
 def _decompose(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, DistMatrix]:
-    """Collective: U, s and V of an m x n matrix, m >= n."""
+    """Collective: U, s and V."""
+    if A.shape[0] < A.shape[1]:
+        V, s, U = _decompose(A.H)
+        return U, s, V
     if _is_for_one_rank(A):
-        made = FACTOR(A, check_finite=False)
-        u, s, vh = compute_svd(made.R)
+        factors = FACTOR(A, check_finite=False)
+        u, s, vh = compute_svd(factors.R)
         v = vh.conj().T
         phases = composed.conjugate_phases(np, v) if v.size else np.ones(0, v.dtype)
-        return made.multiply(replicate(u * phases, made.R), False), s, replicate(v * phases, made.R)
+        return factors.multiply(replicate(u * phases, factors.R), False), s, replicate(v * phases, factors.R)
     # A = W H, H = V diag(s) V^H, U = W V
     W, H = polar(A, check_finite=False)
     w, V = eigh(-H, check_finite=False)
@@ -279,9 +274,11 @@ def _decompose(A: DistMatrix) -> tuple[DistMatrix, np.ndarray, DistMatrix]:
 
 
 def _find_values(A: DistMatrix) -> np.ndarray:
-    """Collective: the singular values of an m x n matrix, m >= n."""
-    R = FACTOR(A, check_finite=False).R if _is_for_one_rank(A) or A.shape[0] > A.shape[1] else A
+    """Collective: the singular values."""
+    if A.shape[0] < A.shape[1]:
+        return _find_values(A.H)
     if _is_for_one_rank(A):
-        return compute_svd(R, vectors=False)
+        return compute_svd(FACTOR(A, check_finite=False).R, vectors=False)
+    R = FACTOR(A, check_finite=False).R if A.shape[0] > A.shape[1] else A
     _, H = polar(R, check_finite=False)
     return np.maximum(-eigvalsh(-H, check_finite=False), 0)

@@ -11,7 +11,7 @@ from pdla.checks import digest
 from pdla.comm.agreement import agree, agreed
 from pdla.errors import LinAlgError, ShapeError
 from pdla.linalg.eigen.eigh import eigh
-from pdla.linalg.functions.operand import prepare_square
+from pdla.linalg.functions.operand import prepare_square, scale_columns
 from pdla.matmul import matmul
 from pdla.matmul.images import Part
 from pdla.matrix.core import DistMatrix
@@ -148,9 +148,8 @@ def _apply_to_spectrum(name: str, A: DistMatrix, func: Callable[[np.ndarray], An
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             raise LinAlgError(f"{name}: func is {values[bad[0]]} at the eigenvalue {w[bad[0]]:.6g}")
     agree(A.grid.comm, f"{name}: func's values, {digest(values)}")
-    # (V diag(f)) V^H, a column at a time
+    # (V diag(f)) V^H
     turning = values.dtype.kind == "c"
     kind = np.result_type(V.dtype, np.complex64) if turning else V.dtype
-    f = V.xp.asarray(values.astype(kind)[V.indices[1].indices()])
-    result = matmul(DistMatrix(V.stored * f, V.shape, V.grid, V.layout), V.H, layout=A.layout)
+    result = matmul(scale_columns(V, values.astype(kind)), V.H, layout=A.layout)
     return result if turning else (result + result.H) * 0.5

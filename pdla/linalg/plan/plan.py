@@ -186,23 +186,23 @@ class FactorPlan:
         )
         if len(blockings) > 1 and plan.machine.is_custom:
             blockings = plan._sort_by_seconds(blockings)
-            plan = replace(plan, candidates=blockings)._with_blocking(blockings[0])
+            plan = replace(plan, candidates=blockings).with_blocking(blockings[0])
         if options.memory_limit is None or not tasks:
             return plan
         worst = replace(plan, worst=True)
 
         def peak(blocking: Blocking) -> int:
-            candidate = worst._with_blocking(blocking)
+            candidate = worst.with_blocking(blocking)
             return predict_workspace(candidate._kinds, candidate._work_dry, candidate.place[1])
 
-        return plan._with_blocking(choose_within_limit(blockings, options.memory_limit, peak))
+        return plan.with_blocking(choose_within_limit(blockings, options.memory_limit, peak))
 
     def _sort_by_seconds(self, blockings: tuple[Blocking, ...]) -> tuple[Blocking, ...]:
         """Sort the first few blockings by seconds, of dry runs if all can be run dry.
 
         The preferred one of those within GOOD of the fastest is first.
         """
-        plans = [self._with_blocking(blocking) for blocking in blockings[:COSTED]]
+        plans = [self.with_blocking(blocking) for blocking in blockings[:COSTED]]
         closed = any(plan.many_steps for plan in plans)
         seconds = {plan.blocking: plan._chain if closed else plan.seconds for plan in plans}
         timed = sorted(seconds, key=lambda blocking: seconds[blocking])
@@ -210,7 +210,8 @@ class FactorPlan:
         preferred = max(close, key=lambda blocking: self.tasks[0].routine.preference(*blocking))
         return (preferred, *(blocking for blocking in (*timed, *blockings[COSTED:]) if blocking != preferred))
 
-    def _with_blocking(self, blocking: Blocking) -> FactorPlan:
+    def with_blocking(self, blocking: Blocking) -> FactorPlan:
+        """The same plan in other blocks. Local."""
         return replace(self, shape=blocking.shape, block=blocking.block)
 
     # ------------------------------------------------------------------ blocking, places and bound
@@ -466,7 +467,7 @@ class FactorPlan:
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {self.bound:.0f} bytes",
             f"  time        {in_words(cost, self.machine, A.grid.comm.size)}",
-            *(f"  next        {blocking}, {self._with_blocking(blocking).seconds:.3g} s" for blocking in rivals),
+            *(f"  next        {blocking}, {self.with_blocking(blocking).seconds:.3g} s" for blocking in rivals),
         ])
 
     @property

@@ -152,3 +152,5 @@ def test_faults_are_told_alike_on_every_rank(call):
     for value in (np.nan, np.inf):
         a[5, 3] = value
         assert f"A has {value}" in raised(lambda comm: call(on((2, 1), a, cyclic(2), comm)))[1]
+    assert "A is an ndarray, not a DistMatrix" in raised(lambda comm: call(a))[1]
+    assert "A is a Stack, not a DistMatrix" in raised(lambda comm: call(pdla.stack(np.ones((2, 4, 4)))))[1]
