@@ -211,7 +211,18 @@ class FactorPlan:
         return (preferred, *(blocking for blocking in (*timed, *blockings[COSTED:]) if blocking != preferred))
 
     def with_blocking(self, blocking: Blocking) -> FactorPlan:
-        """The same plan in other blocks. Local."""
+        """Make the same plan in other blocks. Local.
+
+        Parameters
+        ----------
+        blocking : Blocking
+            The grid's shape, and the columns of a panel.
+
+        Returns
+        -------
+        FactorPlan
+            A plan of the same operands and options.
+        """
         return replace(self, shape=blocking.shape, block=blocking.block)
 
     # ------------------------------------------------------------------ blocking, places and bound
