@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
+from ctypes.util import find_library
 from functools import partial
 from statistics import median
 
@@ -30,6 +31,7 @@ from pdla.model.machine import Machine
 TURNS = 7
 BLOCKS = pdla.Layout("row", "col")
 CONDITIONS = ("1e5", "1e15")  # of matrices for polar factors
+PEERS = ("eigh, pdsyevr", "eigh, ELPA")  # of all eigenvectors, besides pdsyevd
 SIZES = "1024,2048,4096,65536x64,65536x256,16384x512"
 OF_A_JOB = ("PMI", "MPI", "HYDRA", "OMPI", "PMIX", "OPENBLAS_", "OMP_")  # prefixes of variables of one job alone
 
@@ -63,11 +65,12 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
     | refined | one column, by factors in float32; beside "solve, own" in ScaLAPACK's place |
     | polar | a matrix of that condition number; beside SciPy's product of two such matrices |
     | eigh, eigvalsh | beside evd and pdsyevd with all vectors, and pdsyev without |
+    | eigh, pdsyevr; eigh, ELPA | "eigh, all"; beside those in pdsyevd's place |
 
     All matrices are float64, and LAPACK's ratios check them first. SciPy works in place, in Fortran
     order, on rank 0 while the others sleep; its QR is the economic one, its least squares gelsd.
-    ScaLAPACK (apt-get install libscalapack-openmpi2.2) has a job of its own, with as many ranks of
-    one thread. The job uses the best of its blocks and grids (sides/pdfactor.py). All alternate.
+    ScaLAPACK and ELPA (apt-get install libscalapack-openmpi2.2 libelpa19) have a job of their own,
+    with as many ranks of one thread. The job uses the best of its blocks and grids (sides/pdfactor.py). All alternate.
     Prints median milliseconds of 7 turns, and ratios of our times to theirs.
     """
     meeting = Meeting(comm.mpi)
@@ -75,19 +78,20 @@ def factor(comm, sizes: read_shapes = SIZES, *, only: str = ""):
     for m, n in sizes:
         ours, theirs = list_square(n, comm) if m == n else list_tall(m, n, comm)
         ours = {name: way for name, way in ours.items() if name.startswith(only)}
-        kinds = {find_kind(name) for name in ours}
+        kinds = {find_kind(name) for name in ours} | {peer for peer in PEERS if "eigh, all" in ours}
         words = 4 * m * n // comm.size  # the most that a call allocates: copies of its share
         turn = {name: partial(time_fresh, meeting.seconds, words, *way) for name, way in ours.items()}
         theirs = {name: way for name, way in theirs.items() if name in kinds}
         turn |= {name: partial(run_quietly, meeting, partial(time_fresh, time_alone, words, *way)) for name, way in theirs.items()}
         others = [] if find_scalapack_fault() else sorted(kinds & Job.known)
+        rows = [*ours, *(peer for peer in PEERS if peer in others)]
         job = Job(m, n, comm.size, others) if others and comm.rank == 0 else None
         turn |= {f"ScaLAPACK, {name}": partial(run_quietly, meeting, partial(Job.seconds, job, name)) for name in others}
         times = take_turns(TURNS, turn, first=1)
         if job:
             job.end()
         size = f"{n}" if m == n else by_x((m, n))
-        yield from ((size, name, *compute_figures(name, times)) for name in ours if comm.rank == 0)  # rank 0 alone has timed theirs
+        yield from ((size, name, *compute_figures(name, times)) for name in rows if comm.rank == 0)  # rank 0 alone has timed theirs
 
 
 def time_alone(work):
@@ -123,7 +127,10 @@ def time_fresh(seconds, words, make, call):
 class Job:
     """ScaLAPACK's job of as many ranks, which sleep until rank 0 sends a name."""
 
-    known = frozenset(("Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq", "eigh", "eigvalsh"))
+    known = frozenset((
+        "Cholesky", "LU", "QR", "triangular", "inverse", "inverse, pos", "QR with Q", "lstsq", "eigh", "eigvalsh",
+        *(peer for peer in PEERS if "ELPA" not in peer or find_library("elpa")),
+    ))
 
     def __init__(self, m, n, ranks, names):
         variables = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
@@ -258,9 +265,17 @@ def find_kind(name):
     return "solve" if name == "refined, own" else name.rpartition(",")[0]
 
 
+def find_pair(name):
+    """Find the names of the two times that a row compares: ours, and ScaLAPACK's or its place's."""
+    if name in PEERS:
+        return "eigh, all", f"ScaLAPACK, {name}"
+    return name, "solve, own" if name == "refined, own" else f"ScaLAPACK, {find_kind(name)}"
+
+
 def compute_figures(name, times):
     """Compute our milliseconds, SciPy's and its ratio, ScaLAPACK's and its ratio or None; ratios are ours over theirs."""
-    own_ms, scipy_ms = (1e3 * median(times[each]) for each in (name, find_kind(name)))
-    scalapack_seconds = times.get("solve, own" if name == "refined, own" else f"ScaLAPACK, {find_kind(name)}")
+    own, scalapack = find_pair(name)
+    own_ms, scipy_ms = (1e3 * median(times[each]) for each in (own, find_kind(name)))
+    scalapack_seconds = times.get(scalapack)
     scalapack_ms = 1e3 * median(scalapack_seconds) if scalapack_seconds else None
     return own_ms, scipy_ms, own_ms / scipy_ms, scalapack_ms, own_ms / scalapack_ms if scalapack_ms else None

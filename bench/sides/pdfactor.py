@@ -1,4 +1,4 @@
-"""ScaLAPACK's factorizations, in place, in Fortran order, in the best of square blocks of 32, 64 and 128 and grids.
+"""ScaLAPACK's factorizations, and ELPA's eigenvectors, in Fortran order, in the best of square blocks of 32, 64 and 128 and grids.
 
 mpirun.openmpi -n 2 python -m bench.sides.pdfactor m n "NAME;..." [FILE]
 
@@ -10,7 +10,8 @@ milliseconds, and the mean bytes that a host's link received.
 import json
 import sys
 import time
-from ctypes import byref, c_char_p, c_double, c_int, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_double, c_int, c_void_p
+from ctypes.util import find_library
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from bench.sides.pdgemm import list_indices, load_library, make_context
 TURNS = 3
 NAP = 0.02  # seconds between polls for a name, as other jobs are timed meanwhile
 BLOCKS = (32, 64, 128)
+ELPA_API = 20221109  # the newest interface of the ELPA of Debian 12
 LOWER = c_char_p(b"L")
 
 
@@ -65,13 +67,18 @@ def list_square(n, *placing):
     pivots_pointer = pivots.ctypes.data_as(c_void_p)
     potrf = lambda: call("pdpotrf_", LOWER, size, *P.arguments)  # noqa: E731
     getrf = lambda: call("pdgetrf_", size, size, *G.arguments, pivots_pointer)  # noqa: E731
-    S, V, w = Matrix(n, n, *placing), Matrix(n, n, *placing), np.empty(n)
-    work_arrays = np.empty(8 * n + 2 * S.x.size + 3 * placing[0] * (n + 1)), np.empty(7 * n + 8 * placing[2] + 2, np.int32)
+    dense = min(placing[0], max(1, n // max(placing[1:]))), *placing[1:]  # ELPA stops where a rank has no element
+    S, V, w = Matrix(n, n, *dense), Matrix(n, n, *dense), np.empty(n)
+    work_arrays = np.empty(30 * n + 3 * S.x.size + 3 * placing[0] * (n + 1)), np.empty(14 * n + 8 * placing[2] + 2, np.int32)
     spectrum = with_lengths(work_arrays)
-    symmetric = *S.arguments, w.ctypes.data_as(c_void_p), *V.arguments
-    return {
-        "eigh": (S.fill, lambda: call("pdsyevd_", c_char_p(b"V"), LOWER, size, *symmetric, *spectrum)),
-        "eigvalsh": (S.fill, lambda: call("pdsyev_", c_char_p(b"N"), LOWER, size, *symmetric, *spectrum[:2])),
+    found = w.ctypes.data_as(c_void_p), *V.arguments
+    counted = *[byref(c_double())] * 2, *[byref(c_int())] * 2, byref(c_int()), byref(c_int()), *found
+    vectors, every = c_char_p(b"V"), c_char_p(b"A")
+    elpa = {"eigh, ELPA": (S.fill, bind_elpa(n, S, w, V, *dense))} if find_library("elpa") else {}
+    return elpa | {
+        "eigh": (S.fill, lambda: call("pdsyevd_", vectors, LOWER, size, *S.arguments, *found, *spectrum)),
+        "eigh, pdsyevr": (S.fill, lambda: call("pdsyevr_", vectors, every, LOWER, size, *S.arguments, *counted, *spectrum)),
+        "eigvalsh": (S.fill, lambda: call("pdsyev_", c_char_p(b"N"), LOWER, size, *S.arguments, *found, *spectrum[:2])),
         "Cholesky": (P.fill, potrf),
         "LU": (G.fill, getrf),
         "QR": (G.fill, lambda: call("pdgeqrf_", size, size, *G.arguments, tau, *workspaces[:2])),
@@ -90,6 +97,31 @@ def list_tall(m, n, *placing):
         "QR with Q": (A.fill, lambda: (geqrf(), call("pdorgqr_", rows, cols, cols, *A.arguments, tau, *workspaces[:2]))),
         "lstsq": (lambda: (A.fill(), B.fill()), gels),
     }
+
+
+def bind_elpa(n, S, w, V, block, pr, pc):
+    """Collective: set up ELPA's one stage for n x n matrices that lie as S; return the call that finds w and V."""
+    library, status = CDLL(find_library("elpa")), c_int()
+    library.elpa_allocate.restype = c_void_p
+    if library.elpa_init(ELPA_API):
+        raise SystemExit(f"ELPA has no interface of {ELPA_API}")
+    handle, (i, j) = c_void_p(library.elpa_allocate(byref(status))), divmod(MPI.COMM_WORLD.rank, pc)
+    figures = {
+        "na": n, "nev": n, "local_nrows": S.x.shape[0], "local_ncols": S.x.shape[1], "nblk": block,
+        "mpi_comm_parent": MPI.COMM_WORLD.py2f(), "process_row": i, "process_col": j,
+    }
+    for key, value in figures.items():
+        library.elpa_set_integer(handle, c_char_p(key.encode()), value, byref(status))
+    if fault := library.elpa_setup(handle):
+        raise SystemExit(f"elpa_setup: {fault}")
+    library.elpa_set_integer(handle, c_char_p(b"solver"), 1, byref(status))
+
+    def find_eigenvectors():
+        library.elpa_eigenvectors_a_h_a_d(handle, *(x.ctypes.data_as(c_void_p) for x in (S.x, w, V.x)), byref(status))
+        if status.value:
+            raise SystemExit(f"elpa_eigenvectors: {status.value}")
+
+    return find_eigenvectors
 
 
 def make_workspaces(m, n, block):
