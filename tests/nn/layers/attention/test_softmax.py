@@ -1,8 +1,11 @@
 """Attention to the keys that a mask leaves, beside all scores at once and finite differences."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import pdla
+from pdla.array.meta import Meta
 from pdla.nn.layers.attention.masks import Causal, Full
 from pdla.nn.layers.attention.softmax import attend, attend_backward
 
@@ -31,3 +34,26 @@ def test_masks(kind, at_once, monkeypatch):
         way = rng.standard_normal(d.shape)
         ends = [(whole(*qkv[:i], qkv[i] + step * way, *qkv[i + 1 :], SEEN[kind]) * d).sum() for step in (1e-6, -1e-6)]
         assert abs((ends[0] - ends[1]) / 2e-6 - (gradient * way).sum()) < 1e-7 * np.linalg.norm(gradient) * np.linalg.norm(way)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_the_time_of_a_dry_run(dtype):
+    """Two sequences of three heads, where products take all time, and where reading and writing does."""
+    size, sums = np.dtype(dtype).itemsize, max(4, np.dtype(dtype).itemsize)
+    heads, features, rate = 2 * 3, 4, {8: 1, 4: 2, 2: 16}[size]
+    tokens, scores, block = TOKENS * heads, TOKENS**2 * heads, TOKENS * features * heads
+
+    def program(comm):
+        d, qkv = Meta((2, 3, TOKENS, features), dtype), Meta((3, 2, 3, TOKENS, features), dtype)
+        attend(qkv, Full(), d)
+        attend_backward(d, qkv, Full(), qkv)
+
+    def predict(**figures):
+        return pdla.dry_run(1, program, machine=pdla.Machine(call=0, single=2, half=16, **figures))[1].seconds
+
+    assert predict(flops=1.0, memory=1e30) == pytest.approx(7 * 2 * scores * features / rate)
+    of_scores = 3 * (2 * block * size + 2 * scores * sums)  # q k^T twice, d v^T
+    of_blocks = 4 * ((scores + block) * size + 2 * block * size)  # weights or slopes, times v, d, k or q
+    softmax = (8 * scores + 4 * tokens) * sums  # the scores' passes, and those of maxima and sums
+    backward = (17 * scores + 8 * tokens) * sums
+    assert predict(flops=1e30, memory=1.0) == pytest.approx(of_scores + of_blocks + softmax + backward)
