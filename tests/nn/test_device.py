@@ -8,6 +8,8 @@ from helpers.devices import GPU
 
 import pdla
 from pdla import config, nn
+from pdla.nn.layers.attention.masks import Full
+from pdla.nn.layers.attention.softmax import attend_backward
 
 HIDDEN, HEADS, TOKENS = 16, 2, 24
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
@@ -34,7 +36,7 @@ def passes(dtype, sequences, **options):
     return program
 
 
-@pytest.mark.parametrize("at_once", [9 * TOKENS, 10**6], ids=["some queries", "whole"])
+@pytest.mark.parametrize("at_once", [9 * TOKENS, HEADS * TOKENS**2, 10**6], ids=["some queries", "a sequence", "whole"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_layer_beside_numpys(dtype, causal, at_once, monkeypatch):
@@ -66,16 +68,30 @@ def test_slopes_that_float16_has_no_numbers_for(slope):
     np.testing.assert_allclose(found, exact, atol=4e-3 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(np.float16, 2**11), (ml_dtypes.bfloat16, 2**8)])
+def test_values_that_many_queries_see(dtype, most, monkeypatch):
+    """Query by query; summed in 16 bits a 1 beside the first addend would be lost."""
+    monkeypatch.setattr(xp, "AT_ONCE", 4)
+    d, qkv = np.array([most, 1, 1, 1]).reshape(1, 1, 4, 1) * 4, np.zeros((3, 1, 1, 4, 1))  # all weights are 1 / 4
+    into = xp.empty(qkv.shape, dtype)
+    attend_backward(xp.asarray(d.astype(dtype)), xp.asarray(qkv.astype(dtype)), Full(), into)
+    np.testing.assert_array_equal(into.get()[2], np.full((1, 1, 4, 1), most + 3).astype(dtype))
+
+
 @pytest.mark.skipif(GPU, reason="the stand-in for CuPy counts, a device does not")
-def test_calls_of_the_device(monkeypatch):
-    """As many in 16 bits as in 32, and the same; attention in one piece."""
+@pytest.mark.parametrize(
+    ("sequences", "heads", "calls"), [(11, HEADS, (21, 64)), (1, HEADS, (19, 53)), (4, 1, (19, 53))],
+    ids=["copied", "one sequence", "one head"],
+)
+def test_calls_of_the_device(sequences, heads, calls, monkeypatch):
+    """As many in 16 bits as in 32, and the same; attention in one piece. One sequence, or head, lies as cuBLAS takes it."""
     import cupy
 
     monkeypatch.setattr(cupy, "QUICK", True)
 
     def program(scheme, dtype):
-        layer = nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=TOKENS, dtype=dtype)
-        x = scheme.shard(draw(1, 11 * TOKENS, HIDDEN, dtype), sequence=TOKENS)
+        layer = nn.TransformerLayer(scheme, HIDDEN, heads, sequence=TOKENS, dtype=dtype)
+        x = scheme.shard(draw(1, sequences * TOKENS, HIDDEN, dtype), sequence=TOKENS)
         layer.backward(layer.forward(x))  # the first pass draws the weights, too
         cupy.CALLS.clear()
         y = layer.forward(x)
@@ -84,7 +100,8 @@ def test_calls_of_the_device(monkeypatch):
         return forward, {name.removesuffix(f"_{np.dtype(dtype)}"): count for name, count in (+cupy.CALLS).items()}
 
     (forward, single), *others = (run("cupy", lambda scheme, dtype=dtype: program(scheme, dtype)) for dtype in DTYPES[:3][::-1])
-    assert (forward, sum(single.values())) == (22, 65), single
-    for _, calls in others:
-        sums = calls.pop("columns_float32")  # of sums of tiles
-        assert calls | {"columns": calls["columns"] + sums} == single
+    assert (forward, sum(single.values())) == calls, single
+    assert bool(single.get("ascontiguousarray")) == (min(sequences, heads) > 1)
+    for _, half in others:
+        sums = half.pop("columns_float32", 0)  # of sums of tiles
+        assert half | {"columns": half["columns"] + sums} == single

@@ -379,8 +379,8 @@ def _multiply(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
 
 
 def prepare_stacks(x: Any) -> Any:
-    """Prepare stacks of matrices as factors for `gemm_stacks`: without gaps, so that cuBLAS finds each matrix."""
-    return cupy.ascontiguousarray(x)
+    """Prepare stacks of matrices as factors for `gemm_stacks`: x itself, or a copy if cuBLAS cannot find its matrices."""
+    return cupy.ascontiguousarray(x) if _orient_stacks(x) is None else x
 
 
 def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None:
@@ -392,13 +392,14 @@ def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None
         scale(c, beta)
         return
     (p, q, m, n), k = c.shape, a.shape[-1]
-    into, how_c, step_c = _orient_stacks(c)
-    if into is not c or how_c[0] == b"T":
-        into = empty(c.shape, c.dtype)
-        gemm_stacks(a, b, into, alpha)
-        add(c, into) if beta else cupy.copyto(c, into)
+    into = _orient_stacks(c)
+    if into is None or into[0][0] == b"T":
+        product = empty(c.shape, c.dtype)
+        gemm_stacks(a, b, product, alpha)
+        add(c, product) if beta else cupy.copyto(c, product)
         return
-    (a, how_a, step_a), (b, how_b, step_b) = map(_orient_stacks, (a, b))
+    a, b = map(prepare_stacks, (a, b))
+    (how_a, step_a), (how_b, step_b), (how_c, step_c) = _orient_stacks(a), _orient_stacks(b), into  # type: ignore[misc]
     types = _types(a.dtype, c.dtype, config.settings.tf32)
     assert types is not None, f"cuBLAS has no product of {a.dtype} in {c.dtype}"
     factors, sums, scalar, computed = types
@@ -413,14 +414,16 @@ def gemm_stacks(a: Any, b: Any, c: Any, alpha: float = 1, beta: int = 0) -> None
         )
 
 
-def _orient_stacks(x: Any) -> tuple[Any, tuple[bytes, int], int]:
-    """Return x, or a copy if cuBLAS cannot find its matrices, their `orientation`, and the elements from one to the next."""
-    (p, q), (outer, inner) = x.shape[:2], x.strides[:2]
-    how = blas.orientation(x[0, 0])
+def _orient_stacks(x: Any) -> tuple[tuple[bytes, int], int] | None:
+    """The `orientation` of a stack's matrices, and the elements from each to the next; None if no one number leads to all.
+
+    Of several stacks in one array it is that of each.
+    """
+    (p, q), (outer, inner) = x.shape[-4:-2], x.strides[-4:-2]
+    how = blas.orientation(x[(0,) * (x.ndim - 2)])
     if how is None or (p > 1 and q > 1 and outer != q * inner):
-        x = cupy.ascontiguousarray(x)
-        how, (outer, inner) = (b"N", x.shape[3]), x.strides[:2]
-    return x, how, (inner if q > 1 else outer) // x.itemsize
+        return None
+    return how, (inner if q > 1 else outer) // x.itemsize
 
 
 @contextmanager

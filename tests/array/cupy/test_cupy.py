@@ -89,6 +89,36 @@ def test_parts_of_sums_are_not_rounded_to_16_bits(monkeypatch):
     assert [mode & 16 for mode in modes] == [16, 0, 16]
 
 
+STACKS = {  # how p x q matrices m x n lie
+    "without gaps": lambda p, q, m, n, dtype: xp.empty((p, q, m, n), dtype),
+    "turned": lambda p, q, m, n, dtype: xp.empty((p, q, n, m), dtype).transpose(0, 1, 3, 2),
+    "heads": lambda p, q, m, n, dtype: xp.empty((p, m, q, 3, n), dtype).transpose(3, 0, 2, 1, 4)[1],
+    "rows of heads": lambda p, q, m, n, dtype: xp.empty((m, p, q, n), dtype).transpose(1, 2, 0, 3),
+    "steps": lambda p, q, m, n, dtype: xp.empty((p, q, m, 2 * n), dtype)[:, :, :, ::2],
+}
+HALVES = [(half, sums) for half in ("float16", "bfloat16") for sums in (half, "float32")]
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (-2, 1)])
+@pytest.mark.parametrize("sizes", [(2, 3, 4, 2, 5), (1, 3, 4, 2, 5), (2, 1, 4, 2, 5), (1, 1, 1, 1, 1), (2, 2, 3, 1, 0)])
+@pytest.mark.parametrize(("dtype", "sums"), [("float32", "float32"), ("float64", "float64"), *HALVES])
+def test_stacks_wherever_they_lie(dtype, sums, sizes, alpha, beta):
+    p, q, m, n, k = sizes
+    draw = np.random.default_rng(1)
+    a, b, c = (draw.integers(-3, 4, (p, q, *shape)) for shape in ((m, k), (k, n), (m, n)))
+
+    def lay(x, how, dtype):
+        made = STACKS[how](*x.shape, dtype)
+        made[...] = xp.asarray(x.astype(dtype))
+        return made
+
+    for how_a, how_b, how_c in product(STACKS, STACKS, STACKS):
+        found = lay(c if beta else np.full(c.shape, np.nan), how_c, sums)
+        factors = xp.prepare_stacks(lay(a, how_a, dtype)), lay(b, how_b, dtype)
+        xp.gemm_stacks(*factors, found, alpha, beta)
+        same(found, (alpha * a @ b + beta * c).astype(sums), f"{how_a} {how_b} {how_c}")
+
+
 def test_a_device_that_failed_is_not_waited_for(monkeypatch):
     import cupy
 

@@ -35,9 +35,11 @@ def attend_backward(d: Any, qkv: Any, mask: Full, into: Any) -> None:
     """Write the gradients of Q, K and V to the view `into`, given that of the attended values."""
     xp = namespace(d)
     for part, pieces in _cut(d, mask):
-        (q, k, v), do = xp.prepare_stacks(qkv[(slice(None), *part)]), xp.prepare_stacks(d[part])
-        several = len(pieces) > 1
-        dq, dk, dv = gradients = xp.empty((3, *q.shape), sum_dtype(d.dtype) if several else d.dtype)
+        several, lying, target = len(pieces) > 1, qkv[(slice(None), *part)], into[(slice(None), *part)]
+        q, k, v = factors = xp.prepare_stacks(lying)
+        do, dtype = xp.prepare_stacks(d[part]), sum_dtype(d.dtype) if several else d.dtype
+        in_place = factors is lying and dtype == d.dtype  # what can be read where it lies can be written there
+        dq, dk, dv = gradients = target if in_place else xp.empty(lying.shape, dtype)
         if several:
             gradients[1:] = 0
         for queries, keys in pieces:
@@ -47,7 +49,8 @@ def attend_backward(d: Any, qkv: Any, mask: Full, into: Any) -> None:
             _multiply(xp, slopes, k[at_k], dq[at_q])
             _multiply(xp, _transpose(slopes), q[at_q], dk[at_k], beta=int(several))
             _multiply(xp, _transpose(weights), do[at_q], dv[at_k], beta=int(several))
-        into[(slice(None), *part)] = gradients
+        if not in_place:
+            target[...] = gradients
 
 
 def multiply_tokens(xp: Any, x: Any, y: Any) -> Any:
