@@ -1,6 +1,8 @@
 """Spectra of electrons on a lattice, in Hueckel's approximation, beside SciPy's."""
 
+from functools import partial
 from math import isqrt, sqrt
+from statistics import median
 
 import numpy as np
 import scipy.linalg
@@ -8,6 +10,7 @@ import scipy.linalg
 import pdla
 from bench.common.case import case
 from bench.common.clock import run_alone, time_median
+from bench.common.turns import take_turns
 from pdla import linalg
 from pdla.bench.arguments import positive
 
@@ -16,6 +19,7 @@ NEAR = 1.1  # within which sites are neighbours: bonds have length 1
 PERIOD = sqrt(3)  # of a ribbon
 BINS = 13  # of the density of states
 BAR = 60  # characters of the highest one
+TURNS = 5
 
 
 def place_sites(sites, width):
@@ -99,3 +103,29 @@ def bands(comm, orbitals: positive = 128, points: positive = 16, *, overlap: flo
         residual = abs(H @ v - S @ v * w[:, None]).max()
         yield f"eigh, {name}", seconds, abs(w - expected).max() / largest, residual / largest
         yield f"{name}: gap {w[:, orbitals // 2].min() - w[:, (orbitals - 1) // 2].max():.4f}"
+
+
+@case("what:<32 | seconds:9.3f | over SciPy's:13.2f | from SciPy's:14.1e")
+def stacks(comm, batch: positive = 64, n: positive = 256):
+    """Eigenvectors of many symmetric matrices, in stacks, beside SciPy's of an equal share on each rank.
+
+    mpirun -n 4 python -m bench stacks
+
+    SciPy's matrices, and a stack's that is cut along an axis, lie where they are decomposed. A stack
+    that is not cut along an axis is redistributed there and back. Prints medians of 5 turns, and
+    differences of eigenvalues over the largest.
+    """
+    drawn = np.random.default_rng(1).standard_normal((batch, n, n))
+    problems = drawn + drawn.transpose(0, 2, 1)
+    groups = pdla.ProcessGrid((comm.size, 1, 1), ("group", "row", "col"))
+    stacked = {
+        "eigh, each matrix on one rank": pdla.stack(problems, groups, pdla.Layout("row", "col"), axis="group"),
+        "eigh, each matrix on all ranks": pdla.stack(problems),
+    }
+    works = {"SciPy's eigh": lambda: [scipy.linalg.eigh(each, driver="evd") for each in problems[comm.rank :: comm.size]]}
+    works |= {name: partial(linalg.eigh, S) for name, S in stacked.items()}
+    taken = take_turns(TURNS, {name: lambda work=work: time_median(comm, work, 1)[1] for name, work in works.items()}, first=1)
+    expected = np.linalg.eigvalsh(problems)
+    for name, seconds in taken.items():
+        error = abs(linalg.eigvalsh(stacked[name]) - expected).max() / abs(expected).max() if name in stacked else 0.0
+        yield name, median(seconds), median(seconds) / median(taken["SciPy's eigh"]), error

@@ -31,6 +31,11 @@ def test_bands_with_overlap_by_one_kept_factor():
     assert abs(gaps[0]) < 0.01 and gaps[1] > 0.1, "states at the edges meet, and a field parts them"
 
 
+def test_stacks_have_the_spectra_of_their_matrices():
+    _, figures = rows(spectra.stacks, 5, 24)
+    assert len(figures) == 3 and all(error < ROUNDING for *_, error in figures)
+
+
 @pytest.mark.parametrize("case", [fits.pca, fits.ridge], ids=lambda case: case.__name__)
 def test_fits_are_scikit_learns(case):
     pytest.importorskip("sklearn")
