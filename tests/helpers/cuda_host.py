@@ -16,7 +16,10 @@ HEADER = Path(__file__).with_name("cuda_host.h")
 SOURCES = Path(__file__).parents[2] / "cuda"
 BUILT = Path(__file__).parents[2] / "build" / "host"
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
-FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"]
+FLAGS = [
+    "-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function",
+    "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",  # a misplaced vector ends the program, as it does a device's
+]
 KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 
 
