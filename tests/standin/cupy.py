@@ -452,6 +452,13 @@ def _pinned(size):
 KINDS = {"CUDA_R_16F": "e", "CUDA_R_16BF": "bfloat16", "CUDA_R_32F": "f", "CUDA_R_64F": "d", "CUDA_C_32F": "F", "CUDA_C_64F": "D"}
 
 
+PRODUCTS = {  # the types of factors and of a product that cuBLAS adds up so; its scalars are of the latter, of 16 bits float32
+    "CUBLAS_COMPUTE_32F": {("e", "e"), ("e", "f"), ("bfloat16", "bfloat16"), ("bfloat16", "f"), ("f", "f"), ("F", "F")},
+    "CUBLAS_COMPUTE_32F_FAST_TF32": {("f", "f"), ("F", "F")},
+    "CUBLAS_COMPUTE_64F": {("d", "d"), ("D", "D")},
+}
+
+
 def _fortran(ptr, kind, rows, cols, leading):
     """Memory as a matrix in Fortran's order, to be written, too."""
     dtype = np.dtype(kind)
@@ -461,7 +468,8 @@ def _fortran(ptr, kind, rows, cols, leading):
 
 
 def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ldb, beta, C, ctype, ldc, compute, algo):
-    assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and "CUBLAS_COMPUTE" in compute
+    assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and max(m, n, k, lda, ldb, ldc) < 2**31
+    assert atype == btype and (atype, ctype) in PRODUCTS[compute]
     a = _fortran(A, atype, *((m, k), (k, m))[transa], lda)
     b = _fortran(B, btype, *((k, n), (n, k))[transb], ldb)
     c = _fortran(C, ctype, m, n, ldc)
@@ -481,6 +489,8 @@ def _gemm_strided_batched_ex(
     handle, transa, transb, m, n, k, alpha, A, atype, lda, step_a, B, btype, ldb, step_b, beta, C, ctype, ldc, step_c, count, *how
 ):
     sides = (A, step_a, atype), (B, step_b, btype), (C, step_c, ctype)
+    written = [at + step_c * i for i in range(count) for at in np.add.outer(ldc * np.arange(n), np.arange(m)).ravel()]
+    assert len(set(written)) == m * n * count, "cuBLAS writes the matrices of a stack in any order: they must not overlap"
     for i in range(count):
         a, b, c = (x + i * step * np.dtype(kind).itemsize for x, step, kind in sides)
         _gemm_ex(handle, transa, transb, m, n, k, alpha, a, atype, lda, b, btype, ldb, beta, c, ctype, ldc, *how)
@@ -559,14 +569,13 @@ cuda = SimpleNamespace(
     alloc_pinned_memory=_pinned, PinnedMemoryPointer=ctypes.Array,
     device=SimpleNamespace(get_cublas_handle=int, get_cusolver_handle=int),
 )
-_names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(
     CUBLAS_SIDE_LEFT=0, CUBLAS_SIDE_RIGHT=1, CUBLAS_FILL_MODE_LOWER=0, CUBLAS_FILL_MODE_UPPER=1, CUBLAS_DIAG_NON_UNIT=0,
     CUBLAS_DIAG_UNIT=1, **{f"{name}trsm": partial(_trsm, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
     CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_OP_C=2, CUBLAS_GEMM_DEFAULT=-1,
     gemmEx=_gemm_ex, gemmStridedBatchedEx=_gemm_strided_batched_ex,
     getMathMode=lambda handle: _modes.get(handle, 0),
-    setMathMode=_modes.__setitem__, **{name: name for name in _names},
+    setMathMode=_modes.__setitem__, **{name: name for name in PRODUCTS},
 )
 
 _cusolver = SimpleNamespace(

@@ -43,6 +43,8 @@ def test_scale(beta):
 
 # ---------------------------------------------------------------------------------------------- products
 
+STRIDED = "gemmStridedBatchedEx"
+
 
 @pytest.mark.parametrize("dtype", KNOWN)
 @pytest.mark.parametrize(("m", "n", "k"), [*SIZES, (4, 5, 0), (0, 3, 2)])
@@ -78,14 +80,15 @@ def test_halves_summed_in_singles(dtype):
         same(found, (a.astype(float) @ b.astype(float)).astype(sums))
 
 
-def test_parts_of_sums_are_not_rounded_to_16_bits(monkeypatch):
+@pytest.mark.parametrize(("multiply", "routine", "shape"), [("gemm", "gemmEx", (3, 3)), ("gemm_stacks", STRIDED, (1, 1, 3, 3))])
+def test_parts_of_sums_are_not_rounded_to_16_bits(multiply, routine, shape, monkeypatch):
     from cupy_backends.cuda.libs import cublas
 
-    modes, multiply = [], cublas.gemmEx
-    monkeypatch.setattr(cublas, "gemmEx", lambda *args: (modes.append(cublas.getMathMode(args[0])), multiply(*args)))
-    half = there(np.ones((3, 3), "float16"))
+    modes, right = [], getattr(cublas, routine)
+    monkeypatch.setattr(cublas, routine, lambda *args: (modes.append(cublas.getMathMode(args[0])), right(*args)))
+    half = xp.asarray(np.ones(shape, "float16"))
     for sums in ("float16", "float32", "float16"):
-        xp.gemm(half, half, xp.empty((3, 3), sums))
+        getattr(xp, multiply)(half, half, xp.empty(shape, sums))
     assert [mode & 16 for mode in modes] == [16, 0, 16]
 
 
@@ -185,14 +188,16 @@ def test_a_message_that_has_been_sent_may_be_overwritten_on_another_stream():
             np.testing.assert_array_equal(found, np.full((40, 50), float((rank - 1) % 4)))
 
 
-def test_tf32_is_asked_for_by_name(monkeypatch):
+@pytest.mark.parametrize(("multiply", "routine", "shape"), [("gemm", "gemmEx", (3, 3)), ("gemm_stacks", STRIDED, (1, 1, 3, 3))])
+def test_tf32_is_asked_for_by_name(multiply, routine, shape, monkeypatch):
     from cupy_backends.cuda.libs import cublas
 
-    asked, multiply = [], cublas.gemmEx
-    monkeypatch.setattr(cublas, "gemmEx", lambda *args: (asked.append(args[-2]), multiply(*args)))
+    asked, right = [], getattr(cublas, routine)
+    monkeypatch.setattr(cublas, routine, lambda *args: (asked.append(args[-2]), right(*args)))
     for tf32, dtype in product((False, True), ("float32", "float64")):
         with config.override(tf32=tf32):
-            xp.gemm(there(np.ones((3, 3), dtype)), there(np.ones((3, 3), dtype)), xp.empty((3, 3), dtype))
+            ones = xp.asarray(np.ones(shape, dtype))
+            getattr(xp, multiply)(ones, ones, xp.empty(shape, dtype))
     single, double, fast = (getattr(cublas, f"CUBLAS_COMPUTE_{name}") for name in ("32F", "64F", "32F_FAST_TF32"))
     assert asked == [single, double, fast, double]
 
