@@ -20,7 +20,7 @@ import numpy as np
 
 from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, count
 from pdla.comm.workspace import Workspace, find_workspace, within
 from pdla.cuts import Cyclic
 from pdla.errors import LinAlgError
@@ -141,6 +141,7 @@ class Tree:
         owner = np.arange(len(selected)) // block % comm.size
         numbers = [selected.start + np.flatnonzero(owner == r) for r in range(comm.size)]
         Z = xp.empty((len(self.d), len(numbers[comm.rank])), dtype)
+        count(Z)
         coming, leaving = {r: Z[rows] for r, rows in enumerate(self.rows)}, {}
         mine = coming.pop(comm.rank, None)
         if made is not None:

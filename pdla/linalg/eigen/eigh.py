@@ -482,7 +482,9 @@ def solve_tridiagonal(options: Options, reduced: Reduced, comm: Communicator) ->
     some = find_selected(options, w)
     grid = ProcessGrid.trust((1, ranks), comm, None)
     w, Z = eigh_tridiagonal(d, e, grid, max(1, min(BLOCK, -(-len(some) // ranks))), some)
-    return w[some.start : some.stop] / scale, count_workspace(cast(Z, reduced.reflections.dtype))
+    if Z.dtype != reduced.reflections.dtype:
+        Z = count_workspace(cast(Z, reduced.reflections.dtype))
+    return w[some.start : some.stop] / scale, Z
 
 
 _EIGH = Call("eigh", (TRIDIAGONAL,), _eigh, reads=_reads, results=lambda A: (), check=_check_vectors)

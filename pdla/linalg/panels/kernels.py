@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.ledger import held, timed
+from pdla.comm.ledger import count, held, timed
 from pdla.linalg.panels.rows import clip_numbers
 from pdla.matmul.schedules.streams import multiply
 
@@ -89,9 +89,11 @@ def syevd(xp: Any, a: Any) -> np.ndarray:
 
 
 def stedc(xp: Any, d: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, Any]:
-    """See pdla.array.lapack; without deflation 4/3 n^3 operations."""
-    with timed("stedc", flops=4 * len(d) ** 3 // 3):
-        return xp.stedc(d, e)
+    """See pdla.array.lapack; without deflation 4/3 n^3 operations, and memory of twice the vectors' size."""
+    with timed("stedc", flops=4 * len(d) ** 3 // 3), held(2 * len(d) ** 2 * d.itemsize):
+        w, z = xp.stedc(d, e)
+    count(z)
+    return w, z
 
 
 def sterf(xp: Any, d: np.ndarray, e: np.ndarray) -> np.ndarray:

@@ -135,8 +135,8 @@ def test_words_and_memory_where_nothing_is_deflated(ranks, dtype):
 def test_memory_is_three_matrices_over_the_ranks():
     def program(comm, n):
         with pdla.record() as ledger:
-            _, Z = eigh_tridiagonal(np.zeros(n), np.zeros(n - 1), row(comm), 64)
-        return ledger.peak_workspace + Z.local.nbytes
+            eigh_tridiagonal(np.zeros(n), np.zeros(n - 1), row(comm), 64)
+        return ledger.peak_workspace
 
     for ranks in (2, 3, 8, 32):
         n = 2048 * ranks

@@ -283,6 +283,22 @@ def test_plans_say_what_they_cost_and_keep_a_limit():
     assert pdla.run(4, program)[0] == 100
 
 
+@pytest.mark.parametrize(("dtype", "ranks", "last", "shares"), [
+    ("float64", 1, 9, 3), ("float64", 4, 2047, 4), ("complex128", 1, 2047, 2.5),
+])
+def test_workspace_is_a_copy_of_a_and_all_forms_of_vectors(dtype, ranks, last, shares, monkeypatch):
+    """LAPACK's vectors and its memory; rows that leave, beside columns that come; real vectors that become complex ones."""
+    monkeypatch.undo()
+
+    def program(comm, n=2048):
+        A = pdla.zeros((n, n), pdla.ProcessGrid((1, ranks), comm=comm), BLOCKS, dtype=dtype)
+        with pdla.record() as ledger:
+            eigh(A, check_finite=False, subset_by_index=(0, last))
+        return ledger.peak_workspace / A.local.nbytes
+
+    assert shares <= pdla.dry_run(ranks, program)[0] < shares + 0.25
+
+
 def test_predictions():
     told = predict_eigh(50_000, 16, machine="h200x8")
     assert told.ranks_used > 1 and told.seconds > 4 / 3 * 50_000**3 / (16 * pdla.Machine.load("h200x8").flops)
