@@ -100,10 +100,10 @@ def _check_block(name: str, x: Any, indices: tuple[IndexSet, IndexSet], part: Pa
         raise LinAlgError(f"{name} has {found[0]} at {found[1][:dimensions]}: elements must be finite")
 
 
-def check_result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
+def check_result(A: Any, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
     """LayoutError, GridError or ShapeError unless a result of this shape and dtype fits `layout` and `out`.
 
-    None for `layout` is the default layout, for `out` a new matrix.
+    A is a matrix or a stack, on the result's grid. None for `layout` is the default layout, for `out` a new matrix.
     """
     if layout is not None:
         if not isinstance(layout, Layout):

@@ -233,7 +233,7 @@ def cho_factor(
     return _CHO_FACTOR(A, **options, verify=verify), lower
 
 
-@accept_stacks(CHOLESKY)
+@accept_stacks(CHOLESKY, like=1)
 def cho_solve(
     c_and_lower: tuple[DistMatrix, bool], B: MatrixOrVector, *, overwrite_b: bool = False, check_finite: bool = True,
     layout: Layout | None = None, out: MatrixOrVector | None = None, memory_limit: int | None = None,

@@ -18,7 +18,7 @@ from pdla.linalg.solutions import factor, solve_by
 from pdla.matrix.core import DistMatrix, MatrixOrVector
 
 
-@accept_stacks(LU)
+@accept_stacks(LU, like=1)
 def solve(
     A: DistMatrix, B: MatrixOrVector, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False,
     overwrite_b: bool = False, check_finite: bool = True, layout: Layout | None = None, out: MatrixOrVector | None = None,

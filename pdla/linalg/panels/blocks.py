@@ -216,12 +216,12 @@ def count_workspace(X: DistMatrix) -> DistMatrix:
     return X
 
 
-def cut_layout(A: DistMatrix, shape: tuple[int, int]) -> Layout:
-    """Local: A's layout for a matrix of fewer rows or columns, with boundaries up to their ends."""
+def cut_layout(A: Any, shape: tuple[int, int]) -> Layout:
+    """Local: the layout of A, a matrix or a stack, for fewer rows or columns, with boundaries up to their ends."""
     layout, sizes = A.layout.summed, A.grid.sizes
     rows, cols = (
         tuple(cut.part(n, sizes[cut.axis], 0, end) if isinstance(cut, Cuts) else cut for cut in cuts)
-        for cuts, n, end in zip((layout.rows, layout.cols), A.shape, shape, strict=True)
+        for cuts, n, end in zip((layout.rows, layout.cols), A.shape[-2:], shape, strict=True)
     )
     return Layout.trust(rows, cols)
 

@@ -181,10 +181,11 @@ class Call:
         return tuple(Task(routine, *routine.sizes(*sizes), dtype, machine) for routine in routines)
 
 
-def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
+def accept_stacks(routine: Routine, like: int = 0) -> Callable[[Function], Function]:
     """Decorate a function of DistMatrix: for stacks it applies the function to each matrix.
 
-    routine: takes most of the function's time, for a square matrix
+    routine  takes most of the function's time, for a square matrix
+    like     the number of the operand whose layout results have by default
     """
 
     def decorate(function: Function) -> Function:
@@ -193,7 +194,9 @@ def accept_stacks(routine: Routine) -> Callable[[Function], Function]:
             values = (*args, *named.values())
             stacks, mixed = [*_find_all(Stack, values)], any(True for _ in _find_all(DistMatrix, values))
             # the function itself refuses a stack beside a matrix, as any other wrong type
-            return map_stacks(function, routine, stacks, args, named) if stacks and not mixed else function(*args, **named)
+            if not stacks or mixed:
+                return function(*args, **named)
+            return map_stacks(function, routine, stacks[: like + 1][-1], stacks, args, named)
 
         return cast(Function, call)
 

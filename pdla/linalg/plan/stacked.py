@@ -19,7 +19,8 @@ from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.layout import Layout
-from pdla.linalg.panels.blocks import to_layout
+from pdla.linalg import checks
+from pdla.linalg.panels.blocks import cut_layout, to_layout
 from pdla.linalg.plan import price
 from pdla.linalg.plan.routine import Routine, Task
 from pdla.linalg.products.stacks import Stack
@@ -34,8 +35,13 @@ def _replace(value: Any, parts: dict[int, Any]) -> Any:
     return parts[id(value)] if isinstance(value, Stack) else value
 
 
-def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stack], args: Any, named: dict[str, Any]) -> Any:
-    """Collective: apply the function to each matrix of the stacks; matrices become stacks, other results an array."""
+def map_stacks(
+    function: Callable[..., Any], routine: Routine, like: Stack, stacks: list[Stack], args: Any, named: dict[str, Any]
+) -> Any:
+    """Collective: apply the function to each matrix of the stacks; matrices become stacks, other results an array.
+
+    like: the stack whose layout results have by default
+    """
     name, first = function.__name__, stacks[0]
     comm, layout = first.grid.comm, named.get("layout")
     with agreed(comm, describe_call(name, *args, **named)):
@@ -43,7 +49,8 @@ def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stac
             raise ShapeError(f"{name}: the stack has no matrices")
         for other in stacks[1:]:
             _check_match(name, first, other)
-    place = _choose_groups(routine, first) if first.axis is None else None
+    # groups would write to copies of `out`
+    place = _choose_groups(routine, first) if first.axis is None and named.get("out") is None else None
     if place is not None:
         named = {key: value for key, value in named.items() if key != "layout"}
     parts = stacks if place is None else [element._move(*place) for element in stacks]
@@ -64,7 +71,7 @@ def map_stacks(function: Callable[..., Any], routine: Routine, stacks: list[Stac
         if error is not None:
             raise error
     results, single = _join(name, comm, parts[0], rows, single)
-    results = results if place is None else [_return_result(element, first, layout) for element in results]
+    results = results if place is None else [_return_result(element, like, layout) for element in results]
     return results[0] if single else tuple(results)
 
 
@@ -106,7 +113,7 @@ def _to_grid(value: Any, X: DistMatrix) -> Any:
     """Collective: redistribute a result to X's grid; factors may be on another grid over its ranks."""
     if not isinstance(value, DistMatrix) or value.grid == X.grid:
         return value
-    return to_layout(value, _choose_layout(value, X), X.grid)
+    return to_layout(value, cut_layout(X, value.shape), X.grid)
 
 
 def _join(name: str, comm: Communicator, like: Stack, results: list[tuple[Any, ...]], single: bool) -> tuple[list[Any], bool]:
@@ -146,13 +153,9 @@ def _describe_matrix(value: Any) -> Any:
     return value.shape, value.layout, value.dtype, value.transposed, value.conjugated
 
 
-def _return_result(result: Any, first: Stack, layout: Layout | None) -> Any:
-    """Collective: return a result to the first stack's grid, in `layout`, by default the stack's."""
+def _return_result(result: Any, like: Stack, layout: Layout | None) -> Any:
+    """Collective: return a result to a stack's grid, in `layout`, by default the stack's; LayoutError if it does not fit."""
     if not isinstance(result, Stack):
         return result
-    return result._move(first.grid, layout or _choose_layout(result, first), None)
-
-
-def _choose_layout(result: Any, argument: Any) -> Layout:
-    """Choose a result's layout on the grid of the argument, a matrix or a stack: the argument's layout, if shapes are equal."""
-    return argument.layout if result.shape == argument.shape else Layout(*argument.grid.axes[:2])
+    checks.check_result(like, result.shape[1:], result.dtype, None, layout)
+    return result._move(like.grid, layout or cut_layout(like, result.shape[1:]), None)

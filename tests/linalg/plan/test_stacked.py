@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Layout, ProcessGrid, errors, linalg
+from pdla import Cuts, Layout, ProcessGrid, errors, linalg
 from pdla.linalg.plan import stacked
 from pdla.linalg.routines import CHOLESKY
 
@@ -70,6 +70,28 @@ def test_in_groups_and_together(groups, monkeypatch):
 
     for layout, x in pdla.run(4, program):
         assert layout == Layout() and np.allclose(whole @ x, right, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_results_are_where_they_are_without_groups(groups, monkeypatch):
+    """By default in the layout of a right-hand side, or of A; in `out`; and in no layout that does not fit."""
+    monkeypatch.setattr(stacked, "_predict_seconds", lambda routine, shape, dtype, batch, count, ranks: count != groups)
+    whole, right = made(4, 12)
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        S, C = (pdla.stack(whole, grid, layout) for layout in (Layout("col"), Layout(cols=Cuts("col", (0, 9, 12)))))
+        B, out = (pdla.stack(x, grid, Layout((), "row")) for x in (right, np.zeros_like(right)))
+        X, Y = linalg.solve(S, B, out=out), linalg.cho_solve(linalg.cho_factor(S), B)
+        assert np.array_equal(X.gather(), out.gather())
+        vectors = [linalg.eigh(each, subset_by_index=(0, 2))[1].layout for each in (S, C)]
+        assert [linalg.solve(S, B).layout, Y.layout, *vectors] == [B.layout] * 2 + [S.layout, Layout(cols=Cuts("col", (0, 3, 3)))]
+        for wrong in (5, Layout(partial="row"), Layout(Cuts("row", (0, 3, 7)))):
+            with pytest.raises(errors.LayoutError):
+                linalg.inv(S, layout=wrong)
+        return X.gather()
+
+    assert np.allclose(whole @ pdla.run(4, program)[0], right, rtol=1e-13, atol=1e-13)
 
 
 def test_many_small_ones_go_to_groups_and_few_large_ones_to_all():
