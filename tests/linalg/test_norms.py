@@ -57,5 +57,7 @@ def test_condition_of_others():
             cond(pdla.zeros((0, 0)), 2)
         with pytest.raises(errors.ShapeError):
             cond(pdla.zeros((2, 3)), 2)
+        with pytest.raises(errors.PlanError, match=r"memory_limit=1000: .* bytes too few"):
+            cond(pdla.eye(40), 2, memory_limit=1000)
 
     pdla.run(2, program)

@@ -174,6 +174,10 @@ def test_results_are_checked_where_elements_are_subnormal_or_products_overflow()
     found((a * 2.0**116).astype("float32"), "blocks", (1, 2), verify=True)
 
 
+def test_a_check_counts_copies_once():
+    found(hermitian(30, "complex128"), "copies", (3, 2), verify=True)
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 def test_subsets_are_parts_of_all(dtype):
     a = hermitian(40, dtype)
@@ -364,15 +368,21 @@ def test_faults_are_told_alike_on_every_rank():
     assert "b is an int" in raised(lambda comm: eigh(on((2, 1), a, BLOCKS, comm), 5))[1]
 
 
-@pytest.mark.parametrize("values", [True, False])
-def test_wrong_results_are_found(values, monkeypatch):
-    if values:
-        monkeypatch.setattr(module, "_compute_values", spoilt(module._compute_values, lambda w: np.add(w, 1e-3, out=w)))
-    else:
-        monkeypatch.setattr(module, "_compute_vectors", spoilt(module._compute_vectors, lambda made: made[1].stored.__iadd__(1e-3)))
+SPOILS = {
+    "values": (eigvalsh, "_compute_values", lambda w: np.add(w, 1e-3, out=w)),
+    "vectors": (eigh, "_compute_vectors", lambda made: made[1].stored.__iadd__(1e-3)),
+    "lengths": (eigh, "_compute_vectors", lambda made: made[1].stored.__imul__(2)),
+}
+
+
+@pytest.mark.parametrize("what", SPOILS)
+def test_wrong_results_are_found(what, monkeypatch):
+    """Vectors twice as long are still eigenvectors."""
+    call, name, spoil = SPOILS[what]
+    monkeypatch.setattr(module, name, spoilt(getattr(module, name), spoil))
     a = hermitian(30, "float64")
     for options in ({}, {"subset_by_index": (2, 9)}):
-        kind, said = raised(lambda comm, o=options: (eigvalsh if values else eigh)(on((2, 1), a, BLOCKS, comm), verify=True, **o))
+        kind, said = raised(lambda comm, o=options: call(on((2, 1), a, BLOCKS, comm), verify=True, **o))
         assert kind is VerificationError and "wrong elements" in said
 
 

@@ -231,6 +231,7 @@ def test_signs_and_roots(dtype):
             assert np.allclose(np.linalg.matrix_power(X, p) @ a, np.eye(18), atol=1e-8)
         S = signm(on(s)).gather()
         assert np.allclose(S @ S, np.eye(18), atol=1e-8) and np.allclose(S, scipy.linalg.signm(s), atol=1e-8)
+        assert np.allclose(signm(on(s * 2.0**200)).gather(), S, atol=1e-8)
 
     everywhere(program, WAYS[1:3])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Layout, ProcessGrid, errors, linalg
+from pdla import Cuts, Layout, ProcessGrid, config, errors, linalg
 from pdla.linalg.plan import stacked
 from pdla.linalg.routines import CHOLESKY
 
@@ -94,14 +94,20 @@ def test_results_are_where_they_are_without_groups(groups, monkeypatch):
     assert np.allclose(whole @ pdla.run(4, program)[0], right, rtol=1e-13, atol=1e-13)
 
 
-def test_many_small_ones_go_to_groups_and_few_large_ones_to_all():
+def test_many_small_ones_go_to_groups_and_few_large_ones_to_all(tmp_path):
+    """And all stay where they are on a network so slow that they would be longer on their way."""
+    file = tmp_path / "machine.toml"
+    file.write_text(pdla.Machine(bandwidth=1e8).text())
+
     def groups(batch, n):
         S = pdla.stack(np.zeros((0, 1, 1)), ProcessGrid((4,)), Layout("row"))
         like = linalg.Stack((), (batch, n, n), S.grid, S.layout, None, S.dtype)
         place = stacked._choose_groups(CHOLESKY, like)
         return 1 if place is None else place[0].sizes["group"]
 
-    assert pdla.run(4, lambda comm: [groups(64, 64), groups(1, 4096)]) == [[4, 1]] * 4
+    assert pdla.run(4, lambda comm: [groups(64, 64), groups(1, 4096), groups(4, 1024)]) == [[4, 1, 4]] * 4
+    with config.override(machine=str(file)):
+        assert pdla.run(4, lambda comm: groups(4, 1024)) == [1] * 4
 
 
 @pytest.mark.parametrize("bad", [0, 3, 4])
