@@ -75,6 +75,7 @@ def eigh(
         V's layout; by default A's, with boundaries (`Cuts`) clipped to V's columns.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        With `b` it limits each step alone: L and L^-1 A L^-H do not count.
     verify : bool or "keep", optional
         Compare A (V x) with V (w x), and V^H (V x) with x, for two vectors of 1 and -1. The default
         is PDLA_VERIFY's.
@@ -168,6 +169,7 @@ def eigvalsh(
         Whether to look for NaN and infinity first, in the triangle that is read.
     memory_limit : int, optional
         Bytes of workspace a rank, at most, the copy of A that is worked on included.
+        With `b` it limits each step alone: L and L^-1 A L^-H do not count.
     verify : bool or "keep", optional
         Compare the sums of all eigenvalues, and of their squares, with A's trace and the squares of
         its elements. By default as PDLA_VERIFY says.
