@@ -1,8 +1,10 @@
 // CUDA's kernels on a processor, to test what they compute: each thread of a block is a fiber, which runs until it meets a
-// barrier or ends. From one barrier to the next they run in turn, upwards and downwards, so that a missing one shows.
+// barrier or ends. From one barrier to the next they run in turn, upwards and downwards, so that a missing one shows. A warp
+// goes on past its shuffles while others wait: only barriers of the block hold it up, as on a device.
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <cstdio>
@@ -24,11 +26,12 @@ static Place threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-constexpr size_t STACK = 64 << 10;
+constexpr size_t STACK = 64 << 10, WARP = 32;
+enum Stop { SHUFFLE, BARRIER, END, STOPS };
 struct Fiber {
     ucontext_t context;
     Place place;
-    bool ended;
+    Stop at;
     std::vector<char> stack;
 };
 static std::vector<Fiber> fibers;
@@ -37,28 +40,54 @@ static Fiber* current;
 static void (*body)(void**);
 static void** arguments;
 
-inline void enter()
+inline void stop(Stop at)
 {
-    body(arguments);
-    current->ended = true;
+    current->at = at;
     swapcontext(&current->context, &scheduler);
 }
 
-// From here to the next barrier, or to the end; whether the threads go on. A barrier that some never reach ends the program.
+inline void enter()
+{
+    body(arguments);
+    stop(END);
+}
+
+// Where threads stop together: what only some of them reach ends the program.
+inline Stop together(const size_t (&stopped)[STOPS], size_t count, const char* what)
+{
+    for (Stop at : {SHUFFLE, BARRIER, END})
+        if (stopped[at] == count)
+            return at;
+    std::fprintf(stderr, "%s\n", what);
+    std::abort();
+}
+
+// A warp, past its shuffles, to the next barrier or to the end.
+inline Stop warp(size_t begin, bool upwards)
+{
+    const size_t count = std::min(WARP, fibers.size() - begin);
+    for (;;) {
+        size_t stopped[STOPS] = {};
+        for (size_t n = 0; n < count; n++) {
+            current = &fibers[begin + (upwards ? n : count - 1 - n)];
+            threadIdx = current->place;
+            swapcontext(&scheduler, &current->context);
+            stopped[current->at]++;
+        }
+        const Stop at = together(stopped, count, "a shuffle or a barrier that only some threads of a warp reach");
+        if (at != SHUFFLE)
+            return at;
+    }
+}
+
+// From here to the next barrier, or to the end; whether the threads go on.
 inline bool phase(bool upwards)
 {
-    size_t ended = 0;
-    for (size_t n = 0; n < fibers.size(); n++) {
-        current = &fibers[upwards ? n : fibers.size() - 1 - n];
-        threadIdx = current->place;
-        swapcontext(&scheduler, &current->context);
-        ended += current->ended;
-    }
-    if (ended && ended < fibers.size()) {
-        std::fprintf(stderr, "a barrier that only some threads of a block reach\n");
-        std::abort();
-    }
-    return !ended;
+    const size_t count = (fibers.size() + WARP - 1) / WARP;
+    size_t stopped[STOPS] = {};
+    for (size_t n = 0; n < count; n++)
+        stopped[warp((upwards ? n : count - 1 - n) * WARP, upwards)]++;
+    return together(stopped, count, "a barrier that only some threads of a block reach") == BARRIER;
 }
 
 inline void block()
@@ -67,7 +96,6 @@ inline void block()
     for (size_t n = 0; n < fibers.size(); n++) {
         Fiber& fiber = fibers[n];
         fiber.stack.resize(STACK);
-        fiber.ended = false;
         fiber.place = {unsigned(n % blockDim.x), unsigned(n / blockDim.x % blockDim.y), unsigned(n / blockDim.x / blockDim.y)};
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -97,7 +125,7 @@ inline void launch(void (*what)(void**), const unsigned* grid, const unsigned* s
 
 }  // namespace host
 
-inline void __syncthreads() { swapcontext(&host::current->context, &host::scheduler); }
+inline void __syncthreads() { host::stop(host::BARRIER); }
 
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }
 
@@ -115,7 +143,7 @@ inline unsigned __float_as_uint(float x) { return bits_as<unsigned>(x); }
 inline float half_to_float(unsigned short bits) { return bits_as<_Float16>(bits); }
 inline unsigned short float_to_half(float x) { return bits_as<unsigned short>((_Float16)x); }
 
-// What the thread `apart` places on, or back, in its warp has given: here all threads of a block must come to it.
+// What the thread `apart` places on, or back, in its warp has given.
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T x, unsigned apart)
 {
@@ -124,9 +152,9 @@ inline T __shfl_xor_sync(unsigned mask, T x, unsigned apart)
     if (mask != 0xffffffff || apart >= 32 || host::fibers.size() % 32)
         std::fprintf(stderr, "a shuffle of a part of a warp\n"), std::abort();
     given[at] = x;
-    __syncthreads();
+    host::stop(host::SHUFFLE);
     x = given[at ^ apart];
-    __syncthreads();
+    host::stop(host::SHUFFLE);
     return x;
 }
 
