@@ -29,7 +29,7 @@ HERE = [{"row": row, "col": col} for row, col in ((0, 0), (1, 2))]
 TILED = {
     "whole": [held((300, 264))],
     "odd": [held((130, 259)), held((1, 1)), held((1, 150))],
-    "narrow": [held((5000, 3)), held((17000, 1)), held((2400, 7))],
+    "narrow": [held((5000, 3)), held((17000, 1)), held((2400, 7)), held((240, 7), Layout(Cuts("row", (0, 1, 240))), GRID, HERE[1])],
     "blocks": [held((300, 264), Layout("row", "col"), GRID, here) for here in HERE],
     "ragged": [held((200, 277), Layout(Balanced("row", 5), Cuts("col", (0, 1, 131, 277))), GRID, here) for here in HERE],
     "cyclic": [held((300, 264), Layout(Cyclic("col", 7), Cyclic("row", 3, 1)), GRID, here) for here in HERE],
