@@ -1,10 +1,11 @@
 """The layers' kernels against NumPy's functions."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
-from helpers.device_arrays import close, epsilon, random, same, there, xp
+from helpers.device_arrays import close, end_memory, epsilon, random, same, there, xp
 from helpers.devices import GPU
 
 from pdla.array import numpy as host
@@ -29,6 +30,12 @@ def test_uniform_is_numpys_bit_by_bit(m, n):
     rows, cols = np.arange(m)[::-1] * 10**12 + 7, np.arange(n) * 3
     for key in (0, -1, 2**64 - 1, 12345):
         same(xp.uniform(rows, cols, key), host.uniform(rows, cols, key))
+
+
+@pytest.mark.skipif(GPU, reason="a device has no end of memory at an array's end")
+def test_uniform_reads_nothing_past_its_lists(monkeypatch):
+    monkeypatch.setattr("cupy.asarray", lambda x, real=xp.cupy.asarray: end_memory(real(x)))
+    same(xp.uniform(np.arange(3), np.arange(5), 1), host.uniform(np.arange(3), np.arange(5), 1))
 
 
 def test_erf():
@@ -84,8 +91,8 @@ def test_gelu_with_a_bias(shape, dtype, how):
 
 @cases(TALL)
 def test_sums_over_rows(shape, dtype, how):
-    """Of integers, so that they are exact in any order."""
-    x, y = (np.round(random(shape, dtype, seed)) for seed in (1, 2))
+    """Of integers, so that they are exact in any order: in float32, as 16 bits have no room for them."""
+    x, y = np.round(200 * random(shape, dtype, 1)), np.clip(np.round(random(shape, dtype, 2)), -2, 2)
     same(xp.sum_columns(there(x, how)), host.sum_columns(x))
     for name in ("product_sums", "column_sums"):
         found, wanted = getattr(xp, name)(there(x, how), there(y)), getattr(host, name)(x, y)
@@ -102,6 +109,14 @@ def test_floats_of_16_bits_are_read_and_rounded_as_numpys(dtype):
             wanted = (x.astype(np.float32) * y.astype(np.float32)).astype(dtype)
             found = xp.product_sums(there(x), there(y))[0].get()
             np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_devices_nan_stays_one_in_16_bits(dtype):
+    """All bits after its sign are set: rounded like a number it would be -0."""
+    x, nan, sums = np.ones((1, 8), dtype), np.full((1, 1), 2**31 - 1, np.int32).view(np.float32), np.zeros((1, 1, 1), np.float32)
+    found = xp.norm_gradient(there(x), there(x), there(nan), there(x), xp.asarray(sums), 8)
+    assert np.isnan(found.get()).all()
 
 
 def test_sums_over_rows_are_accurate_and_come_in_one_order():
@@ -236,3 +251,44 @@ def test_sums_that_are_read_may_have_gaps():
     apart[...] = xp.asarray(sums)
     found = xp.norm_gradient(there(x), there(x), there(scale), there(gain), apart, 6)
     close(found, host.norm_gradient(x, x, scale, gain, sums, 6), x)
+
+
+def use_kernels(dtype, n):
+    """What the kernels of layers make of rows of n numbers."""
+    x, y, bias, gain, offset = (there(random((m, n), dtype, seed)) for seed, m in enumerate((9, 9, 1, 1, 1)))
+    sums, squares = made = [*xp.moments(x)]
+    places, ignored, out, cross = np.arange(9), np.arange(9) == 4, xp.empty((2, 9, 1), sums.dtype), xp.empty((2, 9), sums.dtype)
+    made += [out, cross, *xp.gelu(x, True), *xp.product_sums(x, y), *xp.column_sums(x, y)]
+    made += xp.normalise(x, sums, squares, n, 1, gain, offset, True)
+    xp.row_sums(x, y, gain, out)
+    made += [xp.norm_gradient(x, y, squares, gain, out, n), xp.exponentials(x, xp.asarray(y.get()[:, :1]), places, cross)]
+    xp.softmax_gradient(made[-1], cross[0] + 1, places, ignored, 3)
+    scores, slopes = (xp.asarray(random((1, 1, 9, n), sums.dtype, seed)) for seed in (6, 7))
+    return [*made, *xp.gelu(x, True, bias), *xp.softmax_backward(scores, slopes, 20, dtype)]
+
+
+def begin_astray(x):
+    return there(x.reshape(1, -1), "odd").reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("place", "n"), [(begin_astray, 32), (end_memory, 31), (end_memory, 32)])
+def test_each_array_of_a_launch_may_lie_anywhere(place, n, dtype, monkeypatch):
+    """One after another, with all others at multiples of 16 bytes, and memory around them."""
+    if GPU and place is end_memory:
+        pytest.skip("a device has no end of memory at an array's end")
+    from pdla.array.cupy import fused  # which imports CuPy, or the stand-in, once that is found
+
+    launch, wanted = fused.launch, [x.get() for x in use_kernels(dtype, n)]
+
+    def launch_with_one_elsewhere(number, source, name, grid, block, *args):
+        if number >= len(args) or not isinstance(args[number], xp.cupy.ndarray):
+            return launch(source, name, grid, block, *args)
+        given, elsewhere = args[number], place(args[number])
+        launch(source, name, grid, block, *(elsewhere if x is given else x for x in args))
+        given[...] = elsewhere
+
+    for number in range(8):
+        monkeypatch.setattr(fused, "launch", partial(launch_with_one_elsewhere, number))
+        for x, expected in zip(use_kernels(dtype, n), wanted, strict=True):
+            close(x, expected, expected)
