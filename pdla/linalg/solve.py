@@ -12,7 +12,7 @@ from pdla.linalg.diagonal import solve_diagonal
 from pdla.linalg.plan.call import Call, accept_stacks
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
-from pdla.linalg.refinement import find_lower_dtype, refine_solution
+from pdla.linalg.refinement.refinement import find_lower_dtype, refine_solution
 from pdla.linalg.routines import BY_STRUCTURE, LU, TRIANGULAR
 from pdla.linalg.solutions import factor, solve_by
 from pdla.matrix.core import DistMatrix, MatrixOrVector

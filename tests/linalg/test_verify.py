@@ -26,7 +26,6 @@ from pdla.linalg import (
     lu,
     lu_factor,
     lu_solve,
-    refinement,
     solutions,
     solve,
     solve_triangular,
@@ -38,6 +37,7 @@ from pdla.linalg.panels.rows import Permutation
 from pdla.linalg.plan import right_side
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products import rank_k
+from pdla.linalg.refinement import refinement
 from pdla.linalg.routines import factorization
 from pdla.linalg.routines.cholesky import CholeskyFactorization
 from pdla.linalg.routines.lu import LUFactorization

@@ -1,1 +1,1 @@
-"""Functions of matrices: the polar factor, the sign, the exponential, roots."""
+"""Functions of matrices: polar factors, singular values, signs, exponentials, roots, functions by eigenvalues."""

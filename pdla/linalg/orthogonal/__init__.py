@@ -1,1 +1,1 @@
-"""Orthogonal factors: QR, least squares, the polar factor."""
+"""Orthogonal factors: QR, least squares."""

@@ -31,13 +31,13 @@ from pdla.errors import LinAlgError, PlanError, suggest
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.condition import warn_if_ill_conditioned
-from pdla.linalg.gmres import KEPT, WORTH, find_correction, scale_columns
 from pdla.linalg.panels.blocks import count_workspace, make_working_copy
 from pdla.linalg.panels.factors import Factors
 from pdla.linalg.plan.options import Options
 from pdla.linalg.plan.plan import FactorPlan
 from pdla.linalg.plan.right_side import RightSide
 from pdla.linalg.products.symmetric import copy_mirrored
+from pdla.linalg.refinement.gmres import KEPT, WORTH, find_correction, scale_columns
 from pdla.linalg.routines.lu import multiply_by_part
 from pdla.linalg.solutions import factor, solve_by
 from pdla.linalg.verify import Check, is_checking

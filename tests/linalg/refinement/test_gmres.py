@@ -6,7 +6,7 @@ from helpers.systems import BLOCKS, cyclic, drawn, on
 
 import pdla
 from pdla import Layout
-from pdla.linalg.gmres import STEPS, find_correction, scale_columns
+from pdla.linalg.refinement.gmres import STEPS, find_correction, scale_columns
 
 
 def corrected(comm, a, r, wanted, grid=(2, 2), solve=lambda V: V):

@@ -10,7 +10,8 @@ from helpers.systems import BLOCKS, GRIDS, cyclic, drawn, hilbert, on, one_trian
 import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError, PlanError
-from pdla.linalg import refinement, solve
+from pdla.linalg import solve
+from pdla.linalg.refinement import refinement
 
 
 def steps_of(caplog):

@@ -1,0 +1,1 @@
+"""Solutions by factors of a lower precision, refined, and by GMRES where refinement stalls."""
